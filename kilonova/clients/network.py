@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -57,6 +58,14 @@ class SecurityGroupNotApplicable(errors.Invalid):
 
 class PortInUse(errors.Conflict):
     msg_fmt = 'Port %(port_id)s is still in use.'
+
+
+class PortChanged(errors.Conflict):
+    msg_fmt = 'Port %(port_id)s was changed since it was read.'
+
+
+class PortBindingRefused(errors.Conflict):
+    msg_fmt = 'Binding failed for port %(port_id)s: no network agent on the host can bind it.'
 
 
 class FixedIpInUse(errors.Invalid):
@@ -129,6 +138,8 @@ class Port:
     vif_details: Mapping[str, Any] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)
     host: str | None = None
+    # Counts its changes; None where this Neutron doesn't count.
+    revision: int | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Port:
@@ -141,7 +152,7 @@ class Port:
             vnic_type=body.get('binding:vnic_type') or 'normal', resource_request=body.get('resource_request') or None,
             device_profile=body.get('device_profile') or None, vif_type=body.get('binding:vif_type'),
             vif_details=body.get('binding:vif_details') or {}, profile=body.get('binding:profile') or {},
-            host=body.get('binding:host_id') or None)
+            host=body.get('binding:host_id') or None, revision=body.get('revision_number'))
 
     @property
     def binding_failed(self) -> bool:
@@ -152,6 +163,20 @@ class Port:
     def active(self) -> bool:
         """Whether there is nothing to wait for: it is plugged, or switched off by its owner."""
         return self.status == 'ACTIVE' or not self.admin_state_up
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One of a port's bindings: the active one is where its guest is, another where it will be."""
+
+    host: str
+    vif_type: str
+    vif_details: Mapping[str, Any]
+    profile: Mapping[str, Any]
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Binding:
+        return cls(body['host'], body['vif_type'], body.get('vif_details') or {}, body.get('profile') or {})
 
 
 @dataclass(frozen=True)
@@ -276,6 +301,11 @@ class NetworkClient:
             return [Port.from_body(body) for body in self._list('ports', 'id', ids, ctxt=ctxt)]
         return [Port.from_body(body) for body in self._list('ports', 'device_id', [device_id or ''], ctxt=ctxt)]
 
+    def ports_of_servers(self) -> list[Port]:
+        """All that a compute service gave to a server."""
+        return [port for port in map(Port.from_body, self._pages('ports', [], None))
+                if port.device_id and port.device_owner.startswith('compute:')]
+
     def ports_at(self, network_id: str, address: str) -> list[Port]:
         """Who has a fixed IP address of a network."""
         return [Port.from_body(body) for body in self._pages(
@@ -304,10 +334,11 @@ class NetworkClient:
     def bind(self, port: Port, *, host: str, device_id: str, device_owner: str,
              profile: Mapping[str, Any] | None = None) -> Port:
         """Give a port, as the service reads it, to a server on a host, with our part of its profile; look at
-        ``binding_failed``. What its owner wrote into the profile stays. PortNotFound, NetworkInvalid, NetworkConflict.
+        ``binding_failed``. What its owner wrote into the profile stays. PortNotFound, NetworkInvalid, NetworkConflict;
+        PortChanged: by somebody, since it was read, so that two servers never get one port.
         """
         return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner},
-                            profile or {})
+                            profile or {}, unchanged=True)
 
     def unbind(self, port: Port) -> None:
         """Give a port, as the service reads it, back to its owner: no host, no server, nothing of ours in its profile.
@@ -316,6 +347,33 @@ class NetworkClient:
             self._update(port, {'binding:host_id': None, 'device_id': '', 'device_owner': ''}, {})
         except PortNotFound:
             return
+
+    def release_host(self, port: Port) -> Port:
+        """Bind a port, as the service reads it, to no host; it stays its server's. PortNotFound."""
+        return self._update(port, {'binding:host_id': None}, {})
+
+    def add_binding(self, port: Port, host: str) -> Binding:
+        """Bind a port on one more host, where its guest will be; it isn't active there yet. May be repeated.
+        PortNotFound; PortBindingRefused: nothing on that host can bind it."""
+        path = f'/ports/{quote(port.id, safe="")}/bindings'
+        body = {'host': host, 'vnic_type': port.vnic_type, 'profile': _theirs(port.profile)}
+        response = self._send('POST', path, json={'binding': body}, refusals=(500,))
+        if _error(response)[0] == 'PortBindingAlreadyExists':
+            response = self._send('GET', f'{path}/{quote(host, safe="")}')
+        return Binding.from_body(self._answer(response, None, port_id=port.id)['binding'])
+
+    def activate_binding(self, port_id: str, host: str) -> None:
+        """The port is on this host now; what it had elsewhere stays until ``delete_binding``. May be repeated."""
+        path = f'/ports/{quote(port_id, safe="")}/bindings/{quote(host, safe="")}/activate'
+        response = self._send('PUT', path)
+        if _error(response)[0] != 'PortBindingAlreadyActive':
+            self._answer(response, None, port_id=port_id)
+
+    def delete_binding(self, port_id: str, host: str) -> None:
+        """One that is gone doesn't matter."""
+        response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}/bindings/{quote(host, safe="")}')
+        if response.status_code not in (204, 404):
+            self._answer(response, None, port_id=port_id)
 
     def delete_port(self, port_id: str) -> None:
         """One that is gone doesn't matter."""
@@ -353,11 +411,13 @@ class NetworkClient:
         row = self._answer(self._send('GET', path), None)['quota']['port']
         return PortQuota(None if row['limit'] < 0 else row['limit'], row['used'] + row['reserved'])
 
-    def _update(self, port: Port, fields: dict[str, Any], profile: Mapping[str, Any]) -> Port:
-        wanted = {key: value for key, value in port.profile.items() if key not in OUR_PROFILE} | dict(profile)
+    def _update(self, port: Port, fields: dict[str, Any], profile: Mapping[str, Any], unchanged: bool = False) -> Port:
+        wanted = _theirs(port.profile) | dict(profile)
         if wanted != port.profile:
             fields = {**fields, 'binding:profile': wanted}
-        response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', json={'port': fields})
+        condition = ({'If-Match': f'revision_number={port.revision}'} if unchanged and port.revision is not None
+                     else {})
+        response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', json={'port': fields}, headers=condition)
         return Port.from_body(self._answer(response, None, port_id=port.id)['port'])
 
     def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
@@ -368,16 +428,18 @@ class NetworkClient:
 
     def _pages(self, collection: str, query: Sequence[tuple[str, str]],
                ctxt: RequestContext | None) -> Iterator[Mapping[str, Any]]:
-        name, asked = collection.replace('-', '_'), urlencode(query)
-        while asked:
-            answer = self._answer(self._send('GET', f'/{collection}?{asked}', ctxt=ctxt), ctxt)
+        name, path = collection.replace('-', '_'), f'/{collection}'
+        asked: str | None = urlencode(query)
+        while asked is not None:
+            answer = self._answer(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
             # Only a Neutron with a bound for pages has these; the address is as the server sees itself.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
-            asked = urlsplit(following[0]).query if following else ''
+            asked = urlsplit(following[0]).query if following else None
 
-    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, **kwargs: Any) -> requests.Response:
-        headers, token = {}, getattr(ctxt, 'auth_token', None)
+    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None,
+              headers: Mapping[str, str] = MappingProxyType({}), **kwargs: Any) -> requests.Response:
+        headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
         if token:
             # The endpoint may still come from the service's own catalog; only the token is the user's.
             headers['X-Auth-Token'] = token
@@ -391,8 +453,12 @@ class NetworkClient:
         if response.status_code < 400:
             return response.json()
         kind, detail = _error(response)
+        if response.status_code == 412:
+            raise PortChanged(port_id=fields.get('port_id', ''))
         if kind in _LEAVES:
             raise _LEAVES[kind](**{'port_id': '', 'network_id': '', 'address': '', 'name': detail, **fields})
+        if response.status_code >= 500:
+            raise errors.Unanswered(who=WHO, reason=detail)
         if response.status_code == 403:
             raise NetworkForbidden(detail=detail) if getattr(ctxt, 'auth_token', None) else NetworkAccountRefused(
                 detail=detail)
@@ -409,6 +475,7 @@ _LEAVES: dict[str, type[errors.KilonovaError]] = {
     'IpAddressInUse': FixedIpInUse,
     'NetworkNotFound': NetworkNotFound,
     'OverQuota': PortQuotaFull,
+    'PortBindingError': PortBindingRefused,
     'PortInUse': PortInUse,
     'PortNotFound': PortNotFound,
     'PortSecurityAndIPRequiredForSecurityGroups': SecurityGroupNotApplicable,
@@ -424,6 +491,11 @@ def _error(response: requests.Response) -> tuple[str, str]:
     except (ValueError, LookupError, TypeError):
         kind, text = '', response.text
     return kind, ' '.join(text.split())[:300] or f'{response.status_code} {response.reason}'
+
+
+def _theirs(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a binding profile is the owner's."""
+    return {key: value for key, value in profile.items() if key not in OUR_PROFILE}
 
 
 def parts_of(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]:

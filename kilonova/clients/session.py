@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from typing import Any
 
 import requests
@@ -69,8 +70,8 @@ def endpoint(adapter: Adapter, who: str) -> str:
 
 
 def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 1,
-         headers: dict[str, str] | None = None, **kwargs: Any) -> requests.Response:
-    """Send one request and return its response, which is below 500.
+         headers: dict[str, str] | None = None, refusals: Collection[int] = (), **kwargs: Any) -> requests.Response:
+    """Send one request and return its response, which is below 500, or one of ``refusals`` with a body.
 
     A failed connection, a timeout, a missing endpoint or token, 401 and 5xx all mean that ``who`` doesn't answer:
     ``errors.Unanswered``, after ``attempts`` tries. What took the section's ``timeout`` isn't tried again: who hangs
@@ -89,7 +90,7 @@ def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 
             if isinstance(error, ks_exceptions.ConnectTimeout):
                 break
         else:
-            if response.status_code < 500 and response.status_code != 401:
+            if (response.status_code < 500 and response.status_code != 401) or response.status_code in refusals:
                 return response
             reason = f'HTTP {response.status_code} to {method} {path.partition("?")[0]}'
             response.close()

@@ -43,7 +43,7 @@ def test_a_port_is_made_and_bound_by_one_request(neutron, private):
     assert port == Port(
         id=port.id, network_id=private, project_id=PROJECT, mac=port.mac, status='ACTIVE', admin_state_up=True,
         device_id=SERVER, device_owner='compute:nova', fixed_ips=(FixedIp(subnet, '10.2.0.5'),),
-        security_groups=(web,), vif_type='ovs', vif_details=port.vif_details, host='gpu1')
+        security_groups=(web,), vif_type='ovs', vif_details=port.vif_details, host='gpu1', revision=1)
     assert (port.vif_details['bridge_name'], port.binding_failed, port.active) == ('br-int', False, True)
 
 
