@@ -269,6 +269,12 @@ class BuildAbort(KilonovaError):
     safe = True
 
 
+class VirtualInterfaceCreateException(KilonovaError):
+    """The network service didn't plug a guest's ports in time."""
+
+    msg_fmt = 'Virtual Interface creation failed: %(reason)s'
+
+
 class Unanswered(KilonovaError):
     """Nobody answered (host, database, Placement, broker): ask again later, undo nothing."""
 

@@ -47,6 +47,7 @@ def build(conf: cfg.ConfigOpts) -> Any:
     report = Sender(broker, expires=conf.report_interval).send if broker else None
     manager = ComputeManager(conf, report=report, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
                              placement=parts.placement(conf), accelerators=parts.accelerators(conf),
+                             networks=parts.networks(conf),
                              notify=parts.notifications(conf))
     hypervisor = conf.compute_driver.partition('.')[0]
     checks = (parts.broker_checks(conf) | parts.placement_checks(conf)

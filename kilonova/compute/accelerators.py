@@ -9,11 +9,8 @@ and Cyborg says so by an event. That is only a hint to look: one that comes earl
 """
 from __future__ import annotations
 
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from oslo_log import log as logging
 
@@ -22,6 +19,7 @@ from kilonova.accel import profile as device_profile
 from kilonova.accel import request as accel_request
 from kilonova.accel.client import WHO, AcceleratorClient, AcceleratorRequestBindingFailed
 from kilonova.accel.request import AcceleratorRequest
+from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
@@ -35,8 +33,9 @@ class Accelerators:
 
     def __init__(self, client: AcceleratorClient | None, timeout: float) -> None:
         self._client, self._timeout = client, timeout
-        self._lock = threading.Lock()
-        self._waiting: dict[str, list[threading.Event]] = defaultdict(list)
+        self._waiting = Waiting()
+        # An event about this uuid came; whether somebody waits for one.
+        self.tell = self._waiting.tell
 
     @property
     def available(self) -> bool:
@@ -58,7 +57,7 @@ class Accelerators:
             return []
         deadline = time.monotonic() + self._timeout
         # Heard from before the first look on: an event between the two isn't missed.
-        with self._heard(holder) as told:
+        with self._waiting.heard(holder) as told:
             while True:
                 check()
                 told.clear()
@@ -70,27 +69,6 @@ class Accelerators:
                     raise AcceleratorRequestBindingFailed(
                         instance_uuid=holder, msg=f'not bound after {self._timeout:.0f} s{silence}')
                 told.wait(min(LOOK, left))
-
-    def tell(self, holder: str) -> bool:
-        """An event about this uuid came; whether somebody waits for one."""
-        with self._lock:
-            waiting = list(self._waiting.get(holder, ()))
-        for told in waiting:
-            told.set()
-        return bool(waiting)
-
-    @contextmanager
-    def _heard(self, holder: str) -> Iterator[threading.Event]:
-        told = threading.Event()
-        with self._lock:
-            self._waiting[holder].append(told)
-        try:
-            yield told
-        finally:
-            with self._lock:
-                self._waiting[holder].remove(told)
-                if not self._waiting[holder]:
-                    del self._waiting[holder]
 
     def _resolved(self, holder: str) -> tuple[list[AcceleratorRequest] | None, str]:
         """The requests, None while they aren't resolved; and what to say of a service that is silent."""

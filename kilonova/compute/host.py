@@ -22,6 +22,7 @@ from kilonova import errors, objects, states
 from kilonova.accel import holder
 from kilonova.compute.accelerators import Accelerators
 from kilonova.compute.keys import Locks, Slots
+from kilonova.compute.ports import Ports
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext
 from kilonova.pci.device import units
@@ -107,6 +108,7 @@ class Host:
     # HostRejected: one of these devices, which were claimed for a server, is not well.
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
     accelerators: Accelerators = field(default_factory=lambda: Accelerators(None, 0))
+    ports: Ports = field(default_factory=Ports)
 
     def shutdown_wait(self, instance: objects.Instance, clean: bool = True) -> tuple[int, int]:
         """(seconds to wait for the guest, seconds between requests) of a power-off."""

@@ -17,6 +17,7 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.accel.client import AcceleratorClient
+from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import evacuated
 from kilonova.compute.accelerators import Accelerators
@@ -43,6 +44,7 @@ from kilonova.compute.ops import (
     snapshot,
     unshelve,
 )
+from kilonova.compute.ports import Ports
 from kilonova.compute.report import Heartbeat, Send, audit_usage
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext, get_admin_context
@@ -71,13 +73,15 @@ class ComputeManager:
     def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: ConductorClient,
                  placement: PlacementClient | None, ctxt: Callable[[], RequestContext] = get_admin_context,
                  pauses: tuple[float, ...] = PAUSES, notify: Notifications = OFF,
-                 report: Send | None = None, accelerators: AcceleratorClient | None = None) -> None:
+                 report: Send | None = None, accelerators: AcceleratorClient | None = None,
+                 networks: NetworkClient | None = None) -> None:
         self.conf, self._ctxt, self._pauses, self._report = conf, ctxt, pauses, report
         self.stopping = threading.Event()
         self.host = Host(conf.host, conf, driver, Upcalls(conductor, self.stopping, pauses), Tracker(),
                          Slots(conf.max_concurrent_builds), Slots(conf.max_concurrent_snapshots),
                          Slots(conf.max_concurrent_live_migrations), notify=notify,
-                         accelerators=Accelerators(accelerators, conf.arq_binding_timeout))
+                         accelerators=Accelerators(accelerators, conf.arq_binding_timeout),
+                         ports=Ports(networks, conf.vif_plugging_timeout, conf.vif_plugging_is_fatal))
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
         self.care = DeviceCare(self.host, self.node.book, ctxt, self.stopping)

@@ -26,6 +26,13 @@ OPTS = [
     cfg.IntOpt('arq_binding_timeout', default=300, min=1,
                help='Seconds for which the build of a server with accelerators waits until Cyborg has bound all of '
                     'them. Devices that are programmed first take long; then the build fails.'),
+    cfg.IntOpt('vif_plugging_timeout', default=300, min=0,
+               help='Seconds for which a new guest waits, paused, until the network service has plugged its ports '
+                    '(they are ACTIVE). 0: it does not wait; then the first seconds of the guest may be without '
+                    'network.'),
+    cfg.BoolOpt('vif_plugging_is_fatal', default=True,
+                help='Whether a guest whose ports are not plugged in time is given up, with the reason in its fault. '
+                     'Otherwise it runs without.'),
     cfg.IntOpt('shutdown_timeout', default=60, min=0,
                help='Seconds that a guest gets to shut down before its power is cut. The image property '
                     'os_shutdown_timeout overrides it.'),

@@ -17,6 +17,8 @@ from kilonova.states import POWER_WORDS, PowerState
 
 LOG = logging.getLogger(__name__)
 
+# What Neutron says of the ports of servers.
+PORT_EVENTS = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Control characters that text may hold; a guest writes others to colour a terminal, and JSON readers choke on them.
 _KEPT = frozenset('\t\n\r')
 
@@ -83,12 +85,15 @@ def check_power(host: Host, instance: objects.Instance, method: str,
 @answer(Compute.external_instance_event)
 def external_events(host: Host, ctxt: RequestContext, instances: Iterable[objects.Instance],
                     events: Iterable[objects.InstanceExternalEvent]) -> None:
-    """Whoever waits for one looks now. Of others is only said that they came: servers have no ports and volumes of the
-    network and volume services."""
+    """Whoever waits for one looks now. Of others is only said that they came."""
     known = {instance.uuid: instance for instance in instances}
     for event in events:
         instance = known.get(event.instance_uuid)
         if event.name == 'accelerator-request-bound' and host.accelerators.tell(event.instance_uuid):
+            continue
+        if event.name in PORT_EVENTS:
+            # Neutron tells all that happens to a port; a guest that runs already needs nothing of it.
+            host.ports.tell(event.instance_uuid)
             continue
         if instance is not None:
             LOG.warning('Received unexpected event %s (%s) for instance with vm_state %s and task_state %s: nobody '

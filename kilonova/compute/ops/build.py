@@ -31,7 +31,8 @@ from kilonova.states import VmState
 LOG = logging.getLogger(__name__)
 
 # Another host would refuse for the same reason.
-HOPELESS = (errors.BuildAbort, errors.Invalid, errors.Forbidden, errors.ImageNotFound)
+HOPELESS = (errors.BuildAbort, errors.Invalid, errors.Forbidden, errors.ImageNotFound,
+            errors.VirtualInterfaceCreateException)
 # These say what they mean to the flow.
 TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
@@ -93,7 +94,8 @@ def _spawn(op: Operation, order: objects.BuildOrder, devices: list[objects.PciDe
     LOG.info('Start spawning the instance on the hypervisor.', instance_uuid=instance.uuid)
     secrets = opened(op, order.sealed)
     host.driver.guests.spawn(instance, order.image, pci_devices=devices, admin_password=secrets.admin_password,
-                             files=secrets.files, block_devices=order.block_devices)
+                             files=secrets.files, block_devices=order.block_devices,
+                             plugged=host.ports.plugged(instance, op.check))
     LOG.info('Took %0.2f seconds to spawn the instance on the hypervisor.', host.clock() - began,
              instance_uuid=instance.uuid)
 

@@ -65,7 +65,9 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
         move.learn(host, instance, migration)
         devices, extra = _old_devices(op, migration)
         LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
-        host.driver.moves.finish_revert_migration(instance, image_of(instance), devices, power_on)
+        host.driver.moves.finish_revert_migration(
+            instance, image_of(instance), devices, power_on,
+            plugged=host.ports.plugged(instance, op.check, goes_on=True))
         op.save(extra={**extra, **tags_found(instance)}, event=op.event(), values={
             **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
             'compute_id': host.tracker.node.id, 'power_state': host.driver.guests.get_info(instance)})

@@ -79,7 +79,8 @@ def _build(op: Operation, order: objects.EvacuateOrder, devices: list[objects.Pc
     if not shared:
         secrets = build.opened(op, order.sealed)
         driver.guests.spawn(instance, image, pci_devices=devices, admin_password=secrets.admin_password,
-                            files=secrets.files, block_devices=order.block_devices, power_on=order.power_on)
+                            files=secrets.files, block_devices=order.block_devices, power_on=order.power_on,
+                            plugged=op.host.ports.plugged(instance, op.check))
     elif order.power_on:
         driver.power.power_on(instance, image, devices)
     else:

@@ -137,7 +137,9 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
     except errors.DevicesMissing as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
         power_on = False
-    op.host.driver.moves.finish_revert_migration(instance, image_of(instance, image), devices, power_on)
+    op.host.driver.moves.finish_revert_migration(
+        instance, image_of(instance, image), devices, power_on,
+        plugged=op.host.ports.plugged(instance, op.check, goes_on=True))
 
 
 @order(Compute.undo_resize_instance, checks=Check.UNDO, forward=True)
@@ -183,7 +185,7 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
         op.undo(_told_failed, op)
         op.undo(host.driver.moves.cleanup_move_dest, instance, move.same_host(migration))
         host.driver.moves.finish_migration(instance, image_of(instance, order.image), devices, power_on,
-                                           order.disk_info)
+                                           order.disk_info, plugged=host.ports.plugged(instance, op.check))
         op.check()
         power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):

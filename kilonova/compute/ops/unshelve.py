@@ -38,7 +38,8 @@ def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
             op.check()
             host.check_claimed(op.ctxt, instance, devices)
             devices = devices + host.await_accelerators(instance, instance.flavor, instance.uuid, op.check)
-            host.driver.guests.spawn(instance, order.image, pci_devices=devices, block_devices=order.block_devices)
+            host.driver.guests.spawn(instance, order.image, pci_devices=devices, block_devices=order.block_devices,
+                                     plugged=host.ports.plugged(instance, op.check))
             op.check()
             values = {'power_state': host.driver.guests.get_info(instance)}
             with host.tracker.writing(op.ctxt):

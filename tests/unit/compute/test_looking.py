@@ -54,9 +54,9 @@ def test_a_guest_that_does_not_run_cannot_be_measured(cloud, manager, server, me
 
 
 def test_events_are_logged_as_nobody_waits(cloud, manager, server, caplog):
-    events = [objects.InstanceExternalEvent(instance_uuid=uuid, name='network-vif-plugged', status='completed',
-                                            tag='port', data={}) for uuid in (server.uuid, STRANGER)]
+    events = [objects.InstanceExternalEvent(instance_uuid=uuid, name='volume-extended', status='completed',
+                                            tag='volume', data={}) for uuid in (server.uuid, STRANGER)]
     with caplog.at_level(logging.WARNING):
         manager.endpoint.external_instance_event(new_context(), instances=[server], events=events)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert 'unexpected event network-vif-plugged-port (completed)' in line and 'vm_state active' in line
+    assert 'unexpected event volume-extended-volume (completed)' in line and 'vm_state active' in line
