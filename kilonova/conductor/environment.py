@@ -9,7 +9,9 @@ from oslo_config import cfg
 
 from kilonova.accel import client as accel_client
 from kilonova.accel.client import AcceleratorClient
+from kilonova.clients import network as network_client
 from kilonova.clients.image import ImageClient
+from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.conductor.hearing import Hearing
 from kilonova.conductor.leases import Leases
@@ -51,8 +53,8 @@ class Environment:
     def __init__(self, *, conf: cfg.ConfigOpts, databases: engine.Databases, cells: Cells, scheduler: Client,
                  compute: Client, placement: PlacementClient, images: ImageClient, ping: Callable[[], None],
                  max_attempts: int, host: str, accelerators: AcceleratorClient | None = None,
-                 notify: Notifications = OFF) -> None:
-        self._accelerators = accelerators
+                 networks: NetworkClient | None = None, notify: Notifications = OFF) -> None:
+        self._accelerators, self._networks = accelerators, networks
         self.host, self.images, self.ping, self.notify = host, images, ping, notify
         self.conf, self.databases, self.cells = conf, databases, cells
         self.scheduler, self.compute, self.placement = scheduler, compute, placement
@@ -85,6 +87,13 @@ class Environment:
         if self._accelerators is None:
             raise Unanswered(who=accel_client.WHO, reason='neither [cyborg] nor [keystone_authtoken] has an account')
         return self._accelerators
+
+    @property
+    def networks(self) -> NetworkClient:
+        """The client of the network service. Unanswered: this conductor has no account for it."""
+        if self._networks is None:
+            raise Unanswered(who=network_client.WHO, reason='[neutron] has no account')
+        return self._networks
 
     def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
         """Ask the scheduler. HostsSilent instead of NoValidHost where hosts count as down only since nobody could

@@ -182,19 +182,24 @@ class OwnedRow(Generic[OutputsT]):
         return None
 
     # -- writing --------------------------------------------------------------------------------------------------
-    def decide(self, values: dict[str, Any], cancelled: bool = False) -> None:
-        """Write columns and the outputs. ``cancelled``: even if somebody cancelled the row meanwhile."""
+    def decide(self, values: dict[str, Any], cancelled: bool = False,
+               write: Callable[[engine.Connection], object] | None = None) -> None:
+        """Write columns and the outputs, together with what ``write(conn)`` writes. ``cancelled``: even if somebody
+        cancelled the row meanwhile."""
         after = (values.get('position', self._place[0]), values.get('attempt', self._place[1]))
         with engine.silence():
-            written = self._write({**values, 'outputs': self.outputs.stored()}, cancelled, after)
+            written = self._write({**values, 'outputs': self.outputs.stored()}, cancelled, after, write)
         if not written:
             raise self.standing() or LeaseLost(operation=self.uuid)
         self._place, self._compared = after, True
 
     @engine.retried
-    def _write(self, values: dict[str, Any], cancelled: bool, after: operations.Place) -> bool:
+    def _write(self, values: dict[str, Any], cancelled: bool, after: operations.Place,
+               write: Callable[[engine.Connection], object] | None) -> bool:
         with self.db.write() as conn:
             if operations.decide(conn, self.uuid, self.owner, values, at=self._place, cancelled=cancelled):
+                if write is not None:
+                    write(conn)
                 return True
             # Perhaps written, and only the answer to its COMMIT was lost.
             return engine.repeated() and operations.decide(conn, self.uuid, self.owner, values, at=after,

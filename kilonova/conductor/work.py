@@ -57,6 +57,9 @@ class Work(OwnedRow[OutputsT]):
         self.select_answered = False
         # True: this process made the accelerator requests, and no binding was tried yet.
         self.unbound = False
+        # True: this process has just handed the server over, and nothing was asked of the network service for it.
+        self.just_handed_over = False
+        self._together: Callable[[engine.Connection], object] | None = None
         self._at = (self.position, self.kind)
         self._instance: dict[str, Any] | None = None
 
@@ -143,8 +146,13 @@ class Work(OwnedRow[OutputsT]):
         """A step is done; the outputs are kept in the row when they must survive a crash."""
         self.position += 1
         saved = step.saved(self) if callable(step.saved) else step.saved
+        write, self._together = self._together, None
         if saved and not self._ended:
-            self.decide({'position': self.position})
+            self.decide({'position': self.position}, write=write)
+
+    def together(self, write: Callable[[engine.Connection], object]) -> None:
+        """What the current step, a saved one, wants written in the transaction that says that it is done."""
+        self._together = write
 
     def undo_attempt(self, back_to: int, error: Exception) -> None:
         """Decide to undo the steps of this attempt down to ``back_to``: committed before any of them is undone."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accept, images, networks, passwords, resize
+from kilonova.api.services import accept, images, passwords, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -47,7 +47,6 @@ class EvacuateRequest:
 def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: EvacuateRequest) -> str | None:
     """Accept an evacuation; the guest's new password (None: without keys nobody gets one)."""
     accept.check(ctxt, server, 'evacuate.start')
-    networks.check_moves(server)
     source = server.row['host']
     _check_down(backend, server, source)
     if request.host is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accelerators, accept, create, images, networks, resize
+from kilonova.api.services import accelerators, accept, create, images, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -38,7 +38,6 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
     """Carry a server to another host while it runs. In all versions the hosts are asked after the answer: the action's
     events say what they refused."""
     accept.check(ctxt, server, 'live_migrate.start')
-    networks.check_moves(server)
     instance = resize.instance_of(ctxt, server)
     _check(instance)
     if wanted.force and wanted.host is None:

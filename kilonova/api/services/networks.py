@@ -13,7 +13,6 @@ network, and no group but each project's default.
 from __future__ import annotations
 
 import ipaddress
-import json
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova.api.services import refusals
-from kilonova.api.services.accept import Found as Server
 from kilonova.api.services.backend import Backend
 from kilonova.clients import network as clients
 from kilonova.clients.network import Network, NetworkClient, Port, SecurityGroup
@@ -91,10 +89,6 @@ class ExternalNetwork(Forbidden):
 
 class PortNotServed(Invalid):
     msg_fmt = 'Port %(port_id)s is not served in this cloud: %(reason)s.'
-
-
-class PortsStay(Invalid):
-    msg_fmt = 'Moving servers that have ports is not served yet: server %(uuid)s has %(count)d.'
 
 
 @dataclass(frozen=True)
@@ -321,7 +315,3 @@ def fit(backend: Backend, ctxt: RequestContext, found: Found, minimum: int, maxi
 
 
 # --- what servers with ports can't do --------------------------------------------------------------------------------
-def check_moves(server: Server) -> None:
-    """PortsStay: nothing would bind its ports to another host."""
-    if count := len(json.loads(server.row.get('extra_network_info') or '[]')):
-        raise PortsStay(uuid=server.uuid, count=count)

@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.api.services import accelerators, accept, create, images, networks, quota, refusals
+from kilonova.api.services import accelerators, accept, create, images, quota, refusals
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -59,7 +59,6 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards.
     ``disk_config``: AUTO or MANUAL from now on."""
     accept.check(ctxt, server, 'resize.start')
-    networks.check_moves(server)
     instance = instance_of(ctxt, server)
     values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
         instance.system_metadata, instance.image_ref, disk_config)}
@@ -83,7 +82,6 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
 def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | None) -> None:
     """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
     accept.check(ctxt, server, 'migrate.start')
-    networks.check_moves(server)
     instance = instance_of(ctxt, server)
     if host is not None:
         if host == instance.host:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova import states
-from kilonova.api.services import accelerators, accept, create, hosts, images, networks, resize, snapshot
+from kilonova.api.services import accelerators, accept, create, hosts, images, resize, snapshot
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -40,7 +40,6 @@ class Where:
 def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """The server is SHELVED afterwards, or SHELVED_OFFLOADED. Errors: as ``snapshot.make`` has them."""
     accept.check(ctxt, server, 'shelve.start')
-    networks.check_moves(server)
     name = f"{server.row['display_name'] or server.uuid}"[:255 - len('-shelved')] + '-shelved'
     snapshot.make(backend, ctxt, server, snapshot.Making('shelve.start', 'shelve', 'shelve', name))
 
@@ -48,7 +47,6 @@ def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 def offload(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """A shelved server leaves its host: what it had there is free afterwards."""
     accept.check(ctxt, server, 'shelve_offload.start')
-    networks.check_moves(server)
     row = Operation.new(ctxt, 'shelve_offload', server.uuid, {})
     accept.accept(ctxt, server, 'shelve_offload.start', row, 'shelveOffload')
     backend.conductor.run_operation(ctxt, operation=row.uuid)
@@ -65,7 +63,6 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: Found, where: Where
     else:
         event = 'unshelve.start'
         accept.check(ctxt, server, event, hosted=False)
-        networks.check_moves(server)
         row = Operation.new(ctxt, 'unshelve', server.uuid, _args(backend, ctxt, server, where))
     accept.accept(ctxt, server, event, row, 'unshelve')
     backend.conductor.run_operation(ctxt, operation=row.uuid)

@@ -5,8 +5,9 @@ when its host answered (operations.md rule 23). So do an image that got no data 
 """
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from kilonova import objects
@@ -15,7 +16,7 @@ from kilonova.conductor.flow import Flow
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import GuestMayRun, HostGone, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import compute_nodes, operations
+from kilonova.db.queries import compute_nodes, instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
 from kilonova.rpc.compute import Compute
@@ -29,6 +30,8 @@ UNDO_TRIES = 3
 MOST_BACKUPS = 1000
 # Arguments of releases: accelerator requests by uuid, and the host where they are; and the uuid whose requests go.
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
+# The server whose ports go, and which of them are their user's own.
+PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
 Write = Callable[[engine.Connection], object]
 
 
@@ -103,7 +106,7 @@ def undo_image(work: Work[Any], method: str) -> None:
 
 def release(work: Work[Outputs]) -> None:
     """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, backups that
-    are too many, or accelerators."""
+    are too many, accelerators, or ports."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
         return
@@ -117,6 +120,9 @@ def release(work: Work[Outputs]) -> None:
         if work.args.get(ACCELERATORS_AT) in hosts_left(work):
             raise GuestMayRun(host=work.args[ACCELERATORS_AT])
         work.env.accelerators.delete(work.args[ACCELERATOR_REQUESTS])
+        return
+    if PORTS_OF in work.args:
+        _release_ports(work)
         return
     if ACCELERATORS_OF in work.args:
         _release_accelerators(work, work.args[ACCELERATORS_OF])
@@ -155,6 +161,30 @@ def _release_accelerators(work: Work[Outputs], holder: str) -> None:
     kept = [nodes[one.hostname] for one in found if one.hostname in nodes]
     if kept:
         raise GuestMayRun(host=kept[0])
+
+
+def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str] = ()) -> None:
+    """The server's ports go: deleted, but its user's ``own`` are unbound; not those to ``keep``."""
+    client = work.env.networks
+    for port in client.ports(device_id=work.instance_uuid):
+        if port.id in keep:
+            continue
+        if port.id in own:
+            client.unbind(port)
+        else:
+            client.delete_port(port.id)
+
+
+def _release_ports(work: Work[Outputs]) -> None:
+    """What the server has of ports besides those of its info cache goes: all, of one that is deleted. While an
+    operation is at it, nobody knows which are its own."""
+    with engine.silence(), work.db.read() as conn:
+        rows = operations.of_instance(conn, work.instance_uuid)
+        server = instances.get(conn, work.instance_uuid)
+    if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
+        raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
+    cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
+    give_back_ports(work, work.args[PORTS_GIVEN], [vif['id'] for vif in cache])
 
 
 def _rotate(work: Work[Outputs]) -> None:

@@ -1,8 +1,8 @@
 """Boot: select · create_instance · claim · build.
 
 The row lives in the api database until ``create_instance`` hands it over to the chosen cell (operations.md rule 19).
-The first host is claimed by the scheduler, an alternate by ``claim``. A server that no host takes is buried in cell0
-while no cell is recorded, else it stays in its cell as ERROR; the fault says why.
+The first host is claimed by the scheduler, an alternate by ``claim``, which makes the server's ports, too. A server
+that no host takes is buried in cell0 while no cell is recorded, else it stays in its cell as ERROR; the fault says why.
 """
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside
+from kilonova.conductor.flows import accelerators, beside, ports
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import build_requests, instance_mappings, instances, operations, request_specs
+from kilonova.db.queries import build_requests, info_caches, instance_mappings, instances, operations, request_specs
 from kilonova.db.queries.cells import CELL0_UUID
 from kilonova.errors import (
     BuildAbort,
@@ -40,7 +40,7 @@ SELECT_DEADLINE = 60.0
 
 
 @dataclass
-class BootOutputs(Chosen, accelerators.AcceleratorOutputs):
+class BootOutputs(Chosen, accelerators.AcceleratorOutputs, ports.PortOutputs):
     """``create_instance``: the id of the server's row in its cell. ``overtaken``: the attempts whose host others of the
     server's group took first; they don't count as attempts. ``early_delete``: deleted while no host was chosen."""
 
@@ -123,12 +123,18 @@ def create_instance(work: BootWork) -> None:
             # The build request is gone: deleted meanwhile. The api row stays and unwinds what is in the cell.
             raise Cancelled(key=work.uuid)
     work.handed_over(cell, owner, _first_in_cell(work))
+    work.just_handed_over = True
     work.outputs.create_instance = {'id': new_id}
 
 
 def _first_in_cell(work: BootWork) -> int:
-    """Where the first attempt goes on: its host is claimed already, accelerators aren't."""
-    return FLOW.index('build' if profile_of(work) is None else 'claim')
+    """Where the first attempt goes on: its host is claimed already, accelerators and ports aren't made."""
+    return FLOW.index('claim' if _needs_others(work) else 'build')
+
+
+def _needs_others(work: BootWork) -> bool:
+    """Whether the server has anything of other services than Placement."""
+    return profile_of(work) is not None or bool(ports.wishes(work.args['request_spec']))
 
 
 @engine.retried
@@ -215,11 +221,21 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 def claim(work: BootWork) -> None:
     """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
     there for the host that refused it: one write, so that its generation tells a late one from this. And requests for
-    the accelerators of the flavor's device profile."""
+    the accelerators of the flavor's device profile, and ports, which are bound to the host."""
     if work.attempt > 1:
         claim_chosen(work)
     if (profile := profile_of(work)) is not None:
         accelerators.make(work, profile)
+    if ports.wishes(work.args['request_spec']):
+        vifs = work.outputs.vifs = [vif.stored() for vif in ports.bind_wanted(work, chosen(work))]
+        work.together(lambda conn: info_caches.write(conn, work.instance_uuid, vifs))
+
+
+def undo_claim(work: BootWork) -> None:
+    """Accelerators are free. Ports go when no other host is tried, else the next attempt binds them to its own."""
+    if work.failed and ports.wishes(work.args['request_spec']):
+        ports.drop(work, ports.given(work.args['request_spec']))
+    accelerators.unbind(work)
 
 
 def profile_of(work: BootWork) -> str | None:
@@ -255,6 +271,7 @@ def build(work: BootWork) -> None:
     alternates = [other.host for other in work.outputs.hosts[attempt:]]
     LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates)
     instance.availability_zone = host.availability_zone or instance.availability_zone
+    ports.cached(instance, work.outputs.vifs or ())
     if work.env.notify.enabled:
         # Nothing but notifications tells them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
@@ -294,8 +311,8 @@ class Boot(Flow[BootOutputs]):
     steps = (
         Step('select', select, undo_select),
         Step('create_instance', create_instance, undo_create_instance, saved=False),
-        Step('claim', claim, accelerators.unbind, again_from='claim',
-             saved=lambda work: work.attempt > 1 or profile_of(work) is not None),
+        Step('claim', claim, undo_claim, again_from='claim',
+             saved=lambda work: work.attempt > 1 or _needs_others(work)),
         Step('build', build, undo_build, again_from='claim'),
     )
 
@@ -449,6 +466,8 @@ def _end_in_cell(work: BootWork) -> str | None:
             row = instances.get(conn, uuid)
             state = row['vm_state'] if row is not None else None
         instances.finish_action(conn, uuid, work.request_id, 'Error')
+        if work.outputs.vifs:
+            info_caches.write(conn, uuid, [])
     work.end(end)
     return state
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, resized, shelve
+from kilonova.conductor.flows import accelerators, beside, ports, resized, shelve
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import instance_mappings, instances, migrations
+from kilonova.db.queries import info_caches, instance_mappings, instances, migrations
 from kilonova.errors import InstanceNotFound
 
 
@@ -57,12 +57,14 @@ def terminate(work: Work[DeleteOutputs]) -> None:
 
 def drop_allocations(work: Work[DeleteOutputs]) -> None:
     """The server's allocation in Placement goes, and what unfinished moves hold; before it its accelerators, or another
-    server could be given a device that isn't free. So does the image that it was shelved to: nobody would know what it
-    is for."""
+    server could be given a device that isn't free. So do its ports, and the image that it was shelved to: nobody would
+    know what it is for."""
     instance = work.instance()
     accelerators.drop_all(work, instance, work.outputs.consumers)
     for consumer in [*work.outputs.consumers, work.instance_uuid]:
         work.env.placement.delete_allocations(consumer)
+    if instance.vifs:
+        ports.drop(work, [vif.id for vif in instance.vifs if vif.preserve_on_delete])
     image_id = instance.system_metadata.get(shelve.IMAGE)
     if image_id:
         beside.drop_image(work, image_id)
@@ -77,10 +79,13 @@ def mark_deleted(work: Work[DeleteOutputs]) -> None:
     def end(conn: engine.Connection) -> None:
         uuid = work.instance_uuid
         instances.mark_deleted(conn, uuid)
+        if had_ports:
+            info_caches.write(conn, uuid, [])
         if work.outputs.consumers:
             migrations.end_all(conn, uuid, 'error')
         instances.finish_action(conn, uuid, work.request_id)
     row = work.instance() if work.env.notify.enabled else None
+    had_ports = bool(work.instance_row()['extra_network_info'])
     work.end(end)
     if row is not None:
         now = instances.utcnow()

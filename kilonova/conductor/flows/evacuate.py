@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside
+from kilonova.conductor.flows import accelerators, beside, ports
 from kilonova.conductor.flows.resize import (
     Choosing,
     ResizeOutputs,
@@ -43,6 +43,7 @@ def evacuate_instance(work: ResizeWork) -> None:
     """The chosen host claims for the server and builds it, with what its user asked for besides the image."""
     host, moved = chosen(work), migration(work)
     _check_fenced(work, moved.source_compute)
+    ports.to_host(work, host.host, host.availability_zone)
     with engine.silence(), work.db.write() as conn:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
     instance = work.instance(fresh=True)
@@ -84,6 +85,8 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
             return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
     beside.ask_to_undo(work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance,
                        migration=moved)
+    if work.failed:
+        ports.to_host(work, moved.source_compute, instance.availability_zone, agent_away=True)
 
 
 def mark_evacuated(work: ResizeWork) -> None:

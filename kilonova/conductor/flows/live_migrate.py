@@ -16,7 +16,7 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside, resize
+from kilonova.conductor.flows import accelerators, beside, ports, resize
 from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
 from kilonova.conductor.work import HostGone, Parked, Step, Work
 from kilonova.db import engine
@@ -76,6 +76,7 @@ def undo_check_destination(work: LiveWork) -> None:
     if work.outputs.select is not None:
         beside.ask_to_undo(work, chosen(work).host, 'rollback_live_migration_at_destination',
                            order=_undo(work, gone=False))
+        ports.renounce(work, chosen(work).host)
 
 
 def _order(work: LiveWork) -> objects.LiveMigrationOrder:
@@ -109,7 +110,8 @@ def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
 
 
 def pre_live_migration(work: LiveWork) -> None:
-    """The destination makes room for disks."""
+    """The destination makes room for disks. The server's ports are bound there, too."""
+    ports.announce(work, chosen(work).host)
     work.ask(chosen(work).host, 'pre_live_migration', order=_order(work))
 
 
@@ -129,9 +131,10 @@ def _ask_to_abort(work: LiveWork, resume: bool) -> None:
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
-    """The server is the destination's."""
-    work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(),
-             migration=migration(work))
+    """The server is the destination's, and so are its ports."""
+    moved = migration(work)
+    work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
+    ports.arrived(work, chosen(work).host, moved.source_compute)
     work.changed()
 
 
@@ -239,6 +242,7 @@ def settle(work: LiveWork) -> None:
     moved, host = migration(work), chosen(work)
     beside.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
     work.changed()
+    ports.arrived(work, host.host, moved.source_compute)
     beside.pend(work, moved.source_compute, 'post_live_migration', order=_order(work))
     drop_allocation(work)
     extra, bound = _arrived(work), _bound(work)

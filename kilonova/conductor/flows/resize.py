@@ -18,7 +18,7 @@ from kilonova.accel import holder
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.audit_rows import flavors
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, boot
+from kilonova.conductor.flows import accelerators, beside, boot, ports
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
@@ -217,8 +217,11 @@ def undo_resize_instance(work: ResizeWork) -> None:
 
 
 def finish_resize(work: ResizeWork) -> None:
-    """The destination builds the guest from the new flavor and the new devices."""
+    """The destination builds the guest from the new flavor and the new devices. The server's ports are bound there
+    before, now that the source has stopped the guest."""
     host = chosen(work)
+    if host.host != migration(work).source_compute:
+        ports.to_host(work, host.host, host.availability_zone)
     work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(
         instance=work.instance(), image=image(work), migration=migration(work), request_spec=allocated_spec(work),
         disk_info=work.outputs.resize_instance))
@@ -226,10 +229,12 @@ def finish_resize(work: ResizeWork) -> None:
 
 
 def undo_finish_resize(work: ResizeWork) -> None:
-    """The destination destroys the new guest, before the source starts the old one."""
-    instance = work.instance(fresh=True)
-    beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=migration(work),
+    """The destination destroys the new guest, before the source, where the ports are then, starts the old one."""
+    instance, moved = work.instance(fresh=True), migration(work)
+    beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=moved,
                        may_run=functools.partial(second_guest, work, instance))
+    if chosen(work).host != moved.source_compute:
+        ports.to_host(work, moved.source_compute, instance.availability_zone)
 
 
 def save_spec(work: ResizeWork) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
-from kilonova.conductor.flows import accelerators, beside, boot, resize
+from kilonova.conductor.flows import accelerators, beside, boot, ports, resize
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.flows.resize import Choosing, Rechosen, chosen, request_spec, store_spec
 from kilonova.conductor.flows.shelve import IMAGE, forgotten, release_of_image
@@ -71,7 +71,9 @@ def undo_claim(work: UnshelveWork) -> None:
 
 def unshelve_instance(work: UnshelveWork) -> None:
     """The host claims and builds the guest from the image."""
-    host, instance = chosen(work), work.instance(fresh=True)
+    host = chosen(work)
+    ports.to_host(work, host.host, host.availability_zone)
+    instance = work.instance(fresh=True)
     with engine.silence(), work.db.read() as conn:
         disks = instances.get_bdms(conn, work.instance_uuid)
         instance.metadata = metadata.get(conn, work.instance_uuid)
@@ -100,6 +102,8 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})
     beside.ask_to_undo(work, chosen(work).host, 'undo_unshelve_instance', leave, may_run, instance=instance)
+    if work.failed:
+        ports.off_host(work)
 
 
 def save_spec(work: UnshelveWork) -> None:

@@ -266,10 +266,6 @@ def test_a_cloud_without_network_service(make_site):
 # --- servers that have ports -----------------------------------------------------------------------------------------
 VIF = Vif(id=NOSUCH, mac='fa:16:3e:00:00:01', network_id=str(uuid.uuid4()), label='private', project_id=PROJECT,
           type='ovs')
-OFFLOADED = {'vm_state': 'shelved_offloaded', 'host': None, 'node': None, 'power_state': 4}
-MOVES = [({'resize': {'flavorRef': '9'}}, {}), ({'migrate': None}, {}), ({'shelve': None}, {}),
-         ({'os-migrateLive': {'host': None, 'block_migration': 'auto'}}, {}), ({'evacuate': {}}, {}),
-         ({'shelveOffload': None}, {'vm_state': 'shelved', 'power_state': 4}), ({'unshelve': None}, OFFLOADED)]
 
 
 def with_ports(site, *vifs, **values):
@@ -277,15 +273,6 @@ def with_ports(site, *vifs, **values):
     with site.cell1.write() as conn:
         put_vifs(conn, server, vifs)
     return server
-
-
-@pytest.mark.parametrize(('action', 'values'), MOVES, ids=lambda value: next(iter(value), ''))
-def test_moves_of_servers_with_ports_are_refused(site, action, values):
-    server = with_ports(site, VIF, **values)
-    site.conductor.calls.clear()
-    assert site.fault('POST', f'/servers/{server}/action', action) == (
-        400, f'Moving servers that have ports is not served yet: server {server} has 1.')
-    assert site.rows(server) == [] and site.conductor.calls == []
 
 
 def test_servers_with_ports_that_stay(site):

@@ -1,0 +1,338 @@
+"""Ports of Neutron in flows: made and bound to a host before it is asked, given back when a server ends.
+
+    vifs = ports.bind_wanted(work, host)    # [Vif] of a new server: what its user asked for, on this host
+    ports.to_host(work, 'gpu2', zone)       # of one that moves
+    ports.off_host(work)                    # of one that is on none
+    ports.drop(work, own)                   # made ones are deleted, those of its user are unbound
+
+Whoever takes an operation over finds its ports by the server's uuid, which is the ``device_id`` of each. A network
+service that is silent holds no unwinding and no delete up: what is left becomes a pending release. So does a port that
+may be made after the request for it got no answer: in the end a server has the ports of its info cache, and no others.
+"""
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova import objects
+from kilonova.clients.network import (
+    FixedIp,
+    Network,
+    Port,
+    PortBindingRefused,
+    PortChanged,
+    PortInUse,
+    PortNotFound,
+    Subnet,
+)
+from kilonova.conductor.flows import beside
+from kilonova.conductor.row import Choice, Outputs
+from kilonova.conductor.work import Work
+from kilonova.db.queries import info_caches
+from kilonova.errors import HostRejected, KilonovaError, Unanswered
+from kilonova.objects.vif import Vif, VifAddress, VifSubnet
+
+LOG = logging.getLogger(__name__)
+
+# Seconds after which a request that got no answer has made its port, or never will: more than a server works on one.
+LATE = 120.0
+# How often a port is read again that others change at the same time.
+TRIES = 3
+# Types of VIFs that no guest can have.
+_UNBOUND = frozenset(('', 'binding_failed', 'unbound'))
+# Types of networks that are carried inside packets of another one.
+_TUNNELS = frozenset(('geneve', 'gre', 'vxlan'))
+
+
+class PortBindingFailed(HostRejected):
+    msg_fmt = 'Binding failed for port %(port_id)s on host %(host)s: no network agent there can bind it.'
+
+
+@dataclass
+class PortOutputs(Outputs):
+    """``vifs``: the server's interfaces, as they are bound in this attempt, in the form of the info cache; None: they
+    aren't yet."""
+
+    vifs: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One interface that a user asked for: a port of their own, or one of a network, with an address if they named
+    one."""
+
+    network_id: str
+    port_id: str | None = None
+    address: str | None = None
+
+
+# --- what was asked for ----------------------------------------------------------------------------------------------
+def wishes(request_spec: Mapping[str, Any]) -> list[Wish]:
+    """Of a request spec as it stands in an operation's arguments, in the user's order."""
+    return [Wish(one['network_id'], one.get('port_id'), one.get('address'))
+            for one in _members(request_spec, 'requested_networks')]
+
+
+def _groups(request_spec: Mapping[str, Any]) -> dict[str, str]:
+    """{id: name} of the security groups that were asked for."""
+    return {one['uuid']: one['name'] for one in _members(request_spec, 'security_groups') if one.get('uuid')}
+
+
+def _members(request_spec: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = request_spec['nova_object.data'].get(name)
+    return [one['nova_object.data'] for one in found['nova_object.data']['objects']] if found else []
+
+
+def given(request_spec: Mapping[str, Any]) -> list[str]:
+    """Ids of the ports that are their user's own."""
+    return [wish.port_id for wish in wishes(request_spec) if wish.port_id]
+
+
+# --- to a host -------------------------------------------------------------------------------------------------------
+def bind_wanted(work: Work[Any], host: Choice) -> list[Vif]:
+    """The ports that a new server's user asked for, bound to the host of this attempt: those that are there already
+    are bound anew, the others are made. May be repeated.
+
+    PortBindingFailed: another host may do. PortInUse, PortNotFound, PortQuotaFull and other errors of the client: the
+    server can't have them.
+    """
+    spec, client, uuid = work.args['request_spec'], work.env.networks, work.instance_uuid
+    wanted, groups = wishes(spec), _groups(spec)
+    # A server that this process has just handed over has none.
+    known = {} if work.just_handed_over else {port.id: port for port in client.ports(device_id=uuid)}
+    work.just_handed_over = False
+    own = [wish.port_id for wish in wanted if wish.port_id]
+    if any(port_id not in known for port_id in own):
+        known.update((port.id, port) for port in client.ports(ids=own))
+    made = [port for port in known.values() if port.id not in own]
+    ports = []
+    for wish in wanted:
+        if wish.port_id is not None:
+            if wish.port_id not in known:
+                raise PortNotFound(port_id=wish.port_id)
+            ports.append(_bind(work, known[wish.port_id], host.host, host.availability_zone))
+        elif (there := _take(made, wish)) is not None:
+            ports.append(_bind(work, there, host.host, host.availability_zone))
+        else:
+            ports.append(_make(work, wish, host, list(groups)))
+    return _described(work, ports, own, {port.id: tuple(groups.values()) for port in ports if port.id not in own})
+
+
+def to_host(work: Work[Any], host: str, zone: str | None, *, agent_away: bool = False) -> None:
+    """The ports that a server has are bound to this host, in this zone, and its info cache says so. May be repeated; no
+    request for a server without any.
+
+    PortBindingFailed, but with ``agent_away`` it is left at that: they are bound by ``bound_here``. One
+    that its owner has deleted, or given to somebody else, is the server's no more.
+    """
+    vifs, there = _with_ports(work)
+    bound = [(vif, _bind(work, there[vif.id], host, zone, agent_away)) for vif in vifs if vif.id in there]
+    _say(work, vifs, [_moved(vif, port) for vif, port in bound])
+
+
+def announce(work: Work[Any], host: str) -> None:
+    """A running guest with ports will be on this host: they are bound there, too, and active where it is. May be
+    repeated. HostRejected: they can't be, or the guest would see a difference."""
+    vifs, there = _with_ports(work)
+    for vif in vifs:
+        if vif.id not in there:
+            continue
+        work.before_sending()
+        try:
+            binding = work.env.networks.add_binding(there[vif.id], host)
+        except PortBindingRefused as error:
+            raise PortBindingFailed(port_id=vif.id, host=host) from error
+        if (binding.vif_type, _plug(binding.vif_details)) != (vif.type, _plug(vif.details)):
+            raise HostRejected(f'Port {vif.id} is plugged in another way on host {host}: a running guest can not be '
+                               f'moved there.')
+
+
+def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What of a binding stands in the guest's domain."""
+    return details.get('bridge_name'), details.get('datapath_type')
+
+
+def arrived(work: Work[Any], host: str, source: str) -> None:
+    """The guest is on this host, where its ports were announced: they are, too, and no more on its source. May be
+    repeated."""
+    vifs, there = _with_ports(work)
+    left = []
+    for vif in vifs:
+        if vif.id in there:
+            port = there[vif.id]
+            if port.host != host:
+                work.before_sending()
+                work.env.networks.activate_binding(vif.id, host)
+            left.append(vif)
+            work.env.networks.delete_binding(vif.id, source)
+    _say(work, vifs, left)
+
+
+def renounce(work: Work[Any], host: str) -> None:
+    """The guest will not be on this host after all."""
+    vifs, there = _with_ports(work)
+    for vif in vifs:
+        if vif.id in there and there[vif.id].host != host:
+            work.env.networks.delete_binding(vif.id, host)
+
+
+def _with_ports(work: Work[Any]) -> tuple[list[Vif], dict[str, Port]]:
+    """The server's interfaces, and its ports by id as they are now; no request for a server without any."""
+    vifs = work.instance().vifs
+    return vifs, {port.id: port for port in work.env.networks.ports(device_id=work.instance_uuid)} if vifs else {}
+
+
+def bound_here(work: Work[Any]) -> None:
+    """Before a server is started where it is: ports that no agent could bind when they came here are bound now. No
+    request where there are none of these."""
+    server = work.instance()
+    if server.host and any(vif.type in _UNBOUND for vif in server.vifs):
+        to_host(work, server.host, server.availability_zone)
+
+
+def off_host(work: Work[Any]) -> None:
+    """The ports that a server has are bound to no host: it keeps them, and their addresses."""
+    vifs, there = _with_ports(work)
+    left = []
+    for vif in vifs:
+        if vif.id not in there:
+            continue
+        port = there[vif.id]
+        if port.host is not None:
+            work.before_sending()
+            port = work.env.networks.release_host(port)
+        left.append(_moved(vif, port))
+    _say(work, vifs, left)
+
+
+def _moved(vif: Vif, port: Port) -> Vif:
+    return dataclasses.replace(vif, type=port.vif_type or '', details=port.vif_details, profile=port.profile,
+                               active=port.active)
+
+
+def _say(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]) -> None:
+    stored = [vif.stored() for vif in after]
+    if list(before) != list(after):
+        work.decide({}, write=lambda conn: info_caches.write(conn, work.instance_uuid, stored))
+        work.changed()
+
+
+def _take(made: list[Port], wish: Wish) -> Port | None:
+    """One of the ports that were made before for this wish, which is nobody else's then."""
+    for port in made:
+        if port.network_id == wish.network_id and (
+                wish.address is None or wish.address in [one.address for one in port.fixed_ips]):
+            made.remove(port)
+            return port
+    return None
+
+
+def _make(work: Work[Any], wish: Wish, host: Choice, groups: Sequence[str]) -> Port:
+    work.before_sending()
+    try:
+        port = work.env.networks.create_port(
+            wish.network_id, project_id=work.ctxt.project_id or '', device_id=work.instance_uuid,
+            device_owner=_owner(work, host.availability_zone), host=host.host,
+            fixed_ip=wish.address, security_groups=groups)
+    except Unanswered:
+        # It may be made nevertheless, also after the next look.
+        _release(work, given(work.args['request_spec']), delay=LATE)
+        raise
+    LOG.info('Port %s of %s was made, bound to %s', port.id, work.instance_uuid, host.host)
+    return _bound(port, host.host)
+
+
+def _bind(work: Work[Any], port: Port, host: str, zone: str | None, agent_away: bool = False) -> Port:
+    """The port is the server's, on this host. PortInUse: it is another's. PortBindingFailed, unless ``agent_away``."""
+    client, owner = work.env.networks, _owner(work, zone)
+    for left in reversed(range(TRIES)):
+        if port.device_id not in ('', work.instance_uuid):
+            raise PortInUse(port_id=port.id)
+        if (port.device_id, port.host, port.device_owner) == (work.instance_uuid, host, owner) and (
+                not port.binding_failed):
+            return port
+        work.before_sending()
+        try:
+            bound = client.bind(port, host=host, device_id=work.instance_uuid, device_owner=owner)
+            return bound if agent_away else _bound(bound, host)
+        except PortChanged:
+            # Somebody changed it since it was read.
+            if not left:
+                raise
+            port = client.port(None, port.id)
+    raise AssertionError
+
+
+def _bound(port: Port, host: str) -> Port:
+    if port.binding_failed:
+        raise PortBindingFailed(port_id=port.id, host=host)
+    return port
+
+
+def _owner(work: Work[Any], zone: str | None) -> str:
+    return f'compute:{zone or work.env.conf.default_availability_zone}'
+
+
+# --- the info cache --------------------------------------------------------------------------------------------------
+def _described(work: Work[Any], ports: Sequence[Port], own: Collection[str],
+               groups: Mapping[str, tuple[str, ...]]) -> list[Vif]:
+    """What the guest, its host and the API must know of these ports: three requests for all of them, at most."""
+    client = work.env.networks
+    networks = client.networks(None, {port.network_id for port in ports})
+    subnets = client.subnets({one.subnet_id for port in ports for one in port.fixed_ips})
+    # A port that was made just now has none.
+    floating: dict[str, dict[str, list[str]]] = {}
+    for one in client.floating_ips([port.id for port in ports if port.id in own]) if own else ():
+        floating.setdefault(one.port_id or '', {}).setdefault(one.fixed_ip or '', []).append(one.address)
+    return [_vif(port, networks.get(port.network_id), subnets, floating.get(port.id, {}), port.id in own,
+                 groups.get(port.id, ())) for port in ports]
+
+
+def _vif(port: Port, network: Network | None, subnets: Mapping[str, Subnet], floating: Mapping[str, list[str]],
+         is_given: bool, groups: tuple[str, ...]) -> Vif:
+    of_subnet: dict[str, list[FixedIp]] = {}
+    for one in port.fixed_ips:
+        of_subnet.setdefault(one.subnet_id, []).append(one)
+    return Vif(
+        id=port.id, mac=port.mac, network_id=port.network_id, label=network.name if network else port.network_id,
+        project_id=port.project_id, type=port.vif_type or '', mtu=network.mtu if network else None,
+        details=port.vif_details, profile=port.profile, vnic_type=port.vnic_type, active=port.active,
+        preserve_on_delete=is_given, physical_network=network.physical_network if network else None,
+        tunneled=network is not None and network.network_type in _TUNNELS, security_groups=groups,
+        subnets=tuple(_subnet(subnets[subnet_id], addresses, floating) for subnet_id, addresses in of_subnet.items()
+                      if subnet_id in subnets))
+
+
+def _subnet(subnet: Subnet, addresses: Iterable[FixedIp], floating: Mapping[str, list[str]]) -> VifSubnet:
+    return VifSubnet(
+        cidr=subnet.cidr, version=subnet.ip_version, gateway=subnet.gateway_ip, dns=subnet.dns_nameservers,
+        routes=tuple((route.destination, route.nexthop) for route in subnet.host_routes), dhcp=subnet.enable_dhcp,
+        addresses=tuple(VifAddress(one.address, tuple(floating.get(one.address, ()))) for one in addresses))
+
+
+def cached(instance: objects.Instance, vifs: Sequence[Mapping[str, Any]]) -> None:
+    """The server has these interfaces, in the form of its info cache, for whoever it is sent to."""
+    if vifs:
+        instance.info_cache = objects.InstanceInfoCache(instance_uuid=instance.uuid, network_info=list(vifs))
+
+
+# --- back ------------------------------------------------------------------------------------------------------------
+def drop(work: Work[Any], own: Sequence[str]) -> None:
+    """The server has no ports any more; ``own``: ids of those that are their user's. Later, while the network service
+    is silent or refuses."""
+    try:
+        beside.give_back_ports(work, own)
+    except Unanswered as error:
+        LOG.info('Ports of %s are given back later: %s', work.instance_uuid, error)
+        _release(work, own)
+    except KilonovaError as error:
+        LOG.warning('Ports of %s could not be given back now: %s', work.instance_uuid, error)
+        _release(work, own)
+
+
+def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
+    beside.add_release(work, {beside.PORTS_OF: work.instance_uuid, beside.PORTS_GIVEN: list(own)}, (beside.PORTS_OF,),
+                       delay=delay)

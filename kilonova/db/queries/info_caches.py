@@ -1,0 +1,27 @@
+"""Statements on instance_info_caches: what is known of a server's ports. Conductors alone write it, each in the
+transaction that says where its operation stands.
+
+    info_caches.write(conn, uuid, [vif.stored(), …])        # [] empties it
+"""
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.models import cell as models
+
+caches = models.InstanceInfoCache.__table__
+
+
+def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> None:
+    """The interfaces of a server, in the order in which its guest has them."""
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    text = json.dumps(list(vifs))
+    written = conn.execute(caches.update().where(caches.c.instance_uuid == uuid).values(
+        network_info=text, updated_at=now))
+    if not written.rowcount and vifs:
+        conn.execute(caches.insert(), {'instance_uuid': uuid, 'network_info': text, 'created_at': now, 'deleted': 0})
