@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova.accel.client import AcceleratorClient
+from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
-from kilonova.conductor import audit_accelerators, audit_rows
+from kilonova.conductor import audit_accelerators, audit_ports, audit_rows
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
@@ -70,13 +71,14 @@ class Report:
 
 class Audit:
     """``compute``: the RPC client, None where no host can be asked; ``placement``: the Placement client; ``down_time``:
-    hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds. ``accelerators``: a
-    client of the accelerator service, if there is one."""
+    hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds. ``accelerators``,
+    ``networks``: clients of the accelerator and the network service, if there are such."""
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
                  ctxt: RequestContext, pause: Callable[[float], None] = time.sleep,
-                 down_time: float | None = None, accelerators: AcceleratorClient | None = None) -> None:
-        self._parts = (databases, cells, placement, compute, ctxt, down_time, accelerators)
+                 down_time: float | None = None, accelerators: AcceleratorClient | None = None,
+                 networks: NetworkClient | None = None) -> None:
+        self._parts = (databases, cells, placement, compute, ctxt, down_time, accelerators, networks)
         self._pause = pause
 
     def run(self) -> Report:
@@ -125,7 +127,9 @@ class _Look:
     """One look at everything."""
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
-                 ctxt: RequestContext, down_time: float | None, accelerators: AcceleratorClient | None) -> None:
+                 ctxt: RequestContext, down_time: float | None, accelerators: AcceleratorClient | None,
+                 networks: NetworkClient | None) -> None:
+        self._ports = audit_ports.Ports(networks)
         self._accelerators = audit_accelerators.Accelerators(accelerators)
         self._databases, self._cells = databases, cells
         self._placement, self._compute, self._ctxt = placement, compute, ctxt
@@ -143,8 +147,9 @@ class _Look:
         with self._databases.api().read() as conn:
             api = queries.api(conn)
         self._api(api)
-        if (silence := self._accelerators.read()) is not None:
-            self._report.silent.append(silence)
+        for service in (self._accelerators, self._ports):
+            if (silence := service.read()) is not None:
+                self._report.silent.append(silence)
         consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         known: set[str] = set()
         read = []
@@ -162,7 +167,7 @@ class _Look:
         for consumer, held in consumers.items():
             if consumer not in known:
                 self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
-        self._report.disagreements.extend(self._accelerators.disagreements())
+        self._report.disagreements.extend(self._accelerators.disagreements() + self._ports.disagreements())
         self._report.checked['servers'] = sum(len(cell['instances']) for cell, _, _ in read)
         self._report.checked['devices'] = sum(len(cell['devices']) for cell, _, _ in read)
         return self._report
@@ -204,6 +209,7 @@ class _Look:
         self._accelerators.give_back([json.loads(row['args'] or '{}') for row in cell['operations']
                                       if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
+        self._ports.compare(servers, busy)
         self._allocations(servers, moving, owned, trees, consumers, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}
 

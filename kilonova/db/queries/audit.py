@@ -17,6 +17,7 @@ from kilonova.db.queries.migrations import ENDED
 
 instances = models.Instance.__table__
 extras = models.InstanceExtra.__table__
+caches = models.InstanceInfoCache.__table__
 metadata = models.InstanceSystemMetadata.__table__
 devices = models.PciDevice.__table__
 nodes = models.ComputeNode.__table__
@@ -35,8 +36,9 @@ _OF_CELL = {
         instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
         instances.c.image_ref, instances.c.instance_type_id, instances.c.vcpus, instances.c.memory_mb,
         instances.c.root_gb, instances.c.ephemeral_gb, instances.c.updated_at, extras.c.flavor,
-        extras.c.numa_topology, extras.c.migration_context).join_from(
-        instances, extras, extras.c.instance_uuid == instances.c.uuid, isouter=True).where(instances.c.deleted == 0),
+        extras.c.numa_topology, extras.c.migration_context, caches.c.network_info).select_from(
+        instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
+        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid)).where(instances.c.deleted == 0),
     'devices': sa.select(
         devices.c.address, devices.c.status, devices.c.instance_uuid, devices.c.dev_type, devices.c.parent_addr,
         devices.c.extra_info, devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(

@@ -1,0 +1,65 @@
+"""The audit's part about ports: servers' info caches and what Neutron says that they have.
+
+    ports = Ports(client)
+    ports.read()                       # None, or that Neutron doesn't answer
+    ports.compare(servers, busy)       # of each cell
+    ports.disagreements()
+"""
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+
+from kilonova.clients.network import NetworkClient, Port
+from kilonova.db.rows import Row
+from kilonova.errors import KilonovaError
+
+
+class Ports:
+    """``client``: None where there is no network service."""
+
+    def __init__(self, client: NetworkClient | None) -> None:
+        self._client = client
+        # None: nobody knows.
+        self._held: dict[str, dict[str, Port]] | None = None
+        self._known: set[str] = set()
+        self._wrong: list[str] = []
+
+    def read(self) -> str | None:
+        """All ports of servers; what to say of a service that doesn't answer."""
+        if self._client is None:
+            return None
+        held: dict[str, dict[str, Port]] = defaultdict(dict)
+        try:
+            for port in self._client.ports_of_servers():
+                held[port.device_id][port.id] = port
+        except KilonovaError as error:
+            return f'ports: {error}'
+        self._held = held
+        return None
+
+    def compare(self, servers: Mapping[str, Row], busy: set[str]) -> None:
+        """Servers of a cell at rest with what they have; ``busy``: those that an operation works on."""
+        self._known.update(servers, busy)
+        for uuid, server in servers.items():
+            if uuid in busy or self._held is None:
+                continue
+            held = self._held.get(uuid, {})
+            cached = [vif['id'] for vif in json.loads(server['network_info'] or '[]')]
+            for port_id in cached:
+                if port_id not in held:
+                    self._wrong.append(f'ports: server {uuid} has port {port_id} in its info cache, and Neutron does '
+                                       f'not give it to the server')
+            for port_id, port in held.items():
+                if port_id not in cached:
+                    self._wrong.append(f'ports: port {port_id} belongs to server {uuid}, and its info cache lacks it')
+                elif port.host != server['host']:
+                    self._wrong.append(f'ports: port {port_id} of server {uuid} is bound to '
+                                       f'{port.host or "no host"}, and the server is on {server["host"] or "none"}')
+
+    def disagreements(self) -> list[str]:
+        """When all cells are compared."""
+        return self._wrong + [
+            f'ports: port {port_id} belongs to {uuid}, which is no server'
+            for uuid, held in (self._held or {}).items() if uuid not in self._known for port_id in held]

@@ -1,0 +1,460 @@
+"""Servers with ports of Neutron: booted, tried on another host, deleted, and what is left behind: nothing.
+
+``tests/fixtures/neutron.py`` plays Neutron; ``tests/integration/test_neutron.py`` has the real one.
+"""
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.db.queries import info_caches
+from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
+from tests.fixtures.neutron import FakeNeutron
+from tests.flows.cases import bring_back, force_down, lose_host
+
+HOSTS = ('gpu1', 'gpu2')
+
+
+class Networked:
+    """A cloud with Neutron and one network, and two hosts whose agents bind ports. ``told``: the codes of the compute
+    API for each event that Neutron told."""
+
+    def __init__(self, make_cloud: Callable[..., Cloud], **options: Any) -> None:
+        self.neutron = FakeNeutron(hosts=HOSTS)
+        self.cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']}, neutron=self.neutron, **options)
+        self.told: list[int] = []
+        self.neutron.notify = self.notify
+        self.neutron.users.update({f'{user}:{PROJECT}': PROJECT for user in ('admin', 'demo')})
+        self.network = self.neutron.add_network('private', PROJECT, cidr='10.2.0.0/24')
+        self.flavor = self.cloud.flavor()
+
+    def notify(self, events: list[dict[str, str]]) -> None:
+        response = self.cloud.request('POST', '/os-server-external-events', {'events': events})
+        self.told += [event['code'] for event in response.json['events']]
+
+    def create(self, *networks: dict[str, Any], **more: Any) -> str:
+        server: str = self.cloud.create(self.flavor, networks=list(networks or ({'uuid': self.network},)),
+                                        **more)['server']['id']
+        return server
+
+    def boot(self, *networks: dict[str, Any], status: str = 'ACTIVE', **more: Any) -> str:
+        server = self.create(*networks, **more)
+        self.cloud.settle(kinds_left=('release',))
+        assert self.cloud.status(server) == status, self.cloud.story(server)
+        return server
+
+    def service(self, host: str) -> str:
+        """The id of a host's compute service."""
+        (found,) = self.cloud.ok('GET', f'/os-services?host={host}&binary=nova-compute')['services']
+        return str(found['id'])
+
+    def evacuate(self, server: str) -> None:
+        """What its dead host has still to give back stays."""
+        assert self.cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
+        self.cloud.settle(kinds_left=('release',))
+
+    def delete(self, server: str) -> None:
+        self.cloud.ok('DELETE', f'/servers/{server}')
+        self.cloud.settle()
+
+    def of(self, server: str) -> list[dict[str, Any]]:
+        """The ports of a server."""
+        return [port for port in self.neutron.ports.values() if port['device_id'] == server]
+
+    def cache(self, server: str) -> list[dict[str, Any]]:
+        with self.cloud.cell.read() as conn:
+            text = conn.execute(info_caches.caches.select().where(
+                info_caches.caches.c.instance_uuid == server)).mappings().one()['network_info']
+        found: list[dict[str, Any]] = json.loads(text)
+        return found
+
+    def addresses(self, server: str) -> dict[str, list[str]]:
+        """{network: addresses} as the API shows them."""
+        return {label: [one['addr'] for one in found]
+                for label, found in self.cloud.show(server)['addresses'].items()}
+
+    def assert_empty(self, kept: int = 0) -> None:
+        """No server is left, and nothing of one in Neutron but ports of users, which belong to nobody."""
+        self.cloud.assert_empty()
+        assert self.neutron.bound() == []
+        assert [port['device_id'] for port in self.neutron.ports.values()] == [''] * kept
+
+
+@pytest.fixture
+def networked(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> Networked:
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    monkeypatch.setattr('kilonova.compute.ports.LOOK', 0.05)
+    return Networked(make_cloud)
+
+
+def test_a_boot_makes_one_port_and_shows_its_address(networked: Networked) -> None:
+    """One request makes and binds it; six of Neutron in all; the guest has it in its XML; a delete leaves none."""
+    server = networked.boot(user='demo')
+    host = networked.cloud.host_of(server)
+    (port,) = networked.of(server)
+    assert (port['binding:host_id'], port['device_owner'], port['project_id']) == (host, 'compute:nova', PROJECT)
+    address = port['fixed_ips'][0]['ip_address']
+    assert networked.addresses(server) == {'private': [address]}
+    assert [method for method, _ in networked.neutron.asked].count('POST') == 1
+    assert len(networked.neutron.asked) <= 6, networked.neutron.asked
+    xml = networked.cloud.xml(server)
+    assert port['mac_address'] in xml and port['id'] in xml
+    networked.cloud.assert_clean()
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def test_ports_come_in_the_order_that_was_asked_for(networked: Networked) -> None:
+    """Of two networks and a port of the user's own, which stays when the server goes."""
+    neutron, second = networked.neutron, networked.neutron.add_network('second', PROJECT, cidr='10.3.0.0/24')
+    own = neutron.add_port(networked.network, PROJECT)
+    server = networked.boot({'uuid': second}, {'port': own}, {'uuid': networked.network, 'fixed_ip': '10.2.0.77'})
+    cache = networked.cache(server)
+    assert [vif['network']['label'] for vif in cache] == ['second', 'private', 'private']
+    assert cache[1]['id'] == own and [vif['preserve_on_delete'] for vif in cache] == [False, True, False]
+    assert '10.2.0.77' in networked.addresses(server)['private']
+    xml = networked.cloud.xml(server)
+    places = [xml.index(vif['address']) for vif in cache]
+    assert places == sorted(places)
+    networked.cloud.assert_clean()
+    networked.delete(server)
+    networked.assert_empty(kept=1)
+    assert list(neutron.ports) == [own]
+
+
+def test_security_groups_go_to_the_port(networked: Networked) -> None:
+    group = networked.neutron.add_group('web', PROJECT)
+    server = networked.boot(security_groups=[{'name': 'web'}])
+    assert networked.of(server)[0]['security_groups'] == [group]
+    assert networked.cloud.show(server)['security_groups'] == [{'name': 'web'}]
+
+
+def test_a_guest_waits_for_its_port(networked: Networked) -> None:
+    """It is BUILD until the port is ACTIVE; an event that is heard ends the waiting."""
+    networked.neutron.plugging = False
+    server = networked.create()
+    deadline = time.monotonic() + 30
+    while not networked.of(server) or sum('device_id' in path for _, path in networked.neutron.asked) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert networked.cloud.status(server) == 'BUILD'
+    networked.neutron.plug(networked.of(server)[0]['id'])
+    networked.cloud.settle()
+    assert networked.cloud.status(server) == 'ACTIVE' and set(networked.told) == {200}
+
+
+def test_a_port_that_is_never_plugged(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build ends with a fault that names the port, and nothing is left."""
+    monkeypatch.setattr('kilonova.compute.ports.LOOK', 0.05)
+    networked = Networked(make_cloud, vif_plugging_timeout=1)
+    networked.neutron.plugging = False
+    server = networked.boot(status='ERROR')
+    message = networked.cloud.show(server)['fault']['message']
+    assert 'Virtual Interface creation failed: port' in message and 'not ACTIVE after 1 s' in message
+    assert networked.neutron.ports == {} and networked.addresses(server) == {}
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def test_a_port_that_is_never_plugged_may_be_no_reason(make_cloud: Callable[..., Cloud],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('kilonova.compute.ports.LOOK', 0.05)
+    networked = Networked(make_cloud, vif_plugging_timeout=1, vif_plugging_is_fatal=False)
+    networked.neutron.plugging = False
+    server = networked.boot()
+    networked.cloud.assert_clean()
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def test_a_host_that_can_not_bind_is_no_reason_to_fail(networked: Networked) -> None:
+    """binding_failed comes as 200: the next host is tried, with the same port."""
+    first = networked.boot()
+    (broken,) = [host for host in HOSTS if host != networked.cloud.host_of(first)]
+    networked.neutron.hosts.discard(broken)
+    posts = [method for method, _ in networked.neutron.asked].count('POST')
+    servers = [networked.boot() for _ in range(2)]
+    assert {networked.cloud.host_of(server) for server in servers} == {networked.cloud.host_of(first)}
+    assert [method for method, _ in networked.neutron.asked].count('POST') == posts + 2
+    networked.cloud.assert_clean()
+
+
+def test_no_host_can_bind(networked: Networked) -> None:
+    """The fault names the port and the host; nothing is left."""
+    networked.neutron.hosts.clear()
+    server = networked.boot(status='ERROR')
+    assert 'Binding failed for port' in networked.cloud.show(server)['fault']['message']
+    assert networked.neutron.ports == {}
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def test_one_port_is_never_two_servers(networked: Networked) -> None:
+    """Another takes the port between our look and our binding: the server isn't given it."""
+    own = networked.neutron.add_port(networked.network, PROJECT)
+
+    def taken(method: str, path: str) -> None:
+        if method == 'PUT':
+            networked.neutron.before = None
+            networked.neutron.ports[own].update(device_id='another', revision_number=17)
+    networked.neutron.before = taken
+    server = networked.boot({'port': own}, status='ERROR')
+    assert networked.cloud.show(server)['fault']['message'] == f'Port {own} is still in use.'
+    assert networked.neutron.ports[own]['device_id'] == 'another'
+
+
+@pytest.mark.parametrize('lost', ['request', 'answer'])
+def test_silence_while_a_port_is_made(networked: Networked, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The boot goes on when Neutron answers, with one port, whether the first request made it or not."""
+    monkeypatch.setattr('kilonova.conductor.flows.ports.LATE', 0.0)
+    failed: list[str] = []
+
+    def broken(method: str, path: str) -> None:
+        if method == 'POST' and len(failed) < 2:
+            failed.append(path)
+            raise networked.neutron.broken()
+    if lost == 'request':
+        networked.neutron.before = broken
+    else:
+        networked.neutron.after = broken
+    server = networked.boot()
+    networked.cloud.settle()
+    assert failed and len(networked.of(server)) == 1
+    networked.cloud.assert_clean()
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def test_a_port_that_comes_late_goes(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request without an answer makes its port after the next look: in the end the server has one."""
+    monkeypatch.setattr('kilonova.conductor.flows.ports.LATE', 1.0)
+    failed: list[str] = []
+
+    def broken(method: str, path: str) -> None:
+        if method == 'POST' and not failed:
+            failed.append(path)
+            raise networked.neutron.broken()
+    networked.neutron.before = broken
+    server = networked.boot()
+    (port,) = networked.of(server)
+    late = networked.neutron.add_port(networked.network, PROJECT, device_id=server, device_owner='compute:nova')
+    networked.cloud.settle()
+    assert failed and late not in networked.neutron.ports
+    assert [one['id'] for one in networked.of(server)] == [port['id']]
+    networked.cloud.assert_clean()
+
+
+def test_a_delete_waits_for_no_neutron(networked: Networked) -> None:
+    """The server is gone at once, its ports when Neutron is back: the made one deleted, the user's unbound."""
+    own = networked.neutron.add_port(networked.network, PROJECT)
+    server = networked.boot({'uuid': networked.network}, {'port': own})
+
+    def broken(method: str, path: str) -> None:
+        raise networked.neutron.broken()
+    networked.neutron.before = broken
+    networked.cloud.ok('DELETE', f'/servers/{server}')
+    networked.cloud.settle(kinds_left=('release',))
+    assert networked.cloud.status(server) == 'GONE' and len(networked.of(server)) == 2
+    networked.neutron.before = None
+    networked.cloud.settle()
+    networked.assert_empty(kept=1)
+    assert list(networked.neutron.ports) == [own]
+
+
+def test_a_server_that_no_host_takes_leaves_no_port(networked: Networked) -> None:
+    """Deleted while its guest waits for the port: the port goes as well."""
+    networked.neutron.plugging = False
+    server = networked.create()
+    deadline = time.monotonic() + 30
+    while not networked.of(server):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def test_the_audit_compares_ports(networked: Networked) -> None:
+    """A port that a server lacks, one that it has besides, one on another host, one of no server."""
+    server, other = networked.boot(), networked.boot()
+    (port,), (second,) = networked.of(server), networked.of(other)
+    del networked.neutron.ports[port['id']]
+    extra = networked.neutron.add_port(networked.network, PROJECT, device_id=server, device_owner='compute:nova')
+    second['binding:host_id'] = 'elsewhere'
+    stray = networked.neutron.add_port(networked.network, PROJECT, device_id=IMAGE_ID, device_owner='compute:nova')
+    networked.neutron.add_port(networked.network, PROJECT, device_id='router', device_owner='network:router')
+    assert sorted(networked.cloud.audit().disagreements) == sorted([
+        f'ports: server {server} has port {port["id"]} in its info cache, and Neutron does not give it to the server',
+        f'ports: port {extra} belongs to server {server}, and its info cache lacks it',
+        (f'ports: port {second["id"]} of server {other} is bound to elsewhere, and the server is on '
+         f'{networked.cloud.host_of(other)}'),
+        f'ports: port {stray} belongs to {IMAGE_ID}, which is no server'])
+    networked.neutron.before = lambda method, path: (_ for _ in ()).throw(networked.neutron.broken())
+    (silent,) = networked.cloud.audit().silent
+    assert silent.startswith('ports: The network service does not answer: ')
+
+
+# --- moves -----------------------------------------------------------------------------------------------------------
+def other(host: str) -> str:
+    (found,) = [each for each in HOSTS if each != host]
+    return found
+
+
+def assert_at(networked: Networked, server: str, host: str, address: list[str]) -> None:
+    """The server and its only port are on this host, with the address that it had, and nowhere else."""
+    networked.cloud.assert_clean()
+    (port,) = networked.of(server)
+    assert networked.cloud.host_of(server) == host
+    assert networked.neutron.bindings(port['id']) == [host]
+    assert networked.addresses(server) == {'private': address}
+
+
+@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+def test_a_resize_takes_the_port_along(networked: Networked, end: str) -> None:
+    server = networked.boot()
+    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
+    assert_at(networked, server, other(source), address)
+    assert port_xml(networked, server)
+    cloud.action(server, end)
+    assert cloud.status(server) == 'ACTIVE'
+    assert_at(networked, server, other(source) if end == 'confirmResize' else source, address)
+    assert port_xml(networked, server)
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def port_xml(networked: Networked, server: str) -> bool:
+    """Whether the guest has its only port."""
+    return networked.of(server)[0]['mac_address'] in networked.cloud.xml(server)
+
+
+def test_a_move_to_a_host_that_can_not_bind_comes_back(networked: Networked) -> None:
+    server = networked.boot()
+    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+    networked.neutron.hosts.discard(other(source))
+    cloud.action(server, 'migrate')
+    assert 'Binding failed for port' in json.dumps(cloud.story(server))
+    assert cloud.status(server) == 'ACTIVE' and port_xml(networked, server)
+    assert_at(networked, server, source, address)
+
+
+def test_a_resize_on_its_host_asks_neutron_nothing(make_cloud: Callable[..., Cloud]) -> None:
+    networked = Networked(make_cloud, allow_resize_to_same_host=True)
+    networked.neutron.hosts = {'gpu1'}
+    networked.cloud.ok('PUT', f"/os-services/{networked.service('gpu2')}", {'status': 'disabled'})
+    server = networked.boot()
+    asked = len(networked.neutron.asked)
+    networked.cloud.action(server, 'resize', {'flavorRef': networked.cloud.flavor(vcpus=2)})
+    assert networked.cloud.status(server) == 'VERIFY_RESIZE', networked.cloud.story(server)
+    assert len(networked.neutron.asked) == asked
+    networked.cloud.assert_clean()
+
+
+def test_shelved_and_unshelved(networked: Networked) -> None:
+    """Off its host the port keeps its server and address, and is bound to none."""
+    server = networked.boot()
+    cloud, address = networked.cloud, networked.addresses(server)['private']
+    cloud.action(server, 'shelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED'
+    (port,) = networked.of(server)
+    assert port['binding:host_id'] == '' and networked.addresses(server) == {'private': address}
+    cloud.assert_clean()
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    assert_at(networked, server, cloud.host_of(server), address)
+    networked.delete(server)
+    networked.assert_empty()
+
+
+def test_an_unshelve_that_fails_leaves_the_port_off(networked: Networked) -> None:
+    server = networked.boot()
+    cloud = networked.cloud
+    cloud.action(server, 'shelve')
+    networked.neutron.hosts.clear()
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED'
+    assert [port['binding:host_id'] for port in networked.of(server)] == ['']
+    cloud.assert_clean()
+
+
+def test_an_evacuation_takes_the_port_along(networked: Networked) -> None:
+    server = networked.boot()
+    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+    lose_host(cloud, source)
+    force_down(cloud, source, True)
+    networked.evacuate(server)
+    assert cloud.host_of(server) == other(source), cloud.story(server)
+    (port,) = networked.of(server)
+    assert networked.neutron.bindings(port['id']) == [other(source)]
+    assert networked.addresses(server) == {'private': address}
+    bring_back(cloud, source)
+    cloud.settle()
+    assert_at(networked, server, other(source), address)
+
+
+def test_an_evacuation_that_fails(networked: Networked) -> None:
+    """The port is the dead host's again, which nothing binds there; a start when it is back binds it."""
+    server = networked.boot()
+    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+    lose_host(cloud, source)
+    force_down(cloud, source, True)
+    networked.neutron.hosts.discard(source)
+    cloud.computes[other(source)].host.driver.guests.spawn = broken_spawn
+    networked.evacuate(server)
+    assert 'no room for a guest' in json.dumps(cloud.story(server))
+    assert [port['binding:host_id'] for port in networked.of(server)] == [source]
+    networked.neutron.hosts.add(source)
+    bring_back(cloud, source)
+    cloud.settle()
+    cloud.action(server, 'os-resetState', {'state': 'active'})
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    assert networked.of(server)[0]['binding:vif_type'] == 'ovs'
+    assert_at(networked, server, source, address)
+
+
+def broken_spawn(*args: Any, **kwargs: Any) -> None:
+    raise errors.HostRejected('no room for a guest')
+
+
+def test_a_live_migration_takes_the_port_along(networked: Networked) -> None:
+    """Bound at both while the guest moves, active where it is."""
+    server = networked.boot()
+    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+    networked.neutron.asked.clear()
+    cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    assert_at(networked, server, other(source), address)
+    (port,) = networked.of(server)
+    assert [(method, path.removeprefix(f'/ports/{port["id"]}')) for method, path in networked.neutron.asked
+            if method != 'GET'] == [('POST', '/bindings'), ('PUT', f'/bindings/{other(source)}/activate'),
+                                    ('DELETE', f'/bindings/{source}')]
+
+
+def test_a_live_migration_to_a_host_that_can_not_bind(networked: Networked) -> None:
+    """Refused before the guest moves; nothing is left of it."""
+    server = networked.boot()
+    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+    networked.neutron.hosts.discard(other(source))
+    cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    assert 'Binding failed for port' in json.dumps(cloud.story(server))
+    assert_at(networked, server, source, address)
+
+
+def test_a_live_migration_that_fails(networked: Networked) -> None:
+    """The guest stays, and its port is bound where it is alone."""
+    server = networked.boot()
+    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+
+    def failed(*args: Any, **kwargs: Any) -> None:
+        raise errors.MigrationError(reason='the guest is too busy')
+    cloud.computes[source].host.driver.live_migrations.migrate = failed
+    cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    assert 'the guest is too busy' in json.dumps(cloud.story(server))
+    assert_at(networked, server, source, address)
