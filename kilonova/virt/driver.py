@@ -22,6 +22,7 @@ Rules that hold for every driver:
   key_name, key_data, launch_index, availability_zone too.
 - ``instance.flavor`` is always the flavor that the domain shall have: the new one in ``finish_migration``,
   the old one in ``finish_revert_migration``.
+- ``instance.vifs`` are the domain's interfaces, in that order, whenever it is built.
 - ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
   pages.
 - ``pci_devices`` (address, dev_type, parent_addr, extra_info are read): exactly those become hostdevs, whatever
@@ -213,6 +214,13 @@ class MdevUnavailable(errors.HostRejected):
                '%(reason)s')
 
 
+class InterfaceUnsupported(errors.HostRejected):
+    """A port is bound to this host in a way that its guests can't be plugged in; on an alternate it may be another."""
+
+    msg_fmt = ('Port %(port)s is bound as %(type)s; guests are plugged into bridges of Open vSwitch (ovs, without '
+               'ovs_hybrid_plug) and of Linux (bridge), with vnic_type normal')
+
+
 class UnsupportedHardware(errors.Invalid):
     """A device model or bus that this kind of guest can't have."""
 
@@ -335,8 +343,8 @@ class Guests(Protocol):
         instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
         through moves too. Where the guest finds those with tags it notes in ``instance.device_metadata``; ``rebuild``
         and the moves do so, too. Errors: errors.ImageUnacceptable, FlavorDiskSmallerThanImage,
-        errors.PciDeviceUnsupportedHypervisor, UnsupportedHardware, GuestFailed, whatever the download raises; what was
-        made until then stays for ``destroy``.
+        errors.PciDeviceUnsupportedHypervisor, InterfaceUnsupported, UnsupportedHardware, GuestFailed, whatever the
+        download raises; what was made until then stays for ``destroy``.
         """
 
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,

@@ -39,6 +39,8 @@ class FakeDomain:
     vcpus: int
     memory_mb: int
     hostdevs: list[str] = field(default_factory=list)
+    # Ids of its ports.
+    vifs: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class FakeDriver:
         self.domains[instance.uuid] = FakeDomain(
             instance.uuid, driver.guest_name(self.conf, instance),
             PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
-            instance.flavor.memory_mb, hostdevs)
+            instance.flavor.memory_mb, hostdevs, [vif.id for vif in instance.vifs])
         if power_on and plugged is not None:
             self.domains[instance.uuid].state = PowerState.PAUSED
             self.release(instance, plugged)
@@ -338,9 +340,9 @@ class FakeGuests(_Part):
             memory_details=objects.MemoryDiagnostics(maximum=domain.memory_mb, used=0),
             cpu_details=[objects.CpuDiagnostics(id=number, time=17300000000, utilisation=15)
                          for number in range(domain.vcpus)],
-            nic_details=[], disk_details=[objects.DiskDiagnostics(
+            nic_details=[objects.NicDiagnostics() for _port in domain.vifs], disk_details=[objects.DiskDiagnostics(
                 read_bytes=262144, read_requests=112, write_bytes=5778432, write_requests=488, errors_count=1)],
-            num_cpus=domain.vcpus, num_nics=0, num_disks=1)
+            num_cpus=domain.vcpus, num_nics=len(domain.vifs), num_disks=1)
 
 
 class FakePower(_Part):

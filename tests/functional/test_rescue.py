@@ -158,11 +158,11 @@ def test_a_rescue_that_fails_leaves_the_server_as_it_was(cloud, monkeypatch, sto
     from kilonova.virt.libvirt.guest import Guest
     start, failures = Guest.start, [1]
 
-    def fail(guest):
+    def fail(guest, *, paused=False):
         if failures:
             failures.pop()
             raise GuestFailed(act='start', uuid=guest.uuid, reason='QEMU is stuck')
-        start(guest)
+        start(guest, paused=paused)
     monkeypatch.setattr(Guest, 'start', fail)
     cloud.action(server, 'rescue')
     ((name, message, events), *_) = cloud.story(server)

@@ -50,7 +50,7 @@ EXTRA_SPECS: tuple[Row, ...] = (
     Row(('hw:pmem',), 'there is no persistent memory'),
     Row(('hw:redirected_usb_ports',), _USB),
     Row(('hw:tpm_model', 'hw:tpm_version', 'hw:tpm_secret_security'), _TPM),
-    Row(('quota:vif_*',), 'servers have no network interfaces'),
+    Row(('quota:vif_*',), 'the bandwidth of interfaces is not limited'),
     Row(('quota:*_limit', 'quota:*_reservation', 'quota:*_shares_level', 'quota:*_shares_share'),
         'it is for another hypervisor'),
 )

@@ -31,8 +31,8 @@ PASSTHROUGH, EMULATE = 'passthrough', 'emulate'
 SIZED_VIDEO = ('vga', 'qxl', 'vmvga', 'bochs')
 # The properties that count here.
 PROPERTIES = ('hw_firmware_type', 'hw_maxphysaddr_bits', 'hw_maxphysaddr_mode', 'hw_pmu', 'hw_serial_port_count',
-              'hw_sound_model', 'hw_usb_model', 'hw_video_model', 'hw_video_ram', 'hw_viommu_model',
-              'hw_virtio_packed_ring', 'hw_watchdog_action', 'os_secure_boot')
+              'hw_sound_model', 'hw_usb_model', 'hw_vif_multiqueue_enabled', 'hw_video_model', 'hw_video_ram',
+              'hw_viommu_model', 'hw_virtio_packed_ring', 'hw_watchdog_action', 'os_secure_boot')
 
 # What the kernel takes: smallest, largest. A quota below 0 is none.
 _CPU_LIMITS = {'shares': (2, 262144), 'period': (1000, 1000000), 'quota': (1000, 18446744073709551)}
@@ -83,7 +83,8 @@ class RandomNumbers(NamedTuple):
 class Tuning:
     """``cpu``: shares, period, quota (microseconds); ``disk``: limits of each disk by libvirt's names (bytes or
     requests a second); ``firmware``: uefi, bios or None; ``video_ram`` in MB; ``watchdog``: what it does, or None;
-    ``sound``, ``iommu``, ``usb``: models, None where there is none (``usb``: where none is asked for)."""
+    ``sound``, ``iommu``, ``usb``: models, None where there is none (``usb``: where none is asked for); ``multiqueue``:
+    virtio's network cards have a queue a vCPU."""
 
     cpu: dict[str, int] = field(default_factory=dict)
     disk: dict[str, int] = field(default_factory=dict)
@@ -97,6 +98,7 @@ class Tuning:
     iommu: str | None = None
     usb: str | None = None
     packed_ring: bool = False
+    multiqueue: bool = False
     address_space: AddressSpace | None = None
     random: RandomNumbers | None = field(default_factory=RandomNumbers)
 
@@ -119,6 +121,7 @@ def of(extra_specs: Mapping[str, str], properties: Any = None) -> Tuning:
         iommu=_word(extra_specs, 'hw:viommu_model', IOMMU_MODELS, said('hw_viommu_model')),
         usb=_word(extra_specs, 'hw:usb_model', USB_MODELS, said('hw_usb_model')),
         packed_ring=bool(_flag(extra_specs, 'hw:virtio_packed_ring', said('hw_virtio_packed_ring'))),
+        multiqueue=bool(_flag(extra_specs, 'hw:vif_multiqueue_enabled', said('hw_vif_multiqueue_enabled'))),
         address_space=_address_space(extra_specs, said('hw_maxphysaddr_mode'), said('hw_maxphysaddr_bits')),
         random=_random(extra_specs))
 

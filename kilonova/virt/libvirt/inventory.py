@@ -15,9 +15,8 @@ from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import hostdevs
+from kilonova.virt.libvirt.domain import interface
 
-# libvirt doesn't tell network adapters; these QEMU has on any board with PCI, and on a PC.
-_ADAPTERS, _PC_ADAPTERS = ('E1000', 'E1000E', 'RTL8139', 'VIRTIO'), ('NE2K_PCI', 'PCNET', 'VMXNET3')
 # What servers of ours can be started from besides the formats that every driver here takes.
 _KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
 # What each QEMU has that is new enough to be served at all.
@@ -74,7 +73,7 @@ def traits(connection: Connection, capabilities: HostCapabilities, guests: Guest
              *(f'COMPUTE_USB_MODEL_{_name(model)}' for model in guests.models.usb),
              *(f'COMPUTE_VIOMMU_MODEL_{model.upper()}' for model in guests.models.iommu),
              *(_ADDRESS_SPACES[mode] for mode in address_spaces),
-             *(f'COMPUTE_NET_VIF_MODEL_{model}' for model in (*_ADAPTERS, *(_PC_ADAPTERS if is_pc else ())))}
+             *(f'COMPUTE_NET_VIF_MODEL_{_name(model)}' for model in interface.models(capabilities.arch))}
     if guests.models.iommu:
         found.add('COMPUTE_VIOMMU_MODEL_AUTO')
     if arch == 'X86_64' and any(name == 'i686' for name, _kinds in capabilities.guests):

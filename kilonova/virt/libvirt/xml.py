@@ -76,6 +76,40 @@ class FileDisk:
 
 
 @dataclass
+class Interface:
+    """A network card on a bridge of the host: ``device`` there, and of Open vSwitch's bridges the port that it is.
+    ``offloads``: host and guest may leave checksums and the cutting of large packets to each other."""
+
+    mac: str
+    bridge: str
+    device: str
+    model: str
+    ovs_port: str | None = None
+    mtu: int | None = None
+    queues: int | None = None
+    packed: bool = False
+    offloads: bool = True
+
+    def element(self) -> Element:
+        return node('interface',
+                    node('mac', address=self.mac),
+                    node('source', bridge=self.bridge),
+                    node('virtualport', node('parameters', interfaceid=self.ovs_port), type='openvswitch')
+                    if self.ovs_port else None,
+                    node('target', dev=self.device),
+                    node('model', type=self.model),
+                    self._driver(),
+                    node('mtu', size=self.mtu) if self.mtu else None,
+                    type='bridge')
+
+    def _driver(self) -> Element | None:
+        off = dict.fromkeys(('csum', 'tso4', 'tso6', 'ecn', 'ufo'), 'off')
+        parts = [] if self.offloads else [node('host', gso='off', **off), node('guest', **off)]
+        made = node('driver', *parts, queues=self.queues, packed=_on(self.packed))
+        return made if parts or made.attrib else None
+
+
+@dataclass
 class Controller:
     """A bus controller, by kind and model. ``start``: the first port that it serves for the controller of that index
     whose companion it is."""

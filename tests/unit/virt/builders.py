@@ -23,6 +23,7 @@ from kilonova.conf import (
     vendordata_dynamic_auth,
     vnc,
 )
+from kilonova.objects.vif import Vif
 
 GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
 # A GPU that is cut into vGPUs, the type of these, and two of them.
@@ -58,7 +59,18 @@ def new_instance(**values: Any) -> SimpleNamespace:
         'uuid': str(uuidlib.uuid4()), 'id': 1, 'flavor': new_flavor(), 'image_ref': 'image-1', 'project_id': 'demo',
         'user_id': 'ann', 'config_drive': '', 'hostname': 'one', 'display_name': 'One', 'metadata': {},
         'user_data': None, 'key_name': None, 'key_data': None, 'launch_index': 0, 'availability_zone': 'nova',
-        **values})
+        'vifs': [], **values})
+
+
+PORT, PORT2 = '1eeb6c43-4f11-4d55-9d26-9b0f3ff6a1d5', '7d2f3c11-8a01-4a51-b2c3-0c9be2f1d4aa'
+
+
+def new_vif(**values: Any) -> Vif:
+    """A port that ML2/OVN bound to a host whose Open vSwitch is the kernel's."""
+    return Vif(**{
+        'id': PORT, 'mac': 'fa:16:3e:00:00:01', 'network_id': '3a8e46f0-3d8c-4f44-8a4f-6a3b5c2d1e0f',
+        'label': 'private', 'project_id': 'demo', 'type': 'ovs', 'mtu': 1442, 'active': True,
+        'details': {'bridge_name': 'br-int', 'datapath_type': 'system', 'ovs_create_tap': True}, **values})
 
 
 def device(address: str, **extra_info: str) -> SimpleNamespace:

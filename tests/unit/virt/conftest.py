@@ -4,6 +4,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -51,6 +52,11 @@ class LibvirtRig:
 
     def kept(self, host: str, uuid: str) -> bool:
         return builders.has_marker(self.file(host, uuid, 'disk'))
+
+    def ports(self, host: str, uuid: str) -> list[str]:
+        """The ports that the guest has, by its XML."""
+        domain = ElementTree.parse(self.file(host, uuid, 'libvirt.xml'))
+        return [found.get('interfaceid', '') for found in domain.iterfind('devices/interface/virtualport/parameters')]
 
     def have_vgpus(self) -> None:
         """The first host has VGPU_PARENT, and MDEV on it. libvirt's test driver makes no others."""
@@ -141,6 +147,9 @@ class FakeRig:
 
     def kept(self, host: str, uuid: str) -> bool:
         return self._hosts[host].read(uuid) == 'marker'
+
+    def ports(self, host: str, uuid: str) -> list[str]:
+        return self._hosts[host].domains[uuid].vifs
 
     def have_vgpus(self) -> None:
         self.here.pci_devices = [

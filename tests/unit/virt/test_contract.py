@@ -18,6 +18,8 @@ from tests.unit.virt.builders import (
     GPU3,
     MDEV,
     MDEV2,
+    PORT,
+    PORT2,
     VGPU,
     VGPU_PARENT,
     device,
@@ -26,6 +28,7 @@ from tests.unit.virt.builders import (
     mediated,
     new_flavor,
     new_instance,
+    new_vif,
 )
 
 
@@ -348,6 +351,32 @@ def test_spawn_can_leave_the_guest_off(rig: Any) -> None:
     assert domains(rig.here) == {instance.uuid: (PowerState.SHUTDOWN, [GPU])}
     rig.here.power.power_on(instance, image_meta(), devices(GPU))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+def test_a_guest_has_the_servers_ports_in_their_order_whenever_it_is_built(rig: Any) -> None:
+    ports = [PORT2, PORT]
+    instance = spawn(rig, vifs=[new_vif(id=PORT2, mac='fa:16:3e:00:00:02'), new_vif()])
+    old = instance.flavor
+    assert rig.ports('gpu1', instance.uuid) == ports
+    rig.here.power.power_off(instance)
+    rig.here.rescues.rescue(instance, image_meta(), None, devices(GPU))
+    assert rig.ports('gpu1', instance.uuid) == ports
+    rig.here.rescues.restart(instance, image_meta(), devices(GPU))
+    assert rig.ports('gpu1', instance.uuid) == ports
+    rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
+    assert rig.ports('gpu1', instance.uuid) == ports
+    rig.here.guests.rebuild(instance, image_meta(), pci_devices=devices(GPU), power_on=True)
+    assert rig.ports('gpu1', instance.uuid) == ports
+    move(rig, instance, new_flavor(root_gb=2), rig.there)
+    assert rig.ports('gpu2', instance.uuid) == ports
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    instance.flavor = old
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
+    assert rig.ports('gpu1', instance.uuid) == ports
+    # A port less, or more, is there when the guest is built the next time.
+    instance.vifs = instance.vifs[1:]
+    rig.here.power.define(instance, image_meta(), devices(GPU))
+    assert rig.ports('gpu1', instance.uuid) == [PORT]
 
 
 class Plugged:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kilonova.virt.libvirt.domain import board, cpu, devices, disk
+from kilonova.virt.libvirt.domain import board, cpu, devices, disk, interface
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml import Domain
 
@@ -34,6 +34,7 @@ CONFIGURATORS: tuple[Configurator, ...] = (
     board.ClockConfigurator(),
     # Devices from here on, in the order in which they are written.
     disk.DiskConfigurator(),
+    interface.InterfaceConfigurator(),
     devices.SerialConfigurator(),
     devices.GraphicsConfigurator(),
     devices.VideoConfigurator(),

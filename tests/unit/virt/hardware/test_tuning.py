@@ -126,6 +126,7 @@ def test_random_numbers(flavor: dict[str, str], random: tuple[int | None, int | 
     ({'hw:usb_model': 'usb4'}, {}, 'it must be one of piix3-uhci, piix4-uhci, ehci'),
     ({'hw:usb_model': 'nec-xhci'}, {'hw_usb_model': 'qemu-xhci'}, "'hw_usb_model' (qemu-xhci)"),
     ({'hw:virtio_packed_ring': 'true'}, {'hw_virtio_packed_ring': 'false'}, "'hw_virtio_packed_ring' (False)"),
+    ({'hw:vif_multiqueue_enabled': 'no'}, {'hw_vif_multiqueue_enabled': True}, "'hw_vif_multiqueue_enabled' (True)"),
     ({'hw:maxphysaddr_mode': 'wide'}, {}, 'it must be one of passthrough, emulate'),
     ({'hw:maxphysaddr_mode': 'emulate'}, {}, 'it needs hw:maxphysaddr_bits'),
     ({'hw:maxphysaddr_mode': 'emulate'}, {'hw_maxphysaddr_mode': 'passthrough'}, "'hw_maxphysaddr_mode' (passthrough)"),

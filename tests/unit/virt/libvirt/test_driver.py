@@ -22,7 +22,7 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import files
 from tests.unit.virt import builders
-from tests.unit.virt.builders import GPU, GPU2, devices, image_meta, new_flavor, new_instance
+from tests.unit.virt.builders import GPU, GPU2, devices, image_meta, new_flavor, new_instance, new_vif
 from tests.unit.virt.conftest import qemu_size
 
 
@@ -49,6 +49,24 @@ def test_host_from_a_node_file(rig: Any) -> None:
     assert [(device['address'], device['numa_node'], device['product_id'])
             for device in resource['pci_passthrough_devices']] == [(GPU, 0, '13f1'), (GPU2, 1, '13f1')]
     assert 'COMPUTE_ARCH_X86_64' in rig.here.host.traits()
+
+
+def test_ports_that_can_not_be_plugged_are_refused_before_anything_is_made(rig: Any) -> None:
+    with pytest.raises(driver.InterfaceUnsupported, match='bound as vhostuser'):
+        spawn(rig, vifs=[new_vif(type='vhostuser')])
+    assert rig.here.disks.list_directories() == [] and rig.images.fetched == 0
+    instance = spawn(rig)
+    instance.vifs = [new_vif(type='vhostuser')]
+    with pytest.raises(driver.InterfaceUnsupported):
+        rig.here.power.reboot(instance, 'HARD', image_meta())
+    assert rig.here.guests.get_info(instance) == PowerState.RUNNING
+
+
+def test_interfaces_are_measured(rig: Any) -> None:
+    instance = spawn(rig, vifs=[new_vif()])
+    found = rig.here.guests.get_instance_diagnostics(instance)
+    assert (found.num_nics, found.nic_details[0].mac_address) == (1, 'fa:16:3e:00:00:01')
+    assert 'tap1eeb6c43-4f_rx' in rig.here.guests.get_diagnostics(instance)
 
 
 def test_the_xml_that_libvirt_holds_is_shown(rig: Any) -> None:

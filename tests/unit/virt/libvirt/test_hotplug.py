@@ -31,6 +31,7 @@ def text(*addresses: str) -> str:
 
 
 def failure(code: int, message: str = 'no') -> libvirt.libvirtError:
+    libvirt.virResetLastError()     # of an earlier test; it would be the text
     error = libvirt.libvirtError(message)
     error.err = (code, 0, message, 2, '', '', '', 0, 0)
     return error

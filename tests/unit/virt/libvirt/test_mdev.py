@@ -21,6 +21,7 @@ PARENT = VGPUS[0]
 
 
 def failure(code: int, text: str = 'no') -> libvirt.libvirtError:
+    libvirt.virResetLastError()     # of an earlier test; it would be the text
     error = libvirt.libvirtError(text)
     error.err = (code, 0, text, 2, '', '', '', 0, 0)
     return error

@@ -4,18 +4,20 @@ from __future__ import annotations
 from kilonova.virt.libvirt.devices.pci import PciFunction
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.guest import GuestDisk
+from tests.unit.virt.builders import new_vif
 from tests.unit.virt.libvirt.domain.conftest import Configure
 
 
 def test_elements_stand_in_the_fields_order(configure: Configure) -> None:
     """Row 1.41."""
     domain = configure(*CONFIGURATORS, disks=(GuestDisk('/i/disk', 'qcow2'),), hostdevs=(PciFunction('0000:08:00.0'),),
-                       console_log='/i/console.log')
+                       console_log='/i/console.log', instance={'vifs': [new_vif()]})
     assert [element.tag for element in domain] == ['uuid', 'name', 'memory', 'vcpu', 'metadata', 'sysinfo', 'os',
                                                    'features', 'clock', 'cpu', 'devices']
     devices = domain.find('devices')
     assert devices is not None
-    assert [device.tag for device in devices] == ['disk', 'serial', 'rng', 'controller', 'hostdev', 'memballoon']
+    assert [device.tag for device in devices] == ['disk', 'interface', 'serial', 'rng', 'controller', 'hostdev',
+                                                  'memballoon']
 
 
 def test_without_configurators_there_is_only_who_it_is(configure: Configure) -> None:
@@ -27,7 +29,7 @@ def test_without_configurators_there_is_only_who_it_is(configure: Configure) -> 
 
 def test_each_subject_has_one_configurator() -> None:
     names = [type(configurator).__name__ for configurator in CONFIGURATORS]
-    assert len(names) == len(set(names)) == 22
+    assert len(names) == len(set(names)) == 23
 
 
 def test_what_nobody_asked_for_is_not_there(configure: Configure) -> None:

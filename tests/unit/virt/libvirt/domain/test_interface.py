@@ -1,0 +1,95 @@
+"""Network cards: as the field's guests have them, and how each kind of port is plugged."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
+from kilonova.virt.libvirt.domain.interface import InterfaceConfigurator
+from tests.unit.virt.builders import PORT, PORT2, new_vif
+from tests.unit.virt.libvirt.domain.conftest import Configure, text
+
+OFF = 'csum="off" tso4="off" tso6="off" ecn="off" ufo="off"'
+USER_SPACE = {'bridge_name': 'br-int', 'datapath_type': 'netdev'}
+
+
+def interfaces(configure: Configure, *vifs: Any, **more: Any) -> list[str]:
+    domain = configure(InterfaceConfigurator(), instance={'vifs': list(vifs)}, **more)
+    return [text(found) for found in domain.iterfind('devices/interface')]
+
+
+def drivers(configure: Configure, **more: Any) -> list[str]:
+    """The same, their <driver> alone."""
+    return [text(found) for found in configure(InterfaceConfigurator(), **more).iterfind('devices/interface/driver')]
+
+
+def test_a_port_of_open_vswitch(configure: Configure) -> None:
+    (found,) = interfaces(configure, new_vif())
+    assert found == (
+        '<interface type="bridge"><mac address="fa:16:3e:00:00:01"/><source bridge="br-int"/>'
+        f'<virtualport type="openvswitch"><parameters interfaceid="{PORT}"/></virtualport>'
+        '<target dev="tap1eeb6c43-4f"/><model type="virtio"/><mtu size="1442"/></interface>')
+
+
+@pytest.mark.parametrize(('details', 'bridge'), [({}, 'brq3a8e46f0-3d'), ({'bridge_name': 'brq-vlan7'}, 'brq-vlan7')])
+def test_a_port_of_a_linux_bridge(configure: Configure, details: dict[str, str], bridge: str) -> None:
+    (found,) = interfaces(configure, new_vif(type='bridge', details=details, mtu=None))
+    assert found == (
+        f'<interface type="bridge"><mac address="fa:16:3e:00:00:01"/><source bridge="{bridge}"/>'
+        '<target dev="tap1eeb6c43-4f"/><model type="virtio"/></interface>')
+
+
+def test_the_order_is_that_of_the_ports(configure: Configure) -> None:
+    first, second = interfaces(configure, new_vif(id=PORT2), new_vif())
+    assert PORT2 in first and PORT in second
+
+
+def test_open_vswitch_in_user_space_computes_no_checksums(configure: Configure) -> None:
+    instance = {'vifs': [new_vif(details=USER_SPACE)]}
+    assert drivers(configure, instance=instance) == [f'<driver><host gso="off" {OFF}/><guest {OFF}/></driver>']
+    assert drivers(configure, instance=instance, properties={'hw_vif_model': 'e1000'}) == []
+
+
+@pytest.mark.parametrize(('asked', 'vcpus', 'driver'), [
+    ({}, 4, []),
+    ({'extra_specs': {'hw:vif_multiqueue_enabled': 'true'}}, 4, ['<driver queues="4"/>']),
+    ({'properties': {'hw_vif_multiqueue_enabled': 'yes'}}, 4, ['<driver queues="4"/>']),
+    ({'extra_specs': {'hw:vif_multiqueue_enabled': 'false'}}, 4, []),
+    ({'extra_specs': {'hw:vif_multiqueue_enabled': 'true'}}, 1, []),
+    ({'extra_specs': {'hw:vif_multiqueue_enabled': 'true'}}, 300, ['<driver queues="256"/>']),
+    ({'extra_specs': {'hw:vif_multiqueue_enabled': 'true'}, 'properties': {'hw_vif_model': 'e1000'}}, 4, []),
+    ({'extra_specs': {'hw:virtio_packed_ring': 'true'}}, 4, ['<driver packed="on"/>']),
+    ({'properties': {'hw_virtio_packed_ring': 'true', 'hw_vif_model': 'rtl8139'}}, 4, [])])
+def test_queues_and_rings_of_virtio(configure: Configure, asked: dict[str, Any], vcpus: int, driver: list[str]) -> None:
+    """hw:vif_multiqueue_enabled hw_vif_multiqueue_enabled hw:virtio_packed_ring hw_virtio_packed_ring"""
+    assert drivers(configure, instance={'vifs': [new_vif()]}, flavor={'vcpus': vcpus}, **asked) == driver
+
+
+@pytest.mark.parametrize(('arch', 'model'), [
+    ('x86_64', 'e1000'), ('x86_64', 'vmxnet3'), ('i686', 'pcnet'), ('aarch64', 'e1000e')])
+def test_models(configure: Configure, arch: str, model: str) -> None:
+    """hw_vif_model"""
+    (found,) = interfaces(configure, new_vif(), settings={'arch': arch}, properties={'hw_vif_model': model})
+    assert f'<model type="{model}"/>' in found
+
+
+@pytest.mark.parametrize(('arch', 'model'), [('x86_64', 'netfront'), ('aarch64', 'pcnet'), ('x86_64', 'spapr-vlan')])
+def test_models_that_qemu_does_not_have_there(configure: Configure, arch: str, model: str) -> None:
+    properties = {'hw_vif_model': model}
+    with pytest.raises(UnsupportedHardware, match=f"'network card {model}' is not supported"):
+        interfaces(configure, new_vif(), settings={'arch': arch}, properties=properties)
+    assert interfaces(configure, settings={'arch': arch}, properties=properties) == []
+
+
+@pytest.mark.parametrize(('values', 'said'), [
+    ({'type': 'vhostuser'}, 'bound as vhostuser;'), ({'type': 'binding_failed'}, 'bound as binding_failed;'),
+    ({'type': 'hw_veb', 'vnic_type': 'direct'}, 'bound as hw_veb for vnic_type direct;'),
+    ({'vnic_type': 'direct'}, 'bound as ovs for vnic_type direct;'),
+    ({'details': {'ovs_hybrid_plug': True}}, 'bound as ovs with ovs_hybrid_plug;')])
+def test_ports_that_libvirt_alone_can_not_plug(configure: Configure, values: dict[str, Any], said: str) -> None:
+    """Another host may have its ports in another way."""
+    with pytest.raises(InterfaceUnsupported, match=f'Port {PORT} is {said}') as caught:
+        interfaces(configure, new_vif(id=PORT2), new_vif(**values))
+    assert isinstance(caught.value, errors.HostRejected)
