@@ -21,6 +21,7 @@ from kilonova.db.models.cell import Operation, Service
 from kilonova.db.queries import cells, changes, compute_nodes, services
 from kilonova.db.rows import insert_missing
 from tests.unit.db.rows import node
+from tests.unit.db.test_addresses import test_fixed_addresses_that_are_found  # noqa: F401 - the same
 from tests.unit.db.test_api_tables import (  # noqa: F401 - collected here, with the fixtures of this module
     test_a_host_is_in_an_aggregate_once,
     test_a_snapshot_is_three_statements,

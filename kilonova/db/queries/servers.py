@@ -57,7 +57,8 @@ _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 class Filters:
     """What a list is to hold; every part narrows it.
 
-    ``equal``: column → accepted values (None: NULL). ``regex``: column → pattern. ``states``: (vm_state, task states,
+    ``equal``: column → accepted values (None: NULL). ``regex``: column → pattern. ``addresses``: what is found in the
+    info cache (``addresses.of_cache``). ``states``: (vm_state, task states,
     whether they are the accepted or the refused ones), of which one must fit; None = any. ``deleted`` None: both.
     ``soft_deleted``: servers that wait to be reclaimed count, as deleted ones where those are asked for.
     ``changed``: (since, before) of updated_at, naive UTC. ``nothing``: no server fits.
@@ -65,6 +66,7 @@ class Filters:
 
     equal: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     regex: Mapping[str, str] = field(default_factory=dict)
+    addresses: Sequence[str] = ()
     states: Sequence[tuple[str, frozenset[str], bool]] | None = None
     deleted: bool | None = False
     soft_deleted: bool = True
@@ -86,6 +88,9 @@ class Filters:
                 found.extend([] if self.soft_deleted else [_STAYING])
         found.extend(_among(_column(name), values) for name, values in self.equal.items())
         found.extend(instances.c[name].regexp_match(pattern) for name, pattern in self.regex.items())
+        found.extend(sa.exists().where(caches.c.instance_uuid == instances.c.uuid,
+                                       caches.c.network_info.regexp_match(pattern)).correlate(instances)
+                     for pattern in self.addresses)
         if self.states is not None:
             found.append(sa.or_(sa.false(), *(_state(*state) for state in self.states)))
         since, before = self.changed
@@ -95,9 +100,12 @@ class Filters:
         found.extend(_tag_conditions(self))
         return found
 
+    def expressions(self) -> list[str]:
+        return [*self.regex.values(), *self.addresses]
+
     def matches(self, row: Mapping[str, Any]) -> bool:
-        """The same for a row in hand."""
-        if self.deleted or not all(row.get(name) in values for name, values in self.equal.items()):
+        """The same for the row of a build request: it has no address yet."""
+        if self.deleted or self.addresses or not all(row.get(name) in values for name, values in self.equal.items()):
             return False
         if not all(expressions.find(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
             return False
@@ -332,7 +340,7 @@ def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], l
     query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
     if marker is not None:
         query = query.where(_after(order, marker))
-    with patterns.from_user(*filters.regex.values()):
+    with patterns.from_user(*filters.expressions()):
         return [_plain(row) for row in conn.execute(query).mappings()]
 
 
@@ -344,7 +352,7 @@ def names(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], 
         *_order_by(order)).limit(limit)
     if marker is not None:
         query = query.where(_after(order, marker))
-    with patterns.from_user(*filters.regex.values()):
+    with patterns.from_user(*filters.expressions()):
         return [dict(row) for row in conn.execute(query).mappings()]
 
 

@@ -6,7 +6,9 @@ from sqlalchemy import exc
 
 from kilonova.api.v2.servers import lists
 from kilonova.db.queries import instances, services
+from tests.fixtures.servers import put_vifs
 from tests.unit.api.conftest import IMAGE, OTHER, moment
+from tests.unit.db.test_addresses import VIF
 
 
 def ids(site, query='', **kwargs):
@@ -262,6 +264,26 @@ def test_every_sort_key(site):
         with site.cell1.write() as conn:
             conn.execute(table.update().where(table.c.uuid == first).values({key: before[key]}))
     assert ids(site, '?sort_key=uuid&sort_dir=asc') == sorted(ids(site))
+
+
+@pytest.mark.parametrize(('query', 'is_found'), [
+    ('ip=10.2.0.43', True), ('ip=10.2.0.44', False), ('ip6=^fd00::beef$', True), ('ip6=10.2', False),
+    ('ip6=beef&ip=43', True), ('ip6=beef&ip=44', False), ('ip=', True)])
+def test_fixed_addresses(site, query, is_found):
+    """They stand in the servers' own cells. What they may say: tests/unit/db/test_addresses.py."""
+    server, other = site.server(), site.server()
+    site.create()
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, [VIF])
+        put_vifs(conn, other, [])
+    for path in ('', '/detail'):
+        found = [row['id'] for row in site.ok('GET', f'/servers{path}?{query}')['servers']]
+        assert (server in found, other in found) == (is_found, query == 'ip='), path
+
+
+def test_expressions_that_no_address_fits(site):
+    assert site.fault('GET', '/servers?ip=1%22') == (400, (
+        "Invalid filter value for ip: '1\"' is not a regular expression: '\"' is not understood in addresses."))
 
 
 @pytest.mark.parametrize('name', ['name', 'ip', 'ip6', 'display_name'])

@@ -1,9 +1,10 @@
 """Lists of servers over all cells: build requests first, cells second, the cell's row wins (operations.md rule 18)."""
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from kilonova.api.services.silence import ask_cells
 from kilonova.api.v2.servers import show
 from kilonova.db import expressions
 from kilonova.db.engine import Database
-from kilonova.db.queries import flavors, owners, servers
+from kilonova.db.queries import addresses, flavors, owners, servers
 from kilonova.db.queries.owners import Owner
 from kilonova.db.queries.servers import Filters
 from kilonova.errors import Forbidden, Invalid, MarkerNotFound, Unavailable
@@ -98,6 +99,8 @@ EQUAL = (
 # name → column, since when for everybody
 REGEX = {'name': ('display_name', 1), 'display_name': ('display_name', NEVER),
          'description': ('display_description', NEVER), 'display_description': ('display_description', NEVER)}
+# name → version of addresses, since when for everybody
+ADDRESSES = {'ip': (4, 1), 'ip6': (6, 5)}
 TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
 
 
@@ -150,8 +153,8 @@ def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, al
     regex = {column: _pattern(name, query[name]) for name, (column, since) in REGEX.items() if usable(name, since)}
     changed = _changed(query, version)
     found = Filters(equal=equal, regex=regex, deleted=_deleted(query, all_filters, changed), changed=changed,
-                    # No server has an address while there is no network service.
-                    nothing=any(usable(name, since) and query[name] for name, since in (('ip', 1), ('ip6', 5))))
+                    addresses=[_address(name, query[name], family) for name, (family, since) in ADDRESSES.items()
+                               if usable(name, since) and query[name]])
     if version >= 26:
         tags: dict[str, Any] = {attribute: tuple(filter(None, query[name].split(',')))
                                 for name, attribute in TAGS.items() if name in query}
@@ -170,11 +173,23 @@ def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, al
 
 
 def _pattern(name: str, value: str) -> str:
-    try:
+    with _understood(name, value):
         expressions.compiled(value)
+    return value
+
+
+def _address(name: str, value: str, family: int) -> str:
+    """What is to be found in the cache of a server's ports."""
+    with _understood(name, value):
+        return addresses.of_cache(value, family)
+
+
+@contextlib.contextmanager
+def _understood(name: str, value: str) -> Iterator[None]:
+    try:
+        yield
     except expressions.BadExpression as error:
         raise Invalid(f"Invalid filter value for {name}: '{value}' is not a regular expression: {error}.") from None
-    return value
 
 
 def _deleted(query: Mapping[str, str], all_filters: bool, changed: tuple[Any, ...]) -> bool | None:
