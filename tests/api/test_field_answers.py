@@ -165,7 +165,7 @@ ANSWERS = [
     ('GET', '/os-migrations?project_id={other_project}', None, 'manager', 104, 403,
      _no('os-migrations:index:all_projects')),
     ('GET', '/os-migrations', None, 'admin', 104, 200, None),
-    ('POST', '/servers/{second}/action', {'migrate': None}, 'manager', 1, 202, None),
+    ('POST', '/servers/{server}/action', {'migrate': None}, 'manager', 1, 202, None),
     ('POST', '/servers/{server}/action', {'migrate': None}, 'member', 1, 403, _no('os-migrate-server:migrate')),
     # hosts as they were
     *(('GET', f'/os-hosts/{host}/{verb}', None, role, 42, status, text)
@@ -389,7 +389,6 @@ def test_an_image_says_what_its_servers_have(world, said, asked, shown):
 def test_a_resize_changes_the_disk_config(world):
     """Found on the way: it was taken and dropped."""
     for word in ('AUTO', 'MANUAL'):
-        world.plain()
         world.become(vm_state='active', task_state=None, auto_disk_config=word != 'AUTO')
         world.ok('POST', '/servers/{server}/action', {'resize': {'flavorRef': '2', 'OS-DCF:diskConfig': word}})
         assert world.ok('GET', '/servers/{server}')['server']['OS-DCF:diskConfig'] == word

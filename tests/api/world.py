@@ -444,8 +444,6 @@ class World(Site):
         """Nothing holds the server to its host."""
         with self.cell1.write() as conn:
             instances.update_extra(conn, self.names['server'], {'pci_requests': None, 'numa_topology': None})
-            conn.exec_driver_sql('UPDATE instance_info_caches SET network_info = :none WHERE instance_uuid = :uuid',
-                                 {'none': '[]', 'uuid': self.names['server']})
 
     def with_agent(self) -> None:
         """The server's image says that its guests have QEMU's agent."""
@@ -454,7 +452,6 @@ class World(Site):
 
     def on_a_dead_host(self) -> None:
         """The server's host is off, and its service forced down."""
-        self.plain()
         self._touched.add('cell1')
         self._files['cell1'].execute("UPDATE services SET forced_down = 1 WHERE host = 'gpu1'")
 

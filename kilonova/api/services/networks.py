@@ -1,5 +1,4 @@
-"""Networks, ports and security groups that a create asks for, looked up in the network service; and what servers that
-have ports can't do yet.
+"""Networks, ports and security groups that a create asks for, looked up in the network service.
 
     asked = networks.read(backend, ctxt, body, groups, 1)                # what needs nobody's answer
     found = networks.find(backend, ctxt, asked, external=False)          # what there is
@@ -312,6 +311,3 @@ def fit(backend: Backend, ctxt: RequestContext, found: Found, minimum: int, maxi
     if count < max(minimum, 1):
         raise clients.PortQuotaFull
     return count
-
-
-# --- what servers with ports can't do --------------------------------------------------------------------------------
