@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple
 
@@ -37,18 +38,28 @@ def choose(configured: str | None = None) -> str:
     return names[wanted]
 
 
+def import_eventlet() -> Any:
+    """Oslo libraries import it for native threads, too. To be called in the main thread before others run: eventlet
+    makes a second module ``threading``, which takes the thread that imports it for a main thread; any other one then
+    never counts as ended, and a process that waits for it doesn't end."""
+    # Without this eventlet's hub asks its own resolver, which knows nothing of /etc/hosts changes; and that resolver is
+    # a tenth of what a process imports.
+    os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        import eventlet
+    return eventlet
+
+
 def setup(name: str) -> None:
     """Choose the backend of this process: 'eventlet' patches the standard library, 'threading' changes nothing."""
     global _backend  # noqa: PLW0603 - a process is patched once
-    # Without this eventlet's hub asks its own resolver, which knows nothing of /etc/hosts changes. (Oslo libraries
-    # import eventlet for threads, too, and that resolver is a tenth of what a process imports.)
+    # Whoever imports eventlet later, see above.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     if name == 'eventlet':
-        import warnings
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            import eventlet
-            eventlet.monkey_patch()
+            import_eventlet().monkey_patch()
     elif name != 'threading':
         raise ValueError(f'unknown concurrency backend {name!r}')
     # oslo.messaging imports oslo.service, which chooses eventlet unless told otherwise.

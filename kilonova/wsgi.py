@@ -81,4 +81,6 @@ class Application:
         return self._built
 
 
+# The first request comes in a thread of the server.
+concurrency.import_eventlet()
 application = Application(lambda: build(os.environ))

@@ -1,6 +1,8 @@
 """The API as a plain WSGI application."""
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -82,3 +84,13 @@ def test_the_application_is_the_daemons(monkeypatch, tmp_path):
     assert chosen == ['threading', 'ctl7', 'cells']
     with pytest.raises(SystemExit, match='kilonova-api'):
         wsgi.build({'KILONOVA_CONFIG_FILES': str(tmp_path / 'missing.conf')})
+
+
+def test_a_process_ends_whose_application_a_thread_has_built():
+    """gunicorn's workers waited for that thread at their end until they were killed."""
+    code = ('import concurrent.futures\nfrom kilonova import wsgi\n'
+            'with concurrent.futures.ThreadPoolExecutor(1) as pool:\n'
+            '    mistake = pool.submit(wsgi.build, {"KILONOVA_CONFIG_FILES": "/nonexistent"}).exception()\n'
+            'assert isinstance(mistake, SystemExit)\nprint("built")\n')
+    done = subprocess.run([sys.executable, '-c', code], timeout=60, check=True, capture_output=True, text=True)
+    assert done.stdout == 'built\n'
