@@ -111,6 +111,7 @@ def test_what_ports_cost(site, neutron, private):
 
 # --- what is refused -------------------------------------------------------------------------------------------------
 def test_what_is_not_there(site, neutron, private):
+    """Seed map 1.5."""
     theirs = neutron.add_port(neutron.add_network('theirs', OTHER, cidr='10.6.0.0/24'), OTHER)
     assert refused(site, [{'uuid': NOSUCH}]) == (400, f'Network {NOSUCH} could not be found.')
     assert refused(site, [{'uuid': 'br-x'}], version='2.36') == (400, 'Network br-x could not be found.')
@@ -125,6 +126,7 @@ def test_what_is_not_there(site, neutron, private):
 
 
 def test_ports_in_use(site, neutron, private):
+    """Seed map 1.5."""
     port = neutron.add_port(private, PROJECT, device_id=str(uuid.uuid4()))
     assert refused(site, [{'port': port}]) == (409, f'Port {port} is still in use.')
 
