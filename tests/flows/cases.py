@@ -80,12 +80,12 @@ class Case:
 
 
 def booted(cloud: Cloud) -> str:
-    return cloud.boot(cloud.small, networks='none')
+    return cloud.boot(cloud.small)
 
 
 def placed(cloud: Cloud) -> str:
     """Without a GPU, which would hold it to its host; with a place on the NUMA cells."""
-    return cloud.boot(cloud.placed, networks='none')
+    return cloud.boot(cloud.placed)
 
 
 def with_agent(cloud: Cloud) -> str:

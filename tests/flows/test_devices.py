@@ -1,8 +1,9 @@
 """Each operation with each kind of device: the table of docs/admin/gpu-passthrough.md, cell by cell.
 
 A cell says how the server ends and which devices it has then: 'ACTIVE: same'. What its tests come to is one of
-the cell's, and the cell has no other. Whatever the end: as many devices as the
-server has are allocated in Placement, its guest's XML has those of its host, and the audit finds nothing.
+the cell's, and the cell has no other. Whatever the end: as many devices as the server has are allocated in Placement,
+its guest's XML has those of its host, and the audit finds nothing. A server without a device has a port, which is bound
+where the server is, and nowhere else.
 """
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ from oslo_utils.uuidutils import is_uuid_like
 from kilonova.conductor import flows
 from kilonova.conductor.work import Work
 from kilonova.errors import KilonovaError, Unanswered
-from tests.fixtures.cloud import ALIAS, SPEC, Cloud, Templates
+from tests.fixtures.cloud import ALIAS, PROJECT, SPEC, Cloud, Templates
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import pci_device, sriov_gpu
 from tests.fixtures.mdev import mdev_bus, mdev_card
+from tests.fixtures.neutron import FakeNeutron
 from tests.flows.cases import CASES, GPUS, WAITING, Case, bring_back, check, clear, dies_at, disturb
 
 PAGE = Path(__file__).parents[2] / 'docs' / 'admin' / 'gpu-passthrough.md'
@@ -37,8 +39,8 @@ ASKED: dict[str, Callable[[int], dict[str, str]]] = {
 }
 # Kinds that only these operations tell from others: a mediated device of Cyborg's is else as its functions are.
 ONLY = {'mediated accelerator': ('live-migrate',)}
-# Flows that ask Cyborg: of these each step and each moment is tried with accelerators.
-ASK_CYBORG = ('boot', 'resize', 'confirm', 'revert', 'live_migrate', 'evacuate', 'shelve_offload', 'unshelve', 'delete')
+# Flows that ask Cyborg and Neutron: of these each step and each moment is tried with accelerators, and with a port.
+ASK_OTHERS = ('boot', 'resize', 'confirm', 'revert', 'live_migrate', 'evacuate', 'shelve_offload', 'unshelve', 'delete')
 WAYS = ('works', 'a step fails', 'the host dies')
 # What is asked again and comes to what works.
 LOST = 'a reply is lost'
@@ -103,7 +105,7 @@ class Shared:
                             *(json.dumps({**groups, 'address': address}) for address in GROUPS[host])]
                      for host, vfs in VFS.items()}
             alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
-            cyborg = FakeCyborg()
+            cyborg, neutron = FakeCyborg(), FakeNeutron(hosts=GPUS)
             for name, resource_class in (('fpga', 'FPGA'), ('part', 'PGPU')):
                 cyborg.profiles.update((f'{name}{number}', [{f'resources:{resource_class}': str(number)}])
                                        for number in (1, 2))
@@ -116,7 +118,9 @@ class Shared:
                          for host, vfs in VFS.items()},
                 reclaim_instance_interval=3600, pci__alias=[
                     ALIAS, json.dumps(alias), json.dumps({'name': 'with-audio', 'group': 'with-audio'})],
-                devices__enabled_mdev_types=['nvidia-35'], cyborg=cyborg)
+                devices__enabled_mdev_types=['nvidia-35'], cyborg=cyborg, neutron=neutron)
+            neutron.users[f'admin:{PROJECT}'] = PROJECT
+            self.cloud.network = neutron.add_network('private', PROJECT, cidr='10.2.0.0/24')
             self.made.append(self.cloud)
             for host, cards in FPGAS.items():
                 cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in cards])
@@ -146,7 +150,7 @@ def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield cloud
     cloud.on_message = None
     clear(cloud)
-    assert (cloud.cyborg.requests, cloud.cyborg.held()) == ({}, [])
+    assert (cloud.cyborg.requests, cloud.cyborg.held(), cloud.neutron.ports) == ({}, [], {})
     shared.cloud = cloud
 
 
@@ -191,7 +195,9 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
             cloud.action(server, *STARTS[status])
         assert cloud.hostdevs(server) == [name.split()[1] for name in owned if name.startswith(f'{host} ')]
     if device == 'no device':
+        check_port(cloud, server, status, host)
         return status
+    assert cloud.neutron.ports == {}
     if not owned:
         return f'{status}: none'
     if owned == before:
@@ -205,16 +211,30 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
     return f'{status}: {"old" if number == 1 else "new"}'
 
 
+def check_port(cloud: Any, server: str, status: str, host: str | None) -> None:
+    """The server's port is bound where the server is; one that is held, or has no host any more, has none that is
+    bound."""
+    ports = [port for port in cloud.neutron.ports.values() if port['device_id'] == server]
+    if status in ('GONE', 'HELD') or (status == 'ERROR' and host is None):
+        assert ports == []
+        return
+    (port,) = ports
+    assert cloud.neutron.bindings(port['id']) == [host or '']
+    if host is not None and status != 'SOFT_DELETED':
+        assert port['mac_address'] in cloud.xml(server)
+
+
 def is_tried_whole(name: str, device: str) -> bool:
-    """Each step and each moment with VFs, and where accelerators come and go; one of each with the others: of PCI
-    devices the other files here have all."""
-    return device == 'VF' or (is_cyborgs(device) and CASES[name].kind in ASK_CYBORG)
+    """Each step and each moment with VFs, and where accelerators and ports come and go; one of each with the others: of
+    PCI devices the other files here have all."""
+    return device == 'VF' or ((is_cyborgs(device) or device == 'no device') and CASES[name].kind in ASK_OTHERS)
 
 
 def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> set[str]:
     """All that an operation comes to."""
     case = CASES[name]
     cloud.small, cloud.large = cloud.of[device]
+    cloud.interfaces = [{'uuid': cloud.network}] if device == 'no device' else 'none'
     cloud.placed = cloud.small
     found: set[str] = set()
     steps, everything = len(flows.FLOWS[case.kind].steps), is_tried_whole(name, device)
