@@ -405,6 +405,10 @@ class NetworkClient:
             found += matches
         return found
 
+    def security_groups_of(self, ids: Iterable[str]) -> dict[str, str]:
+        """{id: name} of those that there are."""
+        return {body['id']: body['name'] for body in self._list('security-groups', 'id', ids)}
+
     def port_quota(self, project_id: str) -> PortQuota:
         """What a project may have of ports and has."""
         path = f'/quotas/{quote(project_id, safe="")}/details.json'

@@ -49,6 +49,8 @@ _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 OFF = ('stopped', 'soft-delete', 'shelved')
 # Why a device is not given out again that its holder's operator must know.
 TOLD = (DISABLED, UNHEALTHY)
+# Operations of servers that have no task state.
+WITHOUT_TASK = ('release', 'network_changed', 'confirm', 'trigger_crash_dump')
 # Rows by uuid.
 Rows = dict[str, Row]
 
@@ -219,7 +221,7 @@ class _Look:
                 self._wrong(f"database: server {uuid} is {server['task_state']} and no operation works on it")
         for row in cell['operations']:
             working = servers.get(row['instance_uuid'])
-            if row['kind'] in ('release', 'confirm', 'trigger_crash_dump') or row['cancelled'] or working is None:
+            if row['kind'] in WITHOUT_TASK or row['cancelled'] or working is None:
                 continue
             if working['task_state'] is None and working['vm_state'] != 'building':
                 self._wrong(f"database: operation {row['kind']} of {row['instance_uuid']}, which has no task state")

@@ -298,6 +298,54 @@ def test_the_audit_compares_ports(networked: Networked) -> None:
     assert silent.startswith('ports: The network service does not answer: ')
 
 
+# --- what others change ----------------------------------------------------------------------------------------------
+def test_what_neutron_says_of_a_port_is_shown(networked: Networked) -> None:
+    """A floating address, a security group, and a port that its owner deletes. Those of one request are one look."""
+    own = networked.neutron.add_port(networked.network, PROJECT)
+    server = networked.boot({'uuid': networked.network}, {'port': own})
+    (made,) = [port for port in networked.of(server) if port['id'] != own]
+    networked.neutron.add_floating_ip('198.51.100.7', made['id'])
+    made['security_groups'] = [networked.neutron.add_group('web', PROJECT)]
+    networked.neutron.asked.clear()
+    networked.told.clear()
+    networked.notify([{'name': 'network-changed', 'server_uuid': server, 'tag': tag} for tag in (made['id'], own)])
+    networked.cloud.settle()
+    assert '198.51.100.7' in networked.addresses(server)['private'] and set(networked.told) == {200}
+    assert networked.cloud.show(server)['security_groups'] == [{'name': 'web'}]
+    assert len(networked.neutron.asked) == 5
+    del networked.neutron.ports[own]
+    networked.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': own}])
+    networked.cloud.settle()
+    assert [vif['id'] for vif in networked.cache(server)] == [made['id']]
+    networked.cloud.assert_clean()
+
+
+def test_a_change_while_neutron_is_silent(networked: Networked) -> None:
+    """It is looked at when Neutron is back; a delete waits for nothing of it."""
+    server, other_one = networked.boot(), networked.boot()
+    for number, each in enumerate((server, other_one)):
+        networked.neutron.add_floating_ip(f'198.51.100.{number + 7}', networked.of(each)[0]['id'])
+
+    def broken(method: str, path: str) -> None:
+        raise networked.neutron.broken()
+    networked.neutron.before = broken
+    networked.notify([{'name': 'network-changed', 'server_uuid': each} for each in (server, other_one)])
+    networked.cloud.ok('DELETE', f'/servers/{other_one}')
+    networked.cloud.settle(kinds_left=('release', 'network_changed'))
+    assert networked.cloud.status(other_one) == 'GONE'
+    assert '198.51.100.7' not in networked.addresses(server)['private']
+    networked.neutron.before = None
+    networked.cloud.settle()
+    assert '198.51.100.7' in networked.addresses(server)['private']
+    networked.cloud.assert_clean()
+
+
+def test_a_server_without_ports_has_no_changes(networked: Networked) -> None:
+    server = networked.cloud.boot(networked.flavor, networks='none')
+    networked.notify([{'name': 'network-changed', 'server_uuid': server}])
+    assert networked.told == [422] and networked.cloud.rows() == []
+
+
 # --- moves -----------------------------------------------------------------------------------------------------------
 def other(host: str) -> str:
     (found,) = [each for each in HOSTS if each != host]

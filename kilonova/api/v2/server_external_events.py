@@ -1,9 +1,10 @@
 """Events of servers that other services tell. Whoever tells one learns what became of it, event by
 event.
 
-``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host, which may wait for them, where the cloud
-has a network service. ``power-update`` says that somebody switched a server on or off behind our back: the server is
-started or stopped like by its user, so that its state, its host and its story agree again.
+Where the cloud has a network service, ``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host,
+which may wait for them; for ``network-changed`` and ``network-vif-deleted`` a conductor looks at the server's ports and
+writes its info cache anew. ``power-update`` says that somebody switched a server on or off behind our back: the server
+is started or stopped like by its user, so that its state, its host and its story agree again.
 ``accelerator-request-bound`` goes to the server's host, if its flavor asks for accelerators. With all others nothing
 can be done: they are refused.
 """
@@ -23,7 +24,7 @@ from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
-from kilonova.db.queries import instance_mappings, instances, migrations
+from kilonova.db.queries import instance_mappings, instances, migrations, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, NotFound, Unanswered
 from kilonova.objects import Instance, InstanceExternalEvent
@@ -58,6 +59,8 @@ BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'it
 POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
 # The tag is the port's id.
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
+# Something of a server's ports is no longer as its info cache says.
+CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
 # tag → (kind of the operation, its event, the vm state that it leads out of)
 POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
          'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
@@ -74,6 +77,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     moves = _moves(backend, {event['server_uuid'] for event in events
                              if event['name'] == ACCELERATOR and event['server_uuid'] not in servers})
     answers = []
+    changed: dict[str, Found] = {}
     of_host: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for asked in events:
         event = {'status': 'completed', **asked}
@@ -85,11 +89,15 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
         elif code == ACCEPTED and server is not None:
             if event['name'] == POWER_UPDATE:
                 _switch(backend, ctxt, server, event['tag'])
+            elif event['name'] in CHANGES:
+                changed[uuid] = server
             else:
                 of_host[server.row['host']].append(event)
         answers.append({**event, 'code': code, **({} if code == ACCEPTED else {'status': 'failed'})})
     for host, told in of_host.items():
         _hand_on(backend, ctxt, host, told, servers)
+    for server in changed.values():
+        _look_at_ports(backend, ctxt, server)
     return answers
 
 
@@ -150,6 +158,9 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
     if uuid in moves:
         return ACCEPTED if moves[uuid] else NOTHING_THERE
     server = servers[uuid]
+    if name in CHANGES and backend.networks is not None and server is not None and server.row['extra_network_info']:
+        # Also of a server that has no host now: its ports keep their addresses.
+        return ACCEPTED
     if server is None or not server.row['host']:
         return NOTHING_THERE
     if name in PLUGGING and backend.networks is not None:
@@ -157,6 +168,12 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
     if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.are_wanted(accelerators.specs_of(ctxt, server))):
         return ACCEPTED
     return NOTHING_THERE
+
+
+def _look_at_ports(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+    """A conductor asks the network service what the server's ports are like now, for its info cache."""
+    row = Operation.new(ctxt, 'network_changed', server.uuid, {}, beside=True)
+    backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 
 def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:

@@ -12,6 +12,7 @@ from kilonova.conductor.flows import (
     evacuate,
     live_migrate,
     one_step,
+    ports,
     rebuild,
     resize,
     resized,
@@ -23,7 +24,7 @@ from kilonova.conductor.row import Chosen
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
-    *unshelve.FLOWS, beside.Release(), beside.Mirror())}
+    *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged())}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

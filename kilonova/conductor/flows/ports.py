@@ -28,11 +28,13 @@ from kilonova.clients.network import (
     PortNotFound,
     Subnet,
 )
+from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Choice, Outputs
-from kilonova.conductor.work import Work
+from kilonova.conductor.work import Step, Work
+from kilonova.db import engine
 from kilonova.db.queries import info_caches
-from kilonova.errors import HostRejected, KilonovaError, Unanswered
+from kilonova.errors import Cancelled, HostRejected, InstanceNotFound, KilonovaError, Unanswered
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
 
 LOG = logging.getLogger(__name__)
@@ -118,7 +120,8 @@ def bind_wanted(work: Work[Any], host: Choice) -> list[Vif]:
             ports.append(_bind(work, there, host.host, host.availability_zone))
         else:
             ports.append(_make(work, wish, host, list(groups)))
-    return _described(work, ports, own, {port.id: tuple(groups.values()) for port in ports if port.id not in own})
+    return _described(work, ports, own, {port.id: tuple(groups.values()) for port in ports if port.id not in own},
+                      is_new=True)
 
 
 def to_host(work: Work[Any], host: str, zone: str | None, *, agent_away: bool = False) -> None:
@@ -278,14 +281,15 @@ def _owner(work: Work[Any], zone: str | None) -> str:
 
 # --- the info cache --------------------------------------------------------------------------------------------------
 def _described(work: Work[Any], ports: Sequence[Port], own: Collection[str],
-               groups: Mapping[str, tuple[str, ...]]) -> list[Vif]:
-    """What the guest, its host and the API must know of these ports: three requests for all of them, at most."""
+               groups: Mapping[str, tuple[str, ...]], *, is_new: bool) -> list[Vif]:
+    """What the guest, its host and the API must know of these ports: three requests for all of them, at most. Ports
+    that were made for a server that ``is_new`` have no floating addresses yet."""
     client = work.env.networks
     networks = client.networks(None, {port.network_id for port in ports})
     subnets = client.subnets({one.subnet_id for port in ports for one in port.fixed_ips})
-    # A port that was made just now has none.
     floating: dict[str, dict[str, list[str]]] = {}
-    for one in client.floating_ips([port.id for port in ports if port.id in own]) if own else ():
+    asked = [port.id for port in ports if not is_new or port.id in own]
+    for one in client.floating_ips(asked) if asked else ():
         floating.setdefault(one.port_id or '', {}).setdefault(one.fixed_ip or '', []).append(one.address)
     return [_vif(port, networks.get(port.network_id), subnets, floating.get(port.id, {}), port.id in own,
                  groups.get(port.id, ())) for port in ports]
@@ -336,3 +340,36 @@ def drop(work: Work[Any], own: Sequence[str]) -> None:
 def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
     beside.add_release(work, {beside.PORTS_OF: work.instance_uuid, beside.PORTS_GIVEN: list(own)}, (beside.PORTS_OF,),
                        delay=delay)
+
+
+# --- something of them was changed -----------------------------------------------------------------------------------
+def refresh(work: Work[Outputs]) -> None:
+    """The info cache says of the server's interfaces what Neutron says now: addresses, floating ones, groups. Those
+    whose ports are gone, or another's, are gone; there are no new ones: who attaches a port writes it himself."""
+    row = work.instance_row(fresh=True)
+    vifs, seen = work.instance().vifs, row['extra_network_info']
+    if not vifs:
+        return
+    client = work.env.networks
+    there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
+    ports = [there[vif.id] for vif in vifs if vif.id in there]
+    groups = client.security_groups_of(one for port in ports for one in port.security_groups)
+    described = _described(
+        work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
+        {port.id: tuple(groups[one] for one in port.security_groups if one in groups) for port in ports}, is_new=False)
+    with engine.silence(), work.db.write() as conn:
+        if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in described]):
+            return
+    raise Unanswered(who=f'server {work.instance_uuid}', reason='its ports were changed meanwhile')
+
+
+class NetworkChanged(Flow[Outputs]):
+    """Neutron said so. Beside whatever works on the server."""
+
+    name, outputs = 'network_changed', Outputs
+    forward_only = True
+    steps = (Step('refresh', refresh, saved=False),)
+
+    def may_end(self, work: Work[Outputs], error: Exception) -> bool:
+        """Also where the server is gone."""
+        return isinstance(error, (Cancelled, InstanceNotFound))

@@ -1,7 +1,8 @@
 """Statements on instance_info_caches: what is known of a server's ports. Conductors alone write it, each in the
 transaction that says where its operation stands.
 
-    info_caches.write(conn, uuid, [vif.stored(), …])        # [] empties it
+    info_caches.write(conn, uuid, [vif.stored(), …])            # [] empties it
+    info_caches.replace(conn, uuid, seen, [vif.stored(), …])    # unless it was written since it was read
 """
 from __future__ import annotations
 
@@ -25,3 +26,12 @@ def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> 
         network_info=text, updated_at=now))
     if not written.rowcount and vifs:
         conn.execute(caches.insert(), {'instance_uuid': uuid, 'network_info': text, 'created_at': now, 'deleted': 0})
+
+
+def replace(conn: sa.Connection, uuid: str, seen: str, vifs: Sequence[Mapping[str, Any]]) -> bool:
+    """The interfaces of a server in place of those that were ``seen``, the cache's text; False: it says something else
+    now, and nothing was written."""
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    return bool(conn.execute(caches.update().where(
+        caches.c.instance_uuid == uuid, caches.c.network_info == seen).values(
+        network_info=json.dumps(list(vifs)), updated_at=now)).rowcount)
