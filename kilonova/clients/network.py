@@ -221,6 +221,7 @@ class Subnet:
     enable_dhcp: bool
     dns_nameservers: tuple[str, ...] = ()
     host_routes: tuple[Route, ...] = ()
+    ipv6_address_mode: str | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Subnet:
@@ -228,7 +229,8 @@ class Subnet:
             id=body['id'], network_id=body['network_id'], ip_version=body['ip_version'], cidr=body['cidr'],
             gateway_ip=body['gateway_ip'], enable_dhcp=body['enable_dhcp'],
             dns_nameservers=tuple(body['dns_nameservers']),
-            host_routes=tuple(Route(one['destination'], one['nexthop']) for one in body['host_routes']))
+            host_routes=tuple(Route(one['destination'], one['nexthop']) for one in body['host_routes']),
+            ipv6_address_mode=body.get('ipv6_address_mode'))
 
 
 @dataclass(frozen=True)

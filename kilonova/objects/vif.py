@@ -26,7 +26,8 @@ class VifAddress:
 
 @dataclass(frozen=True)
 class VifSubnet:
-    """``routes``: (destination, next hop) of each; ``addresses``: those that the interface has of it."""
+    """``routes``: (destination, next hop) of each; ``addresses``: those that the interface has of it; ``ipv6_mode``:
+    how a guest gets its address, 'slaac', 'dhcpv6-stateless', 'dhcpv6-stateful' or None."""
 
     cidr: str
     version: int
@@ -34,6 +35,7 @@ class VifSubnet:
     dns: tuple[str, ...] = ()
     routes: tuple[tuple[str, str], ...] = ()
     dhcp: bool = True
+    ipv6_mode: str | None = None
     addresses: tuple[VifAddress, ...] = ()
 
     @classmethod
@@ -44,6 +46,7 @@ class VifSubnet:
             dns=tuple(one['address'] for one in stored.get('dns') or ()),
             routes=tuple((one['cidr'], one['gateway']['address']) for one in stored.get('routes') or ()),
             dhcp=(stored.get('meta') or {}).get('enable_dhcp', True),
+            ipv6_mode=(stored.get('meta') or {}).get('ipv6_address_mode'),
             addresses=tuple(VifAddress(one['address'], tuple(each['address'] for each in one.get('floating_ips') or ()))
                             for one in stored.get('ips') or ()))
 
@@ -51,7 +54,9 @@ class VifSubnet:
         def known(address: str, kind: str, **more: Any) -> dict[str, Any]:
             return {'address': address, 'type': kind, 'version': self.version, 'meta': {}, **more}
         return {
-            'cidr': self.cidr, 'version': self.version, 'meta': {'enable_dhcp': self.dhcp},
+            'cidr': self.cidr, 'version': self.version,
+            'meta': {'enable_dhcp': self.dhcp,
+                     **({'ipv6_address_mode': self.ipv6_mode} if self.ipv6_mode is not None else {})},
             'gateway': known(self.gateway, 'gateway') if self.gateway else None,
             'dns': [known(address, 'dns') for address in self.dns],
             'routes': [{'cidr': cidr, 'gateway': known(hop, 'gateway'), 'interface': None}

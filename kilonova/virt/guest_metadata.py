@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kilonova import objects
+from kilonova.objects.vif import Vif, VifSubnet
 
 LATEST = 'latest'
 # What each version of OpenStack's format brought.
@@ -55,6 +57,7 @@ class About:
     user_data: bytes | None
     boot_roles: str = ''
     devices: Sequence[Mapping[str, Any]] = field(default=())
+    vifs: Sequence[Vif] = field(default=())
 
     @classmethod
     def of(cls, instance: objects.Instance, domain: str) -> Self:
@@ -75,7 +78,7 @@ class About:
             reservation_id=given('reservation_id'), kernel_id=given('kernel_id'), ramdisk_id=given('ramdisk_id'),
             root_device=given('root_device_name'), metadata=dict(given('metadata') or {}), keys=keys,
             user_data=_decoded(given('user_data')), boot_roles=(given('system_metadata') or {}).get('boot_roles') or '',
-            devices=_devices(given('device_metadata')))
+            devices=_devices(given('device_metadata')), vifs=tuple(given('vifs') or ()))
 
 
 def _decoded(text: str | None) -> bytes | None:
@@ -128,8 +131,44 @@ def openstack(about: About, version: str, **more: Any) -> dict[str, bytes]:
     if about.user_data:
         found['user_data'] = about.user_data
     if _has(version, NETWORK_DATA):
-        found['network_data.json'] = _json({'links': [], 'networks': [], 'services': []})
+        found['network_data.json'] = _json(network_data(about.vifs))
     return found
+
+
+def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
+    """network_data.json: a link for each interface, and how it gets the addresses that it has."""
+    links: list[dict[str, Any]] = []
+    networks: list[dict[str, Any]] = []
+    servers: list[str] = []
+    for vif in vifs:
+        links.append({'id': vif.device_name, 'vif_id': vif.id, 'type': vif.type, 'mtu': vif.mtu,
+                      'ethernet_mac_address': vif.mac})
+        for subnet in vif.subnets:
+            networks.extend({'link': vif.device_name, 'network_id': vif.network_id, **way} for way in _ways(subnet))
+            servers.extend(subnet.dns)
+    return {'links': links, 'networks': [{'id': f'network{number}', **way} for number, way in enumerate(networks)],
+            'services': _dns(dict.fromkeys(servers))}
+
+
+def _ways(subnet: VifSubnet) -> list[dict[str, Any]]:
+    """How a guest gets its addresses of a subnet: it asks for them, or is told each."""
+    if subnet.version == 6 and subnet.ipv6_mode is not None:
+        return [{'type': f'ipv6_{subnet.ipv6_mode}'}]
+    if subnet.dhcp:
+        return [{'type': f'ipv{subnet.version}_dhcp'}]
+    everywhere = [('0.0.0.0/0' if subnet.version == 4 else '::/0', subnet.gateway)] if subnet.gateway else []
+    routes = [{**_place(cidr), 'gateway': gateway} for cidr, gateway in (*everywhere, *subnet.routes)]
+    return [{'type': f'ipv{subnet.version}', 'ip_address': one.address, 'netmask': _place(subnet.cidr)['netmask'],
+             'routes': routes, 'services': _dns(subnet.dns)} for one in subnet.addresses]
+
+
+def _place(cidr: str) -> dict[str, str]:
+    network = ipaddress.ip_network(cidr, strict=False)
+    return {'network': str(network.network_address), 'netmask': str(network.netmask)}
+
+
+def _dns(addresses: Iterable[str]) -> list[dict[str, str]]:
+    return [{'type': 'dns', 'address': address} for address in addresses]
 
 
 def vendor_files(version: str) -> tuple[str, ...]:
@@ -158,14 +197,20 @@ def question(about: About) -> dict[str, Any]:
 def ec2(about: About) -> EC2:
     """The tree below meta-data/: texts, and trees by name."""
     root = about.root_device or '/dev/vda'
+    fixed = next((address for vif in about.vifs for subnet in vif.subnets if subnet.version == 4
+                  for address in subnet.addresses), None)
+    # Without interfaces it is in the group that each project has.
+    groups = dict.fromkeys(name for vif in about.vifs for name in vif.security_groups) if about.vifs else ['default']
     found: EC2 = {
         'ami-id': f"ami-{(about.image_id or '').replace('-', '')[:8] or '00000000'}",
         'ami-launch-index': str(about.launch_index), 'ami-manifest-path': 'FIXME',
         'block-device-mapping': {'ami': root.removeprefix('/dev/'), 'root': root},
         'hostname': about.hostname or '', 'instance-action': 'none', 'instance-id': f'i-{about.number:08x}',
-        'instance-type': about.flavor or '', 'local-hostname': about.hostname or '', 'local-ipv4': '',
+        'instance-type': about.flavor or '', 'local-hostname': about.hostname or '',
+        'local-ipv4': fixed.address if fixed else '',
         'placement': {'availability-zone': about.availability_zone or ''}, 'public-hostname': about.hostname or '',
-        'public-ipv4': '', 'reservation-id': about.reservation_id or '', 'security-groups': 'default'}
+        'public-ipv4': fixed.floating[0] if fixed and fixed.floating else '',
+        'reservation-id': about.reservation_id or '', 'security-groups': '\n'.join(groups)}
     if about.keys:
         found['public-keys'] = {f"{number}={key['name']}": {'openssh-key': key['data']}
                                 for number, key in enumerate(about.keys)}

@@ -14,10 +14,12 @@ import webob
 
 from kilonova.api import metadata
 from kilonova.api.metadata import MetadataService, Misconfigured
-from kilonova.db.queries import instances
+from kilonova.db.queries import info_caches, instances
 from kilonova.errors import Unanswered
+from kilonova.objects.vif import VifAddress, VifSubnet
 from kilonova.virt.guest_metadata import LATEST, VERSIONS
 from tests.unit.api.conftest import OTHER, PROJECT, Site
+from tests.unit.virt.builders import new_vif
 
 SECRET = 'between the proxy and us'
 USER_DATA = base64.b64encode(b'#cloud-config').decode()
@@ -148,6 +150,19 @@ def test_openstack_documents(guests: Guests, server: str) -> None:
     assert json.loads(guests.text(server, '/openstack/latest/network_data.json')) == {
         'links': [], 'networks': [], 'services': []}
     assert guests.ask(server, '/openstack/latest/meta_data.json').content_type == 'application/json'
+
+
+def test_a_server_with_a_port(guests: Guests, server: str) -> None:
+    subnet = VifSubnet('10.2.0.0/24', 4, dns=('9.9.9.9',), addresses=(VifAddress('10.2.0.43', ('198.51.100.7',)),))
+    with guests.site.cell1.write() as conn:
+        info_caches.write(conn, server, [new_vif(subnets=(subnet,), security_groups=('web',)).stored()])
+    found = json.loads(guests.text(server, '/openstack/latest/network_data.json'))
+    assert [(one['id'], one['ethernet_mac_address']) for one in found['links']] == [
+        ('tap1eeb6c43-4f', 'fa:16:3e:00:00:01')]
+    assert [one['type'] for one in found['networks']] == ['ipv4_dhcp']
+    assert found['services'] == [{'type': 'dns', 'address': '9.9.9.9'}]
+    assert [guests.text(server, f'/latest/meta-data/{name}') for name in (
+        'local-ipv4', 'public-ipv4', 'security-groups')] == ['10.2.0.43', '198.51.100.7', 'web']
 
 
 @pytest.mark.parametrize('path', [

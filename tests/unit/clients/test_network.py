@@ -138,6 +138,8 @@ def test_networks_and_subnets(neutron, private):
     (subnet,) = neutron.client.subnets(found[private].subnet_ids).values()
     assert (subnet.cidr, subnet.gateway_ip, subnet.dns_nameservers, subnet.host_routes) == (
         '10.2.0.0/29', '10.2.0.1', ('9.9.9.9',), ())
+    neutron.subnets[subnet.id]['ipv6_address_mode'] = 'slaac'
+    assert neutron.client.subnets([subnet.id])[subnet.id].ipv6_address_mode == 'slaac'
 
 
 def test_many_ids_come_in_requests_of_a_bounded_length(neutron, private):

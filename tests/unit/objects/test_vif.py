@@ -13,7 +13,7 @@ VIF = Vif(
     active=True, preserve_on_delete=True, tunneled=True, security_groups=('web',),
     subnets=(VifSubnet('10.2.0.0/24', 4, gateway='10.2.0.1', dns=('9.9.9.9',), routes=(('10.9.0.0/16', '10.2.0.9'),),
                        dhcp=False, addresses=(VifAddress('10.2.0.43', ('198.51.100.7',)),)),
-             VifSubnet('2001:db8::/64', 6, addresses=(VifAddress('2001:db8::5'),))))
+             VifSubnet('2001:db8::/64', 6, ipv6_mode='slaac', addresses=(VifAddress('2001:db8::5'),))))
 
 
 def test_what_is_stored_is_read_again() -> None:

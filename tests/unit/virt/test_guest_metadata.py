@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from kilonova.objects.vif import VifAddress, VifSubnet
 from kilonova.virt import guest_metadata
 from kilonova.virt.guest_metadata import About
-from tests.unit.virt.builders import new_instance
+from tests.unit.virt.builders import PORT, PORT2, new_instance, new_vif
 
 SINCE = {'2013-04-04': {'random_seed'}, '2015-10-15': {'project_id'}, '2016-06-30': {'devices'},
          '2020-10-14': {'dedicated_cpus'}}
@@ -61,6 +62,75 @@ def test_ec2_names() -> None:
     assert (found['kernel-id'], found['ramdisk-id']) == ('aki-aaaaaaaa', 'ari-bbbbbbbb')
     assert found['block-device-mapping'] == {'ami': 'sda', 'root': '/dev/sda'}
     assert found['placement'] == {'availability-zone': 'nova'} and found['instance-type'] == 'tmp1'
+
+
+def networks(*subnets: VifSubnet, **values: Any) -> dict[str, Any]:
+    return guest_metadata.network_data([new_vif(subnets=subnets, **values)])
+
+
+def test_a_link_for_each_interface() -> None:
+    vifs = [new_vif(), new_vif(id=PORT2, mac='fa:16:3e:00:00:02', type='bridge', mtu=None)]
+    about = About.of(new_instance(vifs=vifs), '')
+    assert json.loads(guest_metadata.openstack(about, 'latest')['network_data.json']) == {
+        'links': [{'id': 'tap1eeb6c43-4f', 'vif_id': PORT, 'type': 'ovs', 'mtu': 1442,
+                   'ethernet_mac_address': 'fa:16:3e:00:00:01'},
+                  {'id': 'tap7d2f3c11-8a', 'vif_id': PORT2, 'type': 'bridge', 'mtu': None,
+                   'ethernet_mac_address': 'fa:16:3e:00:00:02'}], 'networks': [], 'services': []}
+
+
+def test_addresses_that_guests_ask_for() -> None:
+    four = VifSubnet('10.2.0.0/24', 4, gateway='10.2.0.1', dns=('9.9.9.9',), routes=(('10.9.0.0/16', '10.2.0.9'),),
+                     addresses=(VifAddress('10.2.0.43'), VifAddress('10.2.0.44')))
+    six = VifSubnet('2001:db8::/64', 6, dns=('2001:db8::1', '9.9.9.9'), addresses=(VifAddress('2001:db8::5'),))
+    found = networks(four, six)
+    common = {'link': 'tap1eeb6c43-4f', 'network_id': new_vif().network_id}
+    assert found['networks'] == [{'id': 'network0', 'type': 'ipv4_dhcp', **common},
+                                 {'id': 'network1', 'type': 'ipv6_dhcp', **common}]
+    # Each once.
+    assert found['services'] == [{'type': 'dns', 'address': '9.9.9.9'}, {'type': 'dns', 'address': '2001:db8::1'}]
+
+
+@pytest.mark.parametrize('mode', ['slaac', 'dhcpv6-stateless', 'dhcpv6-stateful'])
+def test_ways_to_an_address_of_ipv6(mode: str) -> None:
+    found = networks(VifSubnet('2001:db8::/64', 6, ipv6_mode=mode, addresses=(VifAddress('2001:db8::5'),)))
+    assert [one['type'] for one in found['networks']] == [f'ipv6_{mode}']
+
+
+@pytest.mark.parametrize(('subnet', 'told'), [
+    (VifSubnet('10.2.0.0/20', 4, gateway='10.2.0.1', dns=('9.9.9.9',), routes=(('10.9.0.0/16', '10.2.0.9'),),
+               dhcp=False, addresses=(VifAddress('10.2.0.43'),)),
+     {'type': 'ipv4', 'ip_address': '10.2.0.43', 'netmask': '255.255.240.0',
+      'routes': [{'network': '0.0.0.0', 'netmask': '0.0.0.0', 'gateway': '10.2.0.1'},
+                 {'network': '10.9.0.0', 'netmask': '255.255.0.0', 'gateway': '10.2.0.9'}],
+      'services': [{'type': 'dns', 'address': '9.9.9.9'}]}),
+    (VifSubnet('10.2.0.0/24', 4, dhcp=False, addresses=(VifAddress('10.2.0.43'),)),
+     {'type': 'ipv4', 'ip_address': '10.2.0.43', 'netmask': '255.255.255.0', 'routes': [], 'services': []}),
+    (VifSubnet('2001:db8::/64', 6, gateway='2001:db8::1', dhcp=False, addresses=(VifAddress('2001:db8::5'),)),
+     {'type': 'ipv6', 'ip_address': '2001:db8::5', 'netmask': 'ffff:ffff:ffff:ffff::',
+      'routes': [{'network': '::', 'netmask': '::', 'gateway': '2001:db8::1'}], 'services': []})])
+def test_addresses_that_guests_are_told(subnet: VifSubnet, told: dict[str, Any]) -> None:
+    (found,) = networks(subnet)['networks']
+    assert found == {'id': 'network0', 'link': 'tap1eeb6c43-4f', 'network_id': new_vif().network_id, **told}
+
+
+def test_each_address_is_told_on_the_link_that_has_it() -> None:
+    subnet = VifSubnet('10.2.0.0/24', 4, dhcp=False, addresses=(VifAddress('10.2.0.43'), VifAddress('10.2.0.44')))
+    found = guest_metadata.network_data([new_vif(subnets=[subnet]), new_vif(id=PORT2, subnets=[subnet])])['networks']
+    assert [(one['id'], one['link'], one['ip_address']) for one in found] == [
+        ('network0', 'tap1eeb6c43-4f', '10.2.0.43'), ('network1', 'tap1eeb6c43-4f', '10.2.0.44'),
+        ('network2', 'tap7d2f3c11-8a', '10.2.0.43'), ('network3', 'tap7d2f3c11-8a', '10.2.0.44')]
+
+
+def test_ec2_tells_the_first_address_of_ipv4_and_the_groups() -> None:
+    plain = guest_metadata.ec2(About.of(new_instance(), ''))
+    assert (plain['local-ipv4'], plain['public-ipv4'], plain['security-groups']) == ('', '', 'default')
+    six = VifSubnet('2001:db8::/64', 6, addresses=(VifAddress('2001:db8::5'),))
+    four = VifSubnet('10.2.0.0/24', 4, addresses=(VifAddress('10.2.0.43', ('198.51.100.7',)), VifAddress('10.2.0.44')))
+    vifs = [new_vif(subnets=[six], security_groups=('web',)), new_vif(subnets=[four], security_groups=('db', 'web'))]
+    found = guest_metadata.ec2(About.of(new_instance(vifs=vifs), ''))
+    assert (found['local-ipv4'], found['public-ipv4'], found['security-groups']) == (
+        '10.2.0.43', '198.51.100.7', 'web\ndb')
+    assert guest_metadata.ec2(About.of(new_instance(vifs=vifs[:1]), ''))['local-ipv4'] == ''
 
 
 def test_what_services_are_told() -> None:
