@@ -13,6 +13,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.db.queries import info_caches
+from kilonova.objects.vif import Vif
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 from tests.fixtures.neutron import FakeNeutron
 from tests.flows.cases import bring_back, force_down, lose_host
@@ -125,6 +126,14 @@ def test_ports_come_in_the_order_that_was_asked_for(networked: Networked) -> Non
     networked.delete(server)
     networked.assert_empty(kept=1)
     assert list(neutron.ports) == [own]
+
+
+def test_the_way_to_an_address_of_ipv6_is_kept(networked: Networked) -> None:
+    """Guests are told it."""
+    neutron, network = networked.neutron, networked.neutron.add_network('six', PROJECT, cidr='2001:db8::/64')
+    neutron.subnets[neutron.networks[network]['subnets'][0]].update(ip_version=6, ipv6_address_mode='slaac')
+    (vif,) = map(Vif.read, networked.cache(networked.boot({'uuid': network})))
+    assert [(one.version, one.ipv6_mode) for one in vif.subnets] == [(6, 'slaac')]
 
 
 def test_security_groups_go_to_the_port(networked: Networked) -> None:
