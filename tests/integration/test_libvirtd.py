@@ -29,13 +29,14 @@ from kilonova.virt import driver
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import connection as connection_module
+from kilonova.virt.libvirt.domain import interface
 from kilonova.virt.libvirt.xml import MemoryBacking
 from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
 from tests.integration.site import Site
 from tests.unit.compute.cloud import Cloud, build_order, flavor, new_conf, new_context
-from tests.unit.virt.builders import Listener, devices, image_meta, new_flavor, new_instance
+from tests.unit.virt.builders import Listener, devices, image_meta, new_flavor, new_instance, new_vif
 from tools.cloud import http
 
 WAIT = 60.0
@@ -93,11 +94,11 @@ class Rig(Listener):
         self.servers: list[Any] = []
 
     def boot(self, properties: dict[str, str] | None = None, extra_specs: dict[str, str] | None = None,
-             vcpus: int = 1, **values: Any) -> Any:
+             vcpus: int = 1, plugged: Callable[[Any], None] | None = None, **values: Any) -> Any:
         server = new_instance(id=len(self.servers) + 1, flavor=new_flavor(
             vcpus=vcpus, memory_mb=64, extra_specs=extra_specs or {}), **values)
         self.servers.append(server)
-        self.driver.guests.spawn(server, self.image(properties))
+        self.driver.guests.spawn(server, self.image(properties), plugged=(lambda: plugged(server)) if plugged else None)
         return server
 
     def image(self, properties: dict[str, str] | None = None) -> dict[str, Any]:
@@ -128,7 +129,42 @@ def rig(daemon: Libvirtd) -> Iterator[Rig]:
         yield made
 
 
+@pytest.fixture
+def bridge() -> Iterator[str]:
+    """A bridge of this machine."""
+    name = f'brkn{os.getpid()}'
+    subprocess.run(['ip', 'link', 'add', name, 'type', 'bridge'], check=True)
+    try:
+        yield name
+    finally:
+        subprocess.run(['ip', 'link', 'del', name], check=True)
+
+
 # -- guests ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(('properties', 'datapath'), [
+    ({}, 'system'), ({'hw_vif_multiqueue_enabled': 'yes', 'hw_virtio_packed_ring': 'yes'}, 'netdev'),
+    *(({'hw_vif_model': model}, 'netdev') for model in interface.models('x86_64') if model != 'virtio')])
+def test_a_guest_is_plugged_in_and_runs_when_it_may(rig: Rig, bridge: str, properties: dict[str, str],
+                                                    datapath: str) -> None:
+    details = {'bridge_name': bridge, 'datapath_type': datapath}
+    vifs = [new_vif(id=str(uuid4()), mac=f'fa:16:3e:00:00:0{number}', type='bridge', details=details)
+            for number in range(2)]
+    taps = {vif.device_name for vif in vifs}
+    seen = []
+
+    def plugged(server: Any) -> None:
+        seen.append((rig.driver.guests.get_info(server), set(os.listdir(f'/sys/class/net/{bridge}/brif'))))
+        time.sleep(2)
+        seen.append(rig.daemon.console(rig.name, server.uuid))
+    server = rig.boot(properties, vcpus=2, plugged=plugged, vifs=vifs)
+    assert seen == [(PowerState.PAUSED, taps), '']
+    rig.says(server, 'GUEST-BOOT 1')
+    assert rig.driver.guests.get_info(server) == PowerState.RUNNING
+    rig.driver.power.reboot(server, 'HARD', rig.image(properties))
+    rig.says(server, 'GUEST-BOOT 2')
+    assert set(os.listdir(f'/sys/class/net/{bridge}/brif')) == taps
+
+
 def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
     """Findings 4.1 (disks on USB) and 4.2 (Windows without KVM) among them."""
     for machine in ('pc', 'q35'):
