@@ -101,6 +101,7 @@ def test_a_boot_makes_one_port_and_shows_its_address(networked: Networked) -> No
     assert (port['binding:host_id'], port['device_owner'], port['project_id']) == (host, 'compute:nova', PROJECT)
     address = port['fixed_ips'][0]['ip_address']
     assert networked.addresses(server) == {'private': [address]}
+    assert networked.cloud.show(server)['security_groups'] == [{'name': 'default'}]
     assert [method for method, _ in networked.neutron.asked].count('POST') == 1
     assert len(networked.neutron.asked) <= 6, networked.neutron.asked
     xml = networked.cloud.xml(server)
@@ -141,6 +142,14 @@ def test_security_groups_go_to_the_port(networked: Networked) -> None:
     server = networked.boot(security_groups=[{'name': 'web'}])
     assert networked.of(server)[0]['security_groups'] == [group]
     assert networked.cloud.show(server)['security_groups'] == [{'name': 'web'}]
+
+
+def test_a_network_that_guarantees_bandwidth_is_refused(networked: Networked) -> None:
+    """By a policy of its own: only the port that was made says so. It goes again."""
+    networked.neutron.networks[networked.network]['resource_request'] = {'request_groups': []}
+    server = networked.boot(status='ERROR')
+    assert 'gives its ports a guaranteed bandwidth' in networked.cloud.show(server)['fault']['message']
+    assert networked.neutron.ports == {}
 
 
 def test_a_guest_waits_for_its_port(networked: Networked) -> None:
@@ -320,7 +329,7 @@ def test_what_neutron_says_of_a_port_is_shown(networked: Networked) -> None:
     networked.notify([{'name': 'network-changed', 'server_uuid': server, 'tag': tag} for tag in (made['id'], own)])
     networked.cloud.settle()
     assert '198.51.100.7' in networked.addresses(server)['private'] and set(networked.told) == {200}
-    assert networked.cloud.show(server)['security_groups'] == [{'name': 'web'}]
+    assert networked.cloud.show(server)['security_groups'] == [{'name': 'default'}, {'name': 'web'}]
     assert len(networked.neutron.asked) == 5
     del networked.neutron.ports[own]
     networked.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': own}])
@@ -401,6 +410,28 @@ def test_a_move_to_a_host_that_can_not_bind_comes_back(networked: Networked) -> 
     assert_at(networked, server, source, address)
 
 
+def test_a_server_is_deleted_while_its_port_comes_back(networked: Networked) -> None:
+    server = networked.boot()
+
+    def bound_to(port: dict[str, Any]) -> None:
+        # What is known of the port differs from host to host.
+        port['binding:vif_details']['of'] = port['binding:host_id']
+        networked.neutron.plug(port['id'])
+    networked.neutron.bound_to = bound_to
+    cloud, source = networked.cloud, networked.cloud.host_of(server)
+    cloud.computes[other(source)].host.driver.moves.finish_migration = broken
+    deleted: list[int] = []
+
+    def delete(method: str, path: str) -> None:
+        moved = [port for port in networked.of(server) if port['binding:host_id'] == other(source)]
+        if method == 'PUT' and moved and not deleted:
+            deleted.append(cloud.request('DELETE', f'/servers/{server}').status_int)
+    networked.neutron.before = delete
+    cloud.action(server, 'migrate')
+    assert deleted == [204] and cloud.status(server) == 'GONE'
+    networked.assert_empty()
+
+
 def test_a_resize_on_its_host_asks_neutron_nothing(make_cloud: Callable[..., Cloud]) -> None:
     networked = Networked(make_cloud, allow_resize_to_same_host=True)
     networked.neutron.hosts = {'gpu1'}
@@ -462,7 +493,7 @@ def test_an_evacuation_that_fails(networked: Networked) -> None:
     lose_host(cloud, source)
     force_down(cloud, source, True)
     networked.neutron.hosts.discard(source)
-    cloud.computes[other(source)].host.driver.guests.spawn = broken_spawn
+    cloud.computes[other(source)].host.driver.guests.spawn = broken
     networked.evacuate(server)
     assert 'no room for a guest' in json.dumps(cloud.story(server))
     assert [port['binding:host_id'] for port in networked.of(server)] == [source]
@@ -476,7 +507,7 @@ def test_an_evacuation_that_fails(networked: Networked) -> None:
     assert_at(networked, server, source, address)
 
 
-def broken_spawn(*args: Any, **kwargs: Any) -> None:
+def broken(*args: Any, **kwargs: Any) -> None:
     raise errors.HostRejected('no room for a guest')
 
 

@@ -34,11 +34,13 @@ from kilonova.conductor.row import Choice, Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import info_caches
-from kilonova.errors import Cancelled, HostRejected, InstanceNotFound, KilonovaError, Unanswered
+from kilonova.errors import Cancelled, HostRejected, InstanceNotFound, Invalid, KilonovaError, Unanswered
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
 
 LOG = logging.getLogger(__name__)
 
+# The group that each project has.
+DEFAULT_GROUP = 'default'
 # Seconds after which a request that got no answer has made its port, or never will: more than a server works on one.
 LATE = 120.0
 # How often a port is read again that others change at the same time.
@@ -51,6 +53,11 @@ _TUNNELS = frozenset(('geneve', 'gre', 'vxlan'))
 
 class PortBindingFailed(HostRejected):
     msg_fmt = 'Binding failed for port %(port_id)s on host %(host)s: no network agent there can bind it.'
+
+
+class PortNeedsBandwidth(Invalid):
+    msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth, which is not served in this cloud: make '
+               'a port without, or ask for another network.')
 
 
 @dataclass
@@ -120,8 +127,10 @@ def bind_wanted(work: Work[Any], host: Choice) -> list[Vif]:
             ports.append(_bind(work, there, host.host, host.availability_zone))
         else:
             ports.append(_make(work, wish, host, list(groups)))
-    return _described(work, ports, own, {port.id: tuple(groups.values()) for port in ports if port.id not in own},
-                      is_new=True)
+    # What Neutron gives to ports that ask for nothing.
+    names = tuple(groups.values()) or (DEFAULT_GROUP,)
+    return _described(work, ports, own, {port.id: names for port in ports if port.id not in own and
+                                         port.security_groups}, is_new=True)
 
 
 def to_host(work: Work[Any], host: str, zone: str | None, *, agent_away: bool = False) -> None:
@@ -219,7 +228,9 @@ def _moved(vif: Vif, port: Port) -> Vif:
 def _say(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]) -> None:
     stored = [vif.stored() for vif in after]
     if list(before) != list(after):
-        work.decide({}, write=lambda conn: info_caches.write(conn, work.instance_uuid, stored))
+        # Also what is unwound because somebody cancelled it.
+        work.decide({}, cancelled=work.failed,
+                    write=lambda conn: info_caches.write(conn, work.instance_uuid, stored))
         work.changed()
 
 
@@ -245,6 +256,9 @@ def _make(work: Work[Any], wish: Wish, host: Choice, groups: Sequence[str]) -> P
         _release(work, given(work.args['request_spec']), delay=LATE)
         raise
     LOG.info('Port %s of %s was made, bound to %s', port.id, work.instance_uuid, host.host)
+    if port.resource_request:
+        # By a policy of the network; the API sees those of users' ports.
+        raise PortNeedsBandwidth(network_id=wish.network_id)
     return _bound(port, host.host)
 
 
