@@ -21,7 +21,7 @@ from kilonova.context import get_admin_context
 from kilonova.db.queries import cells as cell_queries
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import Client
-from tests.simulation import hosts
+from tests.simulation import hosts, ports
 from tests.simulation.accounts import Accounts
 from tests.simulation.cloud import ABANDONED, DATABASES, Cloud
 from tests.simulation.users import GONE, Users
@@ -168,6 +168,7 @@ class Checks:
 
     def settled(self, users: Users) -> None:
         """What users were told is so, and the audit finds nothing."""
+        cloud = self._cloud
         for known in users.known.values():
             if known.uuid is None:
                 continue
@@ -185,6 +186,7 @@ class Checks:
                                         f"WHERE message LIKE '%{BOUND_TWICE}%'"):
             self._wrong(f"{row['instance_uuid']} failed: {row['message']}")
         self._accounts.settled()
+        ports.settled(cloud, self._wrong)
         report = self.audit()
         for line in [*report.disagreements, *(f'silent: {line}' for line in report.silent),
                      *(f'in flight: {line}' for line in report.in_flight)]:
@@ -197,7 +199,7 @@ class Checks:
         databases = cloud.databases()
         return Audit(databases, cell_queries.Cells(databases), cloud.placement(),
                      Client(Compute, cloud.bus.transport('operator', conf)), get_admin_context(),
-                     accelerators=cloud.accelerators()).run()
+                     accelerators=cloud.accelerators(), networks=cloud.networks()).run()
 
     def servers(self) -> list[str]:
         """All that aren't deleted."""
@@ -220,6 +222,7 @@ class Checks:
         for host, disks in hosts.remains(cloud.disks).items():
             self._wrong(f'left over on {host}: files {", ".join(disks)}')
         self._accounts.empty()
+        ports.empty(cloud, self._wrong)
         if cloud.images.made:
             self._wrong(f'left over: images {", ".join(cloud.images.made)}')
         left_rows: dict[str, list[str]] = defaultdict(list)

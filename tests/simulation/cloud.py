@@ -22,6 +22,7 @@ from oslo_config import cfg
 from kilonova import conf as kilonova_conf
 from kilonova.accel.client import AcceleratorClient
 from kilonova.api.app import make_app
+from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute.manager import ComputeManager
 from kilonova.conductor import expiry
@@ -44,6 +45,7 @@ from tests.simulation.accelerators import Cyborg, Offers
 from tests.simulation.bus import Bus
 from tests.simulation.links import Links
 from tests.simulation.placement_model import ModelAdapter, PlacementModel
+from tests.simulation.ports import Neutron
 from tests.simulation.stores import Stores
 from tests.simulation.timeline import Process, Timeline, Waiter
 
@@ -68,7 +70,7 @@ PATIENCE = 300.0
 class Shape:
     """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs). ``lives``:
     users migrate servers while they run, suspend, rescue, rebuild, shelve and evacuate them, too. ``offers``,
-    ``profiles``: what Cyborg has, if there is one."""
+    ``profiles``: what Cyborg has, if there is one. ``has_network``: there is Neutron, and each server has a port."""
 
     name: str
     devices: dict[str, list[dict[str, Any]]]
@@ -81,6 +83,7 @@ class Shape:
     vcpus: int = 64
     cells: int = 0
     lives: bool = False
+    has_network: bool = False
     offers: Offers = field(default_factory=dict)
     profiles: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -169,6 +172,8 @@ SHAPES = {
             'part': [{'resources:CUSTOM_PART': '1'}],
             'all': [{'resources:FPGA': '1'}, {'resources:CUSTOM_PART': '1'}]},
         options={'devices__enabled_mdev_types': ['nvidia-35'], 'arq_binding_timeout': 60}),
+    'ports': Shape('ports', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_network=True,
+                   options={'vif_plugging_timeout': 60}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 
@@ -219,6 +224,7 @@ class Cloud:
         self.model = PlacementModel()
         self.images = Images()
         self.cyborg: Cyborg | None = None
+        self.neutron: Neutron | None = None
         self.disks = FakeMachine()
         self.machines = {name: hosts.Machine(name, devices, shape.vcpus, shape.cells)
                          for name, devices in shape.devices.items()}
@@ -226,6 +232,8 @@ class Cloud:
             self.cyborg = Cyborg(timeline, self.machines, self._told)
             self.cyborg.profiles.update(shape.profiles)
             accelerators.ABANDONED, expiry.HOUR = ABANDONED, LOOK
+        if shape.has_network:
+            self.neutron = Neutron(timeline, self._told, list(shape.devices), PROJECT, f'admin:{PROJECT}')
         self.guests_changed: Callable[[str], None] = lambda host: None
         self.processes: dict[str, Process] = {}
         # Hosts that aren't started, whoever wants to.
@@ -307,7 +315,7 @@ class Cloud:
                 *([({'resize': {'flavorRef': self.flavors[-1]}}, {'confirmResize': None}, {'suspend': None},
                     {'resume': None}, {'rescue': None}, {'unrescue': None}, {'rebuild': {'imageRef': IMAGE}},
                     {'shelve': None}, {'unshelve': None})] if self.shape.profiles else []))):
-            body = {'name': f'warm{number}', 'flavorRef': first, 'imageRef': IMAGE, 'networks': 'none'}
+            body = {'name': f'warm{number}', 'flavorRef': first, 'imageRef': IMAGE, 'networks': self.interfaces}
             server = self.request('POST', '/servers', {'server': body}).json['server']['id']
             for act in acts:
                 self._rests(server)
@@ -398,8 +406,17 @@ class Cloud:
         """A process's own client of Cyborg, if there is one."""
         return self.cyborg.client_by(self.stores) if self.cyborg is not None else None
 
+    def networks(self) -> NetworkClient | None:
+        """A process's own client of Neutron, if there is one."""
+        return self.neutron.client_by(self.stores) if self.neutron is not None else None
+
+    @property
+    def interfaces(self) -> Any:
+        """What servers ask for."""
+        return 'none' if self.neutron is None else [{'uuid': self.neutron.network}]
+
     def _told(self, body: Any) -> None:
-        """Events of Cyborg."""
+        """Events of Cyborg or Neutron."""
         with contextlib.suppress(Refused):
             response = self.request('POST', '/os-server-external-events', body, 'api1')
             self.timeline.tell(f'{len(body["events"])} events: {response.status_int}')
@@ -410,7 +427,7 @@ class Cloud:
         manager = ConductorManager(
             conf, databases=databases, cells=cell_queries.Cells(databases), transport=transport,
             scheduler=Client(Scheduler, transport), compute=Client(Compute, transport), placement=self.placement(),
-            images=self.images, accelerators=self.accelerators())
+            images=self.images, accelerators=self.accelerators(), networks=self.networks())
         # Longer than the options allow: an idle second of the cloud shall cost little.
         manager.runner.sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
         manager.start()
@@ -430,7 +447,7 @@ class Cloud:
         return make_app(conf, databases=databases, cells=cell_queries.Cells(databases),
                         conductor=Client(ComputeTask, transport), image_client=self.images,
                         compute=Client(Compute, transport), placement=self.placement(),
-                        accelerators=self.accelerators())
+                        accelerators=self.accelerators(), networks=self.networks())
 
     def _compute(self, name: str) -> Any:
         conf = self.confs[name]
@@ -445,7 +462,7 @@ class Cloud:
             return ctxt
         manager = ComputeManager(
             conf, driver=driver, conductor=client, placement=self.placement(), ctxt=context,
-            accelerators=self.accelerators(),
+            accelerators=self.accelerators(), networks=self.networks(),
             report=lambda service_id, host: self.bus.report(name, service_id, host))
         manager.start(transport.serve('compute', name, [(Compute, manager.endpoint)]).start)
         return manager

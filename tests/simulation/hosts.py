@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kilonova import objects
 from kilonova.errors import HostRejected
 from kilonova.states import PowerState
-from kilonova.virt.driver import MoveOffer
+from kilonova.virt.driver import MoveOffer, Plugged
 from kilonova.virt.fake import FakeDisk, FakeDomain, FakeDriver, FakeHost, FakeMachine, FakeMoves
 from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.offer import Offer
@@ -80,6 +81,12 @@ class Driver(FakeDriver):
             self.timeline.tell(f'{name} is refused')
             return True
         return False
+
+    def release(self, instance: objects.Instance, plugged: Plugged) -> None:
+        """Here nothing is locked."""
+        plugged()
+        self.domains[instance.uuid].state = PowerState.RUNNING
+        self._changed(self.conf.host)
 
     @contextlib.contextmanager
     def around(self, name: str, *args: Any) -> Iterator[None]:

@@ -69,6 +69,8 @@ def run(cloud: Cloud, story: Story) -> Result:
     checks.install()
     if cloud.cyborg is not None:
         cloud.cyborg.begin(story.seed)
+    if cloud.neutron is not None:
+        cloud.neutron.begin(story.seed)
     try:
         timeline.complete(lambda: _play(cloud, story, users, checks))
     except Wrong:

@@ -124,7 +124,9 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
     if shape.profiles:
         acts = _accelerated(chance, acts, names) if names else acts
         acts = sorted(acts + _walk(chance, shape, acts), key=lambda act: act.time)
-        others += _of_cyborg(chance, acts)
+        others += _of_service(chance, acts, 'cyborg')
+    if shape.has_network:
+        others += _of_service(chance, acts, 'neutron')
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
                  sorted(plotted + others, key=lambda each: each.time), names)
 
@@ -196,14 +198,14 @@ def _walk(chance: random.Random, shape: Shape, acts: list[Act]) -> list[Act]:
     return made
 
 
-def _of_cyborg(chance: random.Random, acts: list[Act]) -> list[Trouble]:
-    """Cyborg is silent, or its answers are lost."""
+def _of_service(chance: random.Random, acts: list[Act], service: str) -> list[Trouble]:
+    """Cyborg or Neutron is silent, or its answers are lost."""
     if chance.random() >= 0.35:
         return []
     moment = max(0.0, chance.choice(acts).time + chance.expovariate(0.4) - 0.5)
     if chance.random() < 0.5:
-        return [Trouble(moment, 'answers', 'cyborg', 10.0 + 40.0 * chance.random(), chance.choice((0.1, 0.4)))]
-    return [Trouble(moment, 'accelerators', 'cyborg', chance.choice((5.0, 30.0, 90.0)) * (0.5 + chance.random()),
+        return [Trouble(moment, 'answers', service, 10.0 + 40.0 * chance.random(), chance.choice((0.1, 0.4)))]
+    return [Trouble(moment, 'service', service, chance.choice((5.0, 30.0, 90.0)) * (0.5 + chance.random()),
                     chance.choice(('hang', 'refuse')))]
 
 
@@ -232,6 +234,8 @@ def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float)
                 parties.append('placement')
             if shape.profiles:
                 parties.append('cyborg')
+            if shape.has_network:
+                parties.append('neutron')
             return Trouble(moment, kind, target, lasts, chance.choice(parties))
         if kind == 'database':
             return Trouble(moment, kind, chance.choice(DATABASES), lasts, chance.choice(('hang', 'refuse')))

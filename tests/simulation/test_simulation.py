@@ -27,13 +27,13 @@ def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> tuple[int, l
 
 # Which clouds, which seeds; other seeds than those are ``make simulate``'s business.
 HEALTHY = (('--seeds', '1-40'), ('--seeds', '1-10', '--shape', 'functions'), ('--seeds', '1-10', '--shape', 'pins'),
-           ('--seeds', '1-136', '--shape', 'kinds'))
+           ('--seeds', '1-136', '--shape', 'kinds'), ('--seeds', '1-40', '--shape', 'ports'))
 # Accepted operations over hosts with every kind of device.
 OPERATIONS = 2000
 
 
 @pytest.mark.parametrize('arguments', HEALTHY, ids=[
-    'the ordinary mix', 'virtual functions', 'pinned CPUs', 'all kinds'])
+    'the ordinary mix', 'virtual functions', 'pinned CPUs', 'all kinds', 'ports'])
 def test_nothing_is_wrong_with_the_code_as_it_is(arguments: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     """Every operation ends, nothing has two owners or is left over, and what users were told is so."""
     results = simulate(tmp_path / 'results', *arguments, '--keep-going', jobs=2)[1]
@@ -74,6 +74,12 @@ OF_KINDS = {
     'swapped_holder': ('and Cyborg has {} bound to', ('1', '4', '5')),
     'silent_host': ('Cyborg has it bound to', ('20', '21', '38', '43')),
 }
+# Of the shape 'ports'.
+OF_PORTS = {
+    'kept_ports': ('which is no server', ('21', '50', '54')),
+    'blind_ports': ('its info cache lacks it', ('14', '15', '19')),
+    'unmoved_ports': ('and the server is on', ('10', '66', '70')),
+}
 
 
 def test_faults_that_are_put_back_are_found(tmp_path: pathlib.Path) -> None:
@@ -84,6 +90,11 @@ def test_faults_that_are_put_back_are_found(tmp_path: pathlib.Path) -> None:
 def test_faults_of_accelerators_are_found(tmp_path: pathlib.Path) -> None:
     """The same with hosts that have every kind of device."""
     find(OF_KINDS, tmp_path, '--shape', 'kinds')
+
+
+def test_faults_of_ports_are_found(tmp_path: pathlib.Path) -> None:
+    """The same with Neutron."""
+    find(OF_PORTS, tmp_path, '--shape', 'ports')
 
 
 def find(proofs: dict[str, tuple[str, tuple[str, ...]]], path: pathlib.Path, *options: str) -> None:

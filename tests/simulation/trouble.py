@@ -202,7 +202,7 @@ class Troubles:
             self._cloud.links.calm(trouble.target, trouble.argument)
         return end
 
-    _placement = _accelerators = _database
+    _placement = _service = _database
 
     def _broker(self, trouble: Trouble) -> None:
         self._say(trouble, 'restarts: its queues are gone')

@@ -177,7 +177,7 @@ class Users:
         if act.kind == 'create':
             return cloud.request('POST', '/servers', {'server': {
                 'name': f's{act.server}', 'flavorRef': self._flavor(act.argument), 'imageRef': IMAGE,
-                'networks': 'none'}}, api)
+                'networks': cloud.interfaces}}, api)
         if act.kind == 'delete':
             return cloud.request('DELETE', f'/servers/{known.uuid}', None, api)
         body = ({'resize': {'flavorRef': self._flavor(act.argument)}} if act.kind == 'resize'

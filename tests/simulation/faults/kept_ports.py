@@ -1,0 +1,22 @@
+"""Ports of a server that ends stay where Neutron doesn't answer at once: ``drop`` forgets them.
+
+The simulator should see ports that are no server's.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kilonova.conductor.flows import beside, ports
+from kilonova.errors import Unanswered
+from tests.simulation.faults import replace
+
+
+def install() -> None:
+    """See the module."""
+    def drop(work: Any, own: Sequence[str]) -> None:
+        try:
+            beside.give_back_ports(work, own)
+        except Unanswered:
+            return
+    replace(ports, 'drop', drop)
