@@ -20,7 +20,7 @@ from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import accelerators
 from kilonova.context import get_admin_context
 from kilonova.db import engine
-from kilonova.db.queries import console_tokens, device_history, expired, operations
+from kilonova.db.queries import console_tokens, device_history, expired, info_caches, operations
 from kilonova.db.queries.expired import Due
 from kilonova.errors import BuildTimedOut, InstanceInvalidState, InstanceNotFound, Invalid, Unanswered
 from kilonova.timers import Timers
@@ -35,6 +35,8 @@ PERIOD = 60.0
 TOKENS = 'cleanup_expired_console_auth_tokens'
 # The name of the one that deletes accelerator requests that were made for nothing, and seconds between two looks.
 ACCELERATORS, HOUR = 'cleanup_abandoned_accelerator_requests', 3600.0
+# The field's name of the one that looks at servers' ports, in turn.
+HEALING = 'heal_instance_info_cache'
 # The name of the one that deletes what is old of who held devices.
 HISTORY = 'purge_device_history'
 
@@ -122,6 +124,9 @@ class Expiry:
         self._env, self._stopping = env, threading.Event()
         self._enabled = conf.periodic_enable
         self._history_days: int = conf.devices.history_days
+        self._healing: int = conf.heal_instance_info_cache_interval
+        # Of each cell's database, the info cache that was looked at last.
+        self._healed: dict[str, int] = {}
         self._after: dict[str, float] = {expires.name: getattr(conf, expires.option) for expires in EXPIRES}
         self._spacing: dict[str, float] = {
             expires.name: getattr(conf, expires.spacing) for expires in EXPIRES if expires.spacing}
@@ -137,6 +142,7 @@ class Expiry:
         self.timers.every(PERIOD if self._enabled else -1, self.purge_tokens, TOKENS)
         self.timers.every(PERIOD if self._enabled else -1, self.purge_history, HISTORY)
         self.timers.every(HOUR if self._enabled else -1, self.drop_accelerators, ACCELERATORS)
+        self.timers.every(self._healing if self._enabled else -1, self.heal, HEALING)
 
     def stop(self) -> None:
         """Look no more."""
@@ -171,6 +177,20 @@ class Expiry:
         except (Unanswered, Invalid) as error:
             LOG.debug('%s: not done now: %s', ACCELERATORS, error)
             return 0
+
+    def heal(self) -> int:
+        """The next server with ports of each cell gets its info cache anew, as after an event; how many."""
+        return self._in_cells(HEALING, self._heal)
+
+    def _heal(self, cell: engine.Database) -> int:
+        with cell.read() as conn:
+            found = info_caches.after(conn, self._healed.get(cell.name, 0)) or info_caches.after(conn, 0)
+        if found is None:
+            return 0
+        self._healed[cell.name], server = found
+        row = operations.Operation.new(get_admin_context(), 'network_changed', server, {}, beside=True)
+        self._env.runner.wake(cell, [operations.add_beside(cell, row)])
+        return 1
 
     def _in_cells(self, name: str, act: Callable[[engine.Database], int]) -> int:
         done = 0

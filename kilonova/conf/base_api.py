@@ -14,6 +14,9 @@ OPTS = [
                help='Processes of kilonova-api on this host, with a parent that restarts those that die; they share '
                     'one listening socket. Empty or 0: one a CPU. A WSGI server that runs kilonova.wsgi has its own '
                     'setting.'),
+    cfg.StrOpt('default_access_ip_network_name', default=None,
+               help='The network whose addresses become the access addresses of a new server (accessIPv4, accessIPv6), '
+                    'if its user named none. Conductors read it.'),
     cfg.StrOpt('default_availability_zone', default='nova',
                help='Zone shown for computes that are in no aggregate with a zone. Servers may ask for it by name. '
                     'Do not change it once there are servers.'),

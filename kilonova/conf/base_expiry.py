@@ -22,6 +22,10 @@ OPTS = [
     cfg.IntOpt('rescue_timeout', default=0, min=0,
                help='Seconds after which conductors end the rescue of a server: it starts from its own disk again. 0: '
                     'never. Give all conductors the same value.'),
+    cfg.IntOpt('heal_instance_info_cache_interval', default=-1, min=-1,
+               help='Seconds between two servers whose ports a conductor reads from the network service, in turn, to '
+                    'write their info caches anew: for clouds where events of the network service get lost. 0: the '
+                    'default period of 60 s; -1: never.'),
     cfg.IntOpt('shelved_poll_interval', default=3600, min=-1,
                help='Seconds between two looks of the conductors for shelved servers whose time is over. 0: the '
                     'default period of 60 s; -1: never.'),

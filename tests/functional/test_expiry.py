@@ -258,7 +258,7 @@ def test_without_an_option_nothing_comes_round(make_cloud: Callable[..., Cloud])
     assert timers.spacing == CELLS
     assert {task['spacing'] for task in timers.told() if task['name'] not in CELLS} == {-1}
     assert [task['name'] for task in timers.told()] == sorted(
-        [*CELLS, *(expires.name for expires in expiry.EXPIRES)])
+        [*CELLS, expiry.HEALING, *(expires.name for expires in expiry.EXPIRES)])
 
 
 def test_periodic_enable_is_the_conductors_too(make_cloud: Callable[..., Cloud]) -> None:

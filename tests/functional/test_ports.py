@@ -358,6 +358,33 @@ def test_a_change_while_neutron_is_silent(networked: Networked) -> None:
     networked.cloud.assert_clean()
 
 
+def test_caches_are_healed_in_turn(networked: Networked) -> None:
+    """Row 2.9: events got lost; each look of a conductor is one at the next server."""
+    servers = [networked.boot() for _ in range(2)]
+    networked.cloud.boot(networked.flavor, networks='none')
+    for number, server in enumerate(servers):
+        networked.neutron.add_floating_ip(f'198.51.100.{number}', networked.of(server)[0]['id'])
+    (conductor,) = networked.cloud.conductors
+    for shown in ([1, 0], [1, 1], [1, 1]):
+        assert conductor.expiry.heal() == 1
+        networked.cloud.settle()
+        assert [len(networked.addresses(server)['private']) - 1 for server in servers] == shown
+    for server in servers:
+        networked.delete(server)
+    assert conductor.expiry.heal() == 0
+
+
+def test_the_access_address_is_one_of_a_network(make_cloud: Callable[..., Cloud]) -> None:
+    """Row 1.39: unless its user named one."""
+    networked = Networked(make_cloud, default_access_ip_network_name='front')
+    front = networked.neutron.add_network('front', PROJECT, cidr='10.3.0.0/24')
+    server = networked.boot({'uuid': networked.network}, {'uuid': front})
+    (address,) = networked.addresses(server)['front']
+    assert networked.cloud.show(server)['accessIPv4'] == address
+    named = networked.boot({'uuid': front}, accessIPv4='192.0.2.9')
+    assert networked.cloud.show(named)['accessIPv4'] == '192.0.2.9'
+
+
 def test_a_server_without_ports_has_no_changes(networked: Networked) -> None:
     server = networked.cloud.boot(networked.flavor, networks='none')
     networked.notify([{'name': 'network-changed', 'server_uuid': server}])

@@ -31,6 +31,7 @@ from kilonova.errors import (
     PlacementConflict,
     Unanswered,
 )
+from kilonova.objects.vif import Vif
 from kilonova.pci import request as pci_request
 
 LOG = logging.getLogger(__name__)
@@ -227,8 +228,28 @@ def claim(work: BootWork) -> None:
     if (profile := profile_of(work)) is not None:
         accelerators.make(work, profile)
     if ports.wishes(work.args['request_spec']):
-        vifs = work.outputs.vifs = [vif.stored() for vif in ports.bind_wanted(work, chosen(work))]
-        work.together(lambda conn: info_caches.write(conn, work.instance_uuid, vifs))
+        bound = ports.bind_wanted(work, chosen(work))
+        vifs = work.outputs.vifs = [vif.stored() for vif in bound]
+        access = _access_addresses(work, bound)
+
+        def write(conn: engine.Connection) -> None:
+            info_caches.write(conn, work.instance_uuid, vifs)
+            if access:
+                instances.update(conn, work.instance_uuid, access)
+        work.together(write)
+
+
+def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
+    """Columns that the server gets of the network of [DEFAULT]default_access_ip_network_name, the first address of each
+    version, where its user named no access address."""
+    name, asked = work.env.conf.default_access_ip_network_name, work.args['instance']['nova_object.data']
+    if name is None or asked.get('access_ip_v4') or asked.get('access_ip_v6'):
+        return {}
+    found: dict[str, str] = {}
+    for subnet in (subnet for vif in vifs if vif.label == name for subnet in vif.subnets):
+        for one in subnet.addresses:
+            found.setdefault(f'access_ip_v{subnet.version}', one.address)
+    return found
 
 
 def undo_claim(work: BootWork) -> None:

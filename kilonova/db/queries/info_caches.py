@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from kilonova.db.models import cell as models
 
 caches = models.InstanceInfoCache.__table__
+instances = models.Instance.__table__
 
 
 def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> None:
@@ -35,3 +36,11 @@ def replace(conn: sa.Connection, uuid: str, seen: str, vifs: Sequence[Mapping[st
     return bool(conn.execute(caches.update().where(
         caches.c.instance_uuid == uuid, caches.c.network_info == seen).values(
         network_info=json.dumps(list(vifs)), updated_at=now)).rowcount)
+
+
+def after(conn: sa.Connection, last: int) -> tuple[int, str] | None:
+    """The next cache by its id that is one of a server which isn't deleted: (id, server); None: there is none."""
+    row = conn.execute(sa.select(caches.c.id, caches.c.instance_uuid).join_from(
+        caches, instances, instances.c.uuid == caches.c.instance_uuid).where(
+        caches.c.id > last, instances.c.deleted == 0).order_by(caches.c.id).limit(1)).first()
+    return (row.id, row.instance_uuid) if row is not None else None

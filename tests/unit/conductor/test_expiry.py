@@ -16,7 +16,7 @@ from tests.unit.conductor.site import MIGRATION, SERVER, Site
 
 OPTIONS = {'periodic_enable': True, 'reclaim_instance_interval': 100, 'resize_confirm_window': 100,
            'rescue_timeout': 100, 'shelved_offload_time': 100, 'shelved_poll_interval': 7,
-           'instance_build_timeout': 100}
+           'instance_build_timeout': 100, 'heal_instance_info_cache_interval': -1}
 # What is deleted of each cell, and of Cyborg, whatever the options say.
 CELLS = {expiry.TOKENS: 60.0, expiry.HISTORY: 60.0, expiry.ACCELERATORS: expiry.HOUR}
 
@@ -163,8 +163,8 @@ def test_a_silent_database_holds_up_no_other(site: Site, monkeypatch: pytest.Mon
           'poll_shelved_instances': 7, 'check_instance_build_time': 60.0, **CELLS}),
     (dict.fromkeys(list(OPTIONS)[1:], 5), {
         'reclaim_queued_deletes': 5, 'poll_unconfirmed_resizes': 5, 'poll_rescued_instances': 5,
-        'poll_shelved_instances': 5, 'check_instance_build_time': 5, **CELLS}),
-    (dict.fromkeys(list(OPTIONS)[1:], 0), {**CELLS}),
+        'poll_shelved_instances': 5, 'check_instance_build_time': 5, expiry.HEALING: 5, **CELLS}),
+    (dict.fromkeys(list(OPTIONS)[1:], 0), {expiry.HEALING: 60, **CELLS}),
     ({**OPTIONS, 'periodic_enable': False}, {})])
 def test_how_often_is_looked(site: Site, options: dict[str, Any], spacing: dict[str, float]) -> None:
     """As long as something lasts, a minute at most; what never expires isn't looked for."""
@@ -172,7 +172,8 @@ def test_how_often_is_looked(site: Site, options: dict[str, Any], spacing: dict[
     found.start()
     found.stop()
     assert found.timers.spacing == spacing
-    assert sorted(one['name'] for one in found.timers.told()) == sorted([*(one.name for one in EXPIRES), *CELLS])
+    assert sorted(one['name'] for one in found.timers.told()) == sorted(
+        [*(one.name for one in EXPIRES), expiry.HEALING, *CELLS])
     found.timers.join(20)
     assert not any(thread.is_alive() for thread in found.timers._threads)
 
