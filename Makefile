@@ -51,8 +51,8 @@ bootstrap-tempest:
 	@$(PYTHON) -m tools.bootstrap --tempest
 
 .PHONY: demo
-demo: bootstrap ## up, then boot and resize GPU servers with the openstack command, every result checked
-	@$(CLOUD) demo $(CHOSEN)
+demo: bootstrap $(if $(WITH_NETWORK),bootstrap-network) ## up, then boot and resize GPU servers with the openstack command, every result checked (NETWORK=1: and one on a network)
+	@$(CLOUD) demo $(CHOSEN) $(if $(WITH_NETWORK),--network)
 
 .PHONY: up
 up: $(if $(REAL),bootstrap-guests,bootstrap) $(if $(WITH_CYBORG),bootstrap-cyborg) $(if $(WITH_NETWORK),bootstrap-network) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu, CYBORG=1: with the accelerator service, NETWORK=1: with the network service)

@@ -18,11 +18,11 @@ def parser() -> argparse.ArgumentParser:
         started = verbs.add_parser(verb)
         started.add_argument('--hosts', type=Path, default=DEFAULT_HOSTS, help='directory of host descriptions')
         started.add_argument('--conf', type=Path, help='a configuration file more for all daemons')
+        started.add_argument('--network', action='store_true', help='with Neutron, the network service')
         if verb == 'up':
             started.add_argument('--guests', choices=control.GUESTS, help="what servers are: those of libvirt's test "
                                  'driver (test), or QEMU guests on machines of their own, as root (qemu)')
             started.add_argument('--cyborg', action='store_true', help='with Cyborg, the accelerator service')
-            started.add_argument('--network', action='store_true', help='with Neutron, the network service')
             started.add_argument('--only-services', action='store_true', help='leave the four daemons out')
     for verb in ('restart', 'start', 'stop'):
         verbs.add_parser(verb).add_argument('service')

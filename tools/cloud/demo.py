@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from tools.cloud import control, databases, http, identity, render
+from tools.cloud import control, databases, http, identity, neutron, render
 from tools.cloud.layout import CloudError, Layout
 from tools.cloud.process import child_environment
 from tools.cloud.services import Cloud
@@ -24,6 +24,8 @@ from tools.cloud.services import Cloud
 ALIAS = 'QuadroM4000-video'
 GPU = ('10de', '13f1')
 SERVERS = ('demo-gpu-1', 'demo-gpu-2')
+# The one on a network, where the cloud has the network service.
+NETWORKED = 'demo-net-1'
 # name: vCPUs, MiB of memory, GPUs. Both have a disk of 16 GB.
 FLAVORS = {'tmp1': (8, 32768, 1), 'tmp2': (16, 65536, 2)}
 STATUS_WITHIN = 90.0
@@ -191,7 +193,7 @@ class Demo:
 
     def clean(self) -> None:
         """Remove what an earlier demo left."""
-        left = [row['Name'] for row in self.rows('server', 'list') if row['Name'] in SERVERS]
+        left = [row['Name'] for row in self.rows('server', 'list') if row['Name'] in (*SERVERS, NETWORKED)]
         if left:
             self.cli('server', 'delete', '--wait', *left)
 
@@ -338,6 +340,8 @@ class Demo:
             ('Boot with one GPU, resize to two, confirm', self._first_server),
             ('Boot another, resize, revert; stop and start', self._second_server),
             ('Delete both: everything is given back', lambda: self.delete_all(*SERVERS)),
+            *([('A server on a network: its port goes along with a resize', self._networked_server)]
+              if self.cloud.network else []),
         ]
         for number, (title, scene) in enumerate(scenes, 1):
             control.say(f'\n=== {number}. {title}')
@@ -354,6 +358,35 @@ class Demo:
         self.resize(identifier)
         self.revert(identifier, host, before)
         self.stop_and_start(identifier, host, before)
+
+
+    def _networked_server(self) -> None:
+        identifier = self.rows('server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--network', neutron.NETWORK,
+                               '--wait', NETWORKED, '-c', 'id')['id']
+        before = self.await_status(identifier, 'ACTIVE')['OS-EXT-SRV-ATTR:host']
+        port = self.port(identifier, before)
+        host, _ = self.resize(identifier)
+        self.cli('server', 'resize', 'confirm', identifier)
+        self.await_status(identifier, 'ACTIVE')
+        self.check(self.port(identifier, host) == port, 'the same port, with the same addresses')
+        self.delete_all(NETWORKED)
+        self.check(self.ports(identifier) == [], 'Neutron keeps no port of it')
+
+    def ports(self, identifier: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.rows('port', 'list', '--device-id', identifier, '-c', 'ID', '-c',
+                                                'Fixed IP Addresses', '-c', 'Status')
+        return found
+
+    def port(self, identifier: str, host: str) -> tuple[str, tuple[str, ...]]:
+        """A server has one port, plugged on its host, and shows its addresses; gives its id and these."""
+        ports = self.ports(identifier)
+        self.check(len(ports) == 1 and ports[0]['Status'] == 'ACTIVE', 'one port, which is ACTIVE', str(ports))
+        bound = self.rows('port', 'show', ports[0]['ID'], '-c', 'binding_host_id', admin=True)['binding_host_id']
+        self.check(bound == host, f'it is bound to {host}', bound)
+        addresses = tuple(one['ip_address'] for one in ports[0]['Fixed IP Addresses'])
+        shown = self.rows('server', 'show', identifier, '-c', 'addresses')['addresses']
+        self.check(shown == {neutron.NETWORK: list(addresses)}, f'the server shows {", ".join(addresses)}', str(shown))
+        return ports[0]['ID'], addresses
 
 
 def count_free(rows: Iterable[Mapping[str, Any]], owners: Collection[str] = ()) -> dict[str, int]:
@@ -407,10 +440,10 @@ def allocations(cloud: Cloud) -> dict[str, list[str]]:
     return found
 
 
-def run(layout: Layout, *, hosts: Path, extra: Path | None) -> int:
+def run(layout: Layout, *, hosts: Path, extra: Path | None, network: bool = False) -> int:
     """Bring the cloud up, play the scenario, say how to go on. 0 only if everything held."""
     began = time.monotonic()
-    cloud = control.up(layout, hosts=hosts, extra=extra)
+    cloud = control.up(layout, hosts=hosts, extra=extra, network=network)
     demo = Demo(cloud)
     try:
         demo.play()

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,7 @@ class OpenStack:
         self.leaks: set[str] = set()
         self.at_work = 0.0
         self.pack = False
+        self.ports_are = ''
         self.silent: tuple[str, ...] = ()
         for host in HOSTS:
             layout.instances(host).mkdir(parents=True)
@@ -166,8 +168,21 @@ class OpenStack:
         name = words[words.index('--wait') + 1]
         return {'id': self.boot(name, self.choose(1))}
 
+    def port_list(self, words):
+        row = next((row for row in self.servers.values() if row['id'] == words[1]), None)
+        if row is None and self.ports_are != 'kept':
+            return []
+        return [{'ID': 'p', 'Fixed IP Addresses': [{'subnet_id': 's', 'ip_address': '10.2.0.9'}],
+                 'Status': 'DOWN' if self.ports_are == 'down' else 'ACTIVE'}]
+
+    def port_show(self, _):
+        (row,) = [row for row in self.servers.values() if row['name'] == demo.NETWORKED]
+        return {'binding_host_id': 'gpu9' if self.ports_are == 'left behind' else row['host']}
+
     def server_show(self, words):
         row = self.find(words[0])
+        if 'addresses' in words:
+            return {'addresses': {'private': ['10.2.0.9']}}
         return {'id': row['id'], 'status': row['status'], 'fault': None, 'OS-EXT-SRV-ATTR:host': row['host']}
 
     def server_resize(self, words):
@@ -296,12 +311,12 @@ def openstack(tmp_path, monkeypatch):
     monkeypatch.setattr(demo.databases, 'manage', fake.manage)
     monkeypatch.setattr(demo, 'allocations', lambda _: json.loads(json.dumps(fake.allocations)))
     monkeypatch.setattr(demo, 'time', fake)
-    monkeypatch.setattr(control, 'up', lambda layout, hosts, extra: cloud)
+    monkeypatch.setattr(control, 'up', lambda layout, hosts, extra, network: replace(cloud, network=network))
     return fake
 
 
-def play(openstack: OpenStack) -> int:
-    return demo.run(openstack.layout, hosts=openstack.layout.var, extra=None)
+def play(openstack: OpenStack, network: bool = False) -> int:
+    return demo.run(openstack.layout, hosts=openstack.layout.var, extra=None, network=network)
 
 
 def test_the_demo_gives_everything_back(openstack):
@@ -309,6 +324,22 @@ def test_the_demo_gives_everything_back(openstack):
     assert play(openstack) == 0
     assert openstack.state() == before
     assert not [line for line in openstack.ran if line.startswith('server migrate')]
+
+
+def test_the_demo_has_a_scene_on_a_network(openstack):
+    before = openstack.state()
+    assert play(openstack, network=True) == 0
+    assert openstack.state() == before
+    created = [line for line in openstack.ran if line.startswith('server create')]
+    assert ['--network private' in line for line in created] == [False, False, True]
+
+
+@pytest.mark.parametrize('wrong', ['kept', 'left behind', 'down'])
+def test_a_port_that_is_not_as_it_should_be_fails_the_demo(openstack, capsys, wrong):
+    openstack.ports_are = wrong
+    assert play(openstack, network=True) == 1
+    assert {'kept': 'Neutron keeps no port of it', 'left behind': 'it is bound to gpu',
+            'down': 'one port, which is ACTIVE'}[wrong] in capsys.readouterr().out
 
 
 def test_the_demo_plays_again_beside_the_server_that_it_advises_to_make(openstack, capsys):
