@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
                   + (', a vGPU with --property resources:VGPU=1' if args.vgpus else ''))
         case 'demo':
             from tools.cloud import demo
-            return demo.run(layout, hosts=args.hosts, extra=args.conf)
+            return demo.run(layout, hosts=args.hosts, extra=args.conf, network=args.network)
     return 0
 
 

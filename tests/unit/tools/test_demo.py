@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tools.cloud import __main__ as command
 from tools.cloud import control, demo
 from tools.cloud.layout import CloudError, Layout
 from tools.cloud.process import Record
@@ -332,6 +333,14 @@ def test_the_demo_has_a_scene_on_a_network(openstack):
     assert openstack.state() == before
     created = [line for line in openstack.ran if line.startswith('server create')]
     assert ['--network private' in line for line in created] == [False, False, True]
+
+
+def test_the_command_says_whether_there_is_a_network(openstack, monkeypatch):
+    for more, scenes in ((), 6), (('--network',), 7):
+        told: list[str] = []
+        monkeypatch.setattr(control, 'say', told.append)
+        assert command.main(['--var', str(openstack.layout.var), 'demo', *more]) == 0
+        assert len([text for text in told if '=== ' in text]) == scenes
 
 
 @pytest.mark.parametrize('wrong', ['kept', 'left behind', 'down'])
