@@ -2,7 +2,7 @@
 event.
 
 Where the cloud has a network service, ``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host,
-which may wait for them; for ``network-changed`` and ``network-vif-deleted`` a conductor looks at the server's ports and
+which may wait for them, and to both hosts of a move that hasn't ended; for ``network-changed`` and ``network-vif-deleted`` a conductor looks at the server's ports and
 writes its info cache anew. ``power-update`` says that somebody switched a server on or off behind our back: the server
 is started or stopped like by its user, so that its state, its host and its story agree again.
 ``accelerator-request-bound`` goes to the server's host, if its flavor asks for accelerators. With all others nothing
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kilonova import states
@@ -76,6 +76,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     servers = _find(backend, {event['server_uuid'] for event in events})
     moves = _moves(backend, {event['server_uuid'] for event in events
                              if event['name'] == ACCELERATOR and event['server_uuid'] not in servers})
+    ends = _ends(backend, servers, {event['server_uuid'] for event in events if event['name'] in PLUGGING})
     answers = []
     changed: dict[str, Found] = {}
     of_host: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -92,7 +93,8 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
             elif event['name'] in CHANGES:
                 changed[uuid] = server
             else:
-                of_host[server.row['host']].append(event)
+                for host in sorted({server.row['host'], *ends.get(uuid, ())}):
+                    of_host[host].append(event)
         answers.append({**event, 'code': code, **({} if code == ACCEPTED else {'status': 'failed'})})
     for host, told in of_host.items():
         _hand_on(backend, ctxt, host, told, servers)
@@ -145,6 +147,21 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
     for cell in backend.compute_cells() if uuids else ():
         with cell.read() as conn:
             found.update({row['uuid']: row['dest_compute'] for row in migrations.by_uuids(conn, uuids)})
+    return found
+
+
+def _ends(backend: Backend, servers: Mapping[str, Found | None], uuids: set[str]) -> dict[str, set[str]]:
+    """{server: hosts that it moves from and to} of those of these that move: a guest may wait for its ports on a host
+    that isn't its server's yet, or is no more. One statement a cell."""
+    of_cell = defaultdict(list)
+    for uuid in uuids if backend.networks is not None else ():
+        if (server := servers.get(uuid)) is not None:
+            of_cell[server.cell].append(uuid)
+    found: dict[str, set[str]] = defaultdict(set)
+    for cell, members in of_cell.items():
+        with cell.read() as conn:
+            for row in migrations.unended_of_instances(conn, members):
+                found[row['instance_uuid']].update(filter(None, (row['source_compute'], row['dest_compute'])))
     return found
 
 

@@ -52,15 +52,6 @@ def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequenc
     return many(connection.execute(query.order_by(migrations.c.created_at.desc(), migrations.c.id.desc())))
 
 
-def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
-                 statuses: Sequence[str] | None = None) -> list[Row]:
-    """The moves of several servers, the newest first; one statement."""
-    query = sa.select(migrations).where(LIVE, migrations.c.instance_uuid.in_(list(instance_uuids)))
-    if statuses is not None:
-        query = query.where(migrations.c.status.in_(list(statuses)))
-    return many(connection.execute(query.order_by(migrations.c.created_at.desc(), migrations.c.id.desc())))
-
-
 def unended_on_host(connection: sa.Connection, host: str, node: str | None = None) -> list[Row]:
     """Moves from or to a host (and node) that haven't ended, by id."""
     ends = []
@@ -79,6 +70,12 @@ def unended_of_instance(connection: sa.Connection, instance_uuid: str) -> list[R
     return many(connection.execute(sa.select(migrations).where(
         LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
         .order_by(migrations.c.id)))
+
+
+def unended_of_instances(connection: sa.Connection, instance_uuids: Iterable[str]) -> list[Row]:
+    """The moves of several servers that still hold something; one statement."""
+    return many(connection.execute(sa.select(migrations).where(
+        LIVE, migrations.c.instance_uuid.in_(list(instance_uuids)), migrations.c.status.not_in(ENDED))))
 
 
 def end_all(connection: sa.Connection, instance_uuid: str, status: str) -> None:

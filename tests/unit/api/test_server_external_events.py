@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from kilonova.db.queries import migrations
 from tests.fixtures.neutron import FakeNeutron
 
 PATH = '/os-server-external-events'
@@ -106,3 +107,19 @@ def test_plugged_and_unplugged_ports_are_told_to_the_host(make_site):
         'external_instance_event', 'h1', [server, second])
     assert [(event.instance_uuid, event.name, event.status, event.tag) for event in sent['events']] == [
         (server, 'network-vif-plugged', 'completed', 'port1'), (second, 'network-vif-unplugged', 'failed', 'port2')]
+
+
+def test_both_hosts_of_a_move_are_told(make_site):
+    """A guest waits where its server isn't yet, or is no more: evacuated, reverted. Moves that ended are no reason."""
+    site = make_site(neutron=FakeNeutron())
+    server, other = site.server(), site.server()
+    for number, (of, status) in enumerate(((server, 'accepted'), (other, 'done'), (other, 'reverted'))):
+        with site.cell1.write() as conn:
+            migrations.create(conn, {
+                'uuid': f'{number:08d}-2222-3333-4444-555555555555', 'instance_uuid': of, 'status': status,
+                'migration_type': 'evacuation', 'source_compute': 'h1', 'dest_compute': f'h{number + 2}'})
+    site.compute.calls.clear()
+    assert tell(site, *({'name': 'network-vif-plugged', 'server_uuid': uuid, 'tag': 'port'}
+                        for uuid in (server, other)))[0] == 200
+    assert [(sent['server'], [event.instance_uuid for event in sent['events']]) for _, sent in site.compute.calls] == [
+        ('h1', [server, other]), ('h2', [server])]
