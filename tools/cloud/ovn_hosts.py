@@ -2,8 +2,8 @@
 
     python -m tools.cloud.ovn_hosts unix:/path/of/sb.sock gpu1 gpu2
 
-Each host is a chassis that is alive, and a port that Neutron binds to it is up at once: Neutron then says ACTIVE, and
-notifies the compute API. Needs the package ``ovs``, so it runs in Neutron's virtual environment.
+Each host is a chassis that is alive, and a port that Neutron binds to it is up soon after: Neutron then says ACTIVE,
+and notifies the compute API. Needs the package ``ovs``, so it runs in Neutron's virtual environment.
 """
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ CONFIG = {'datapath-type': 'netdev', 'iface-types': 'geneve,internal,tap', 'port
           'ovn-bridge-mappings': ''}
 # Kinds of ports that belong to guests: on the overlay, and on a VF.
 KINDS = ('', 'external')
+# Seconds between a binding and the guest's interface. Neutron writes the host of a port here before it has stored the
+# binding: a port that is up at that moment stays DOWN there (both of its threads wait for what the other holds).
+DELAY = 0.5
 
 
 def serve(remote: str, hosts: Sequence[str]) -> None:
@@ -36,22 +39,38 @@ def serve(remote: str, hosts: Sequence[str]) -> None:
         helper.register_columns(table, columns)
     database = idl.Idl(remote, helper)
     seen: int | None = None
+    bindings = Bindings()
     while True:
         database.run()
-        if database.has_ever_connected() and database.change_seqno != seen:
+        if database.has_ever_connected() and (database.change_seqno != seen or bindings.waiting):
             seen = database.change_seqno
             change = idl.Transaction(database)
             if not appear(database, change, hosts):
                 report(database, hosts)
-                claim(database, hosts)
+                claim(database, hosts, bindings)
             if change.commit_block() not in (idl.Transaction.SUCCESS, idl.Transaction.UNCHANGED):
                 # Somebody else wrote the same rows; they are read again.
                 seen = None
         pause = poller.Poller()
         database.wait(pause)
-        if seen is None:
-            pause.timer_wait(200)
+        if seen is None or bindings.waiting:
+            pause.timer_wait(100)
         pause.block()
+
+
+class Bindings:
+    """Ports that Neutron has just bound. ``waiting``: {port: (host, when it was seen)}."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, tuple[str, float]] = {}
+
+    def is_old(self, port: str, host: str) -> bool:
+        """Whether it was bound to this host DELAY seconds ago."""
+        at, since = self.waiting.get(port, ('', 0.0))
+        if at != host:
+            self.waiting[port] = host, time.monotonic()
+            return False
+        return time.monotonic() - since >= DELAY
 
 
 def rows(database: Any, table: str) -> list[Any]:
@@ -83,17 +102,24 @@ def report(database: Any, hosts: Sequence[str]) -> None:
                 row.nb_cfg, row.nb_cfg_timestamp = wanted.nb_cfg, int(time.time() * 1000)
 
 
-def claim(database: Any, hosts: Sequence[str]) -> None:
-    """Take the ports that are bound to these hosts, and give up those that are not any more. Where a port is bound to
-    two, as while its guest moves, the first has it."""
+def claim(database: Any, hosts: Sequence[str], bindings: Bindings) -> None:
+    """Give up the ports that are not bound to these hosts any more, and take those that are, after a while. Where a
+    port is bound to two, as while its guest moves, the first has it; the other takes it over at once."""
     chassis = {row.name: row for row in rows(database, 'Chassis') if row.name in hosts}
-    for port in rows(database, 'Port_Binding'):
-        if port.type not in KINDS:
-            continue
+    ports = {port.logical_port: port for port in rows(database, 'Port_Binding') if port.type in KINDS}
+    for name in set(bindings.waiting).difference(ports):
+        del bindings.waiting[name]
+    for name, port in ports.items():
         asked = [host for host in port.options.get('requested-chassis', '').split(',') if host in chassis]
         held = port.chassis[0] if port.chassis else None
         if not asked and (held is None or held.name not in chassis):
+            bindings.waiting.pop(name, None)
             continue
+        had = {row.name for row in (*port.chassis, *port.additional_chassis)}
+        if asked and asked[0] not in had and not bindings.is_old(name, asked[0]):
+            asked = []
+        else:
+            bindings.waiting.pop(name, None)
         _write(port, {'chassis': [chassis[host] for host in asked[:1]],
                       'additional_chassis': [chassis[host] for host in asked[1:]], 'up': [bool(asked)]})
 
