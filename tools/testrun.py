@@ -121,7 +121,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('integration', tuple(f'--ignore={path}' for path in (*APART, *BESIDE, *CAMPAIGNS, *REAL_GUESTS.paths)),
             ('tests/integration',), minutes=60, waits=True, seconds=900),
         Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=800),
-        Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=850),
+        Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=940),
         REAL_GUESTS),
 }
 # Parts whose runs share no ports, files or processes.

@@ -135,6 +135,24 @@ class Site:
         """What ``make stop SERVICE=name`` does."""
         control.stop_one(self.layout, name)
 
+    def lose(self, host: str) -> None:
+        """The host is gone, and known to be."""
+        self.stop(f'compute-{host}')
+        assert self._force_down(host, True) == 200
+
+    def find(self, host: str) -> None:
+        """It is there again, and has removed what was evacuated meanwhile: before that nobody may say that it is up."""
+        self.start(f'compute-{host}')
+        deadline = time.monotonic() + SETTLED_WITHIN
+        while self._force_down(host, False) != 200:
+            assert time.monotonic() < deadline, f'{host} is still forced down'
+            time.sleep(0.2)
+
+    def _force_down(self, host: str, forced: bool) -> int:
+        """The status of the answer."""
+        (row,) = self.call('GET', f'/os-services?binary=nova-compute&host={host}', user='admin')['services']
+        return self.send('PUT', f'/os-services/{row["id"]}', {'forced_down': forced}, user='admin').status
+
     def log(self, name: str) -> str:
         """All that a service logged."""
         return self.layout.log(name).read_text(errors='replace')
@@ -265,6 +283,11 @@ class Site:
         """All servers of all projects by id."""
         rows = self.call('GET', '/servers/detail?all_tenants=1', user='admin')['servers']
         return {row['id']: row for row in rows}
+
+    def at(self, server: str) -> str:
+        """A server's host."""
+        host: str = self.servers()[server]['OS-EXT-SRV-ATTR:host']
+        return host
 
     def settle(self, servers: Iterable[str], within: float = SETTLED_WITHIN) -> dict[str, dict[str, Any]]:
         """Wait until nothing works on these servers; each as the administrator sees it."""

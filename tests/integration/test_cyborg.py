@@ -208,7 +208,7 @@ def test_every_operation_of_the_field(site: Site, client: AcceleratorClient) -> 
     """Rows 4.1, 4.11, 4.12, 4.13: what keeps a server on its host keeps its card; what takes it away gives that
     back."""
     (server,) = site.boot(1, site.flavor('accelerated-fpga', specs={'accel:device_profile': 'fpga'}))
-    host = at(site, server)
+    host = site.at(server)
     (first,) = client.of_instance(server)
     for name, argument, status in (*STAYS, ('rebuild', {'imageRef': site.image}, 'ACTIVE')):
         site.act(server, name, argument)
@@ -222,21 +222,21 @@ def test_every_operation_of_the_field(site: Site, client: AcceleratorClient) -> 
     site.act(server, 'unshelve')
     site.await_status([server], 'ACTIVE')
     assert holds(site, client, server) != first.uuid
-    source = at(site, server)
-    lose(site, source)
+    source = site.at(server)
+    site.lose(source)
     site.act(server, 'evacuate', {})
     site.await_status([server], 'ACTIVE')
-    find(site, source)
-    assert at(site, server) != source
+    site.find(source)
+    assert site.at(server) != source
     until(lambda: len(client.every()) == 1)
     holds(site, client, server)
     site.audit()
     # A delete while the host is down.
-    gone = at(site, server)
-    lose(site, gone)
+    gone = site.at(server)
+    site.lose(gone)
     site.call('DELETE', f'/servers/{server}', user='admin')
     until(lambda: server not in site.servers() and not client.every())
-    find(site, gone)
+    site.find(gone)
     until(lambda: 'in flight' not in site.audit())
     site.assert_nothing_held()
 
@@ -265,33 +265,9 @@ def test_a_card_that_only_placement_has_free(site: Site, client: AcceleratorClie
     site.assert_nothing_held()
 
 
-def at(site: Site, server: str) -> str:
-    """The server's host."""
-    host: str = site.servers()[server]['OS-EXT-SRV-ATTR:host']
-    return host
-
-
 def holds(site: Site, client: AcceleratorClient, server: str) -> str:
     """The uuid of the one request that there is: bound on the server's host, its card in the server's XML."""
-    (request,), host = client.every(), at(site, server)
+    (request,), host = client.every(), site.at(server)
     assert (request.hostname, request.state) == (host, 'Bound')
     assert site.hostdevs(host, server) == tuple(handle.address for handle in handles([request]))
     return request.uuid
-
-
-def lose(site: Site, host: str) -> None:
-    """The host is gone, and known to be."""
-    site.stop(f'compute-{host}')
-    assert forced_down(site, host, True) == 200
-
-
-def find(site: Site, host: str) -> None:
-    """It is there again, and has removed what was evacuated meanwhile: before that nobody may say that it is up."""
-    site.start(f'compute-{host}')
-    until(lambda: forced_down(site, host, False) == 200)
-
-
-def forced_down(site: Site, host: str, forced: bool) -> int:
-    """The status of the answer."""
-    (row,) = site.call('GET', f'/os-services?binary=nova-compute&host={host}', user='admin')['services']
-    return site.send('PUT', f'/os-services/{row["id"]}', {'forced_down': forced}, user='admin').status

@@ -1,9 +1,11 @@
-"""The real Neutron in the one-machine cloud (``make up NETWORK=1``), and our client of it."""
+"""The real Neutron in the one-machine cloud (``make up NETWORK=1``): our client of it, and servers with ports."""
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,9 @@ from kilonova.clients import network as network_client
 from kilonova.clients.network import NetworkClient, Port
 from kilonova.cmd import parts
 from kilonova.context import RequestContext
+from tests.integration.openstack_shell import Shells
 from tests.integration.site import Site
-from tools.cloud import http, neutron, process
+from tools.cloud import http, identity, neutron, process
 
 NAMES = ('neutron', 'ovn-hosts', 'ovn-nb', 'ovn-northd', 'ovn-sb')
 
@@ -22,6 +25,8 @@ NAMES = ('neutron', 'ovn-hosts', 'ovn-nb', 'ovn-northd', 'ovn-sb')
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A cloud with Neutron."""
     made = Site(tmp_path_factory.mktemp('neutron'), network=True)
+    # Guests with such ports don't migrate live.
+    made.configure('[serial_console]\nenabled = false\n')
     try:
         made.up()
         yield made
@@ -137,6 +142,42 @@ def test_a_user_s_port_is_given_back(client: NetworkClient, site: Site, user: Re
     client.unbind(bound)
 
 
+def test_a_port_that_was_changed_is_not_taken(client: NetworkClient, user: RequestContext, private: str) -> None:
+    read = create(client, user, private, None)
+    client.bind(read, host='gpu1', device_id=read.device_id, device_owner='compute:nova')
+    with pytest.raises(network_client.PortChanged, match=read.id):
+        client.bind(read, host='gpu2', device_id=str(uuid.uuid4()), device_owner='compute:nova')
+    assert client.port(None, read.id).host == 'gpu1'
+    client.delete_port(read.id)
+
+
+def test_a_port_of_two_hosts(client: NetworkClient, site: Site, user: RequestContext, private: str) -> None:
+    """As while its guest moves; each request may be repeated."""
+    port = create(client, user, private, 'gpu1')
+    until(lambda: active(client, port))
+    for _ in range(2):
+        added = client.add_binding(port, 'gpu2')
+        assert (added.vif_type, added.vif_details['bridge_name']) == ('ovs', 'br-int')
+    with pytest.raises(network_client.PortBindingRefused):
+        client.add_binding(port, 'nowhere')
+    assert bindings(site, port) == {'gpu1': ('ACTIVE', 'ovs'), 'gpu2': ('INACTIVE', 'ovs')}
+    for _ in range(2):
+        client.activate_binding(port.id, 'gpu2')
+    assert bindings(site, port) == {'gpu1': ('INACTIVE', 'unbound'), 'gpu2': ('ACTIVE', 'ovs')}
+    for _ in range(2):
+        client.delete_binding(port.id, 'gpu1')
+    until(lambda: active(client, port))
+    assert bindings(site, port) == {'gpu2': ('ACTIVE', 'ovs')} and client.port(None, port.id).host == 'gpu2'
+    client.delete_port(port.id)
+
+
+def bindings(site: Site, port: Port) -> dict[str, tuple[str, str]]:
+    """{host: (status, VIF)} of a port."""
+    token = identity.issue_token(site.url('keystone'), 'kilonova', 'service', site.cloud.secrets['kilonova'])
+    rows = http.call('GET', f'{site.url("neutron")}/v2.0/ports/{port.id}/bindings', token=token).data['bindings']
+    return {row['host']: (row['status'], row['vif_type']) for row in rows}
+
+
 def test_what_it_refuses(client: NetworkClient, user: RequestContext, private: str) -> None:
     """By the types on which our errors rest."""
     missing = str(uuid.uuid4())
@@ -170,3 +211,161 @@ def test_the_quota_of_ports(client: NetworkClient, site: Site, user: RequestCont
 def test_many_ids_are_asked_for(client: NetworkClient, private: str) -> None:
     """In requests that the server takes."""
     assert set(client.networks(None, [*(str(uuid.uuid4()) for _ in range(200)), private])) == {private}
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def flavor(site: Site) -> str:
+    return site.flavor('plain')
+
+
+def of(client: NetworkClient, server: str) -> Port:
+    """The only port of a server."""
+    (port,) = client.ports(device_id=server)
+    return port
+
+
+def addresses(site: Site, server: str) -> dict[str, list[tuple[str, str]]]:
+    """{network: [(address, MAC)]} as a user is shown them."""
+    shown = site.call('GET', f'/servers/{server}')['server']['addresses']
+    return {label: [(one['addr'], one['OS-EXT-IPS-MAC:mac_addr']) for one in rows] for label, rows in shown.items()}
+
+
+def gone(site: Site, server: str) -> bool:
+    return site.send('GET', f'/servers/{server}').status == 404
+
+
+def test_a_member_makes_a_server_with_the_openstack_command(site: Site, client: NetworkClient, flavor: str) -> None:
+    """Its port is made, bound to its host and ACTIVE; Neutron's event is taken; what is shown is what Neutron gave."""
+    shells = Shells(site.layout.bin('python'), site.layout.clouds, site.extra.parent)
+
+    def command(*arguments: str) -> Any:
+        done = shells.run('kilonova-demo', '2.90', *arguments, '-f', 'json')
+        assert done.code == 0, done.errors
+        return done.data
+    try:
+        (group,) = [row['ID'] for row in command('security', 'group', 'list') if row['Name'] == 'default']
+        size = site.log_size('neutron')
+        made = command('server', 'create', '--flavor', flavor, '--image', 'demo', '--network', neutron.NETWORK,
+                       '--security-group', group, '--wait', 'one')
+        server = made['id']
+        (port,) = command('port', 'list', '--server', server)
+        attached = site.call('GET', f'/servers/{server}/os-interface')['interfaceAttachments']
+    finally:
+        shells.end()
+    assert made['status'] == 'ACTIVE' and port['Status'] == 'ACTIVE'
+    address, mac = port['Fixed IP Addresses'][0]['ip_address'], port['MAC Address']
+    assert made['addresses'] == {neutron.NETWORK: [address]}
+    assert addresses(site, server) == {neutron.NETWORK: [(address, mac)]}
+    assert [(one['port_id'], one['mac_addr'], one['port_state']) for one in attached] == [(port['ID'], mac, 'ACTIVE')]
+    seen, host = of(client, server), site.at(server)
+    assert (seen.host, seen.device_owner, seen.security_groups) == (host, 'compute:nova', (group,))
+    xml = (site.layout.instances(host) / server / 'libvirt.xml').read_text()
+    assert mac in xml and port['ID'] in xml
+    site.audit()
+    until(lambda: events(site, size, 'network-vif-plugged', port['ID']) == {'200'})
+    site.call('DELETE', f'/servers/{server}')
+    until(lambda: gone(site, server))
+    assert client.ports(ids=[seen.id]) == []
+
+
+def events(site: Site, size: int, name: str, port: str) -> set[str]:
+    """How the compute API answered Neutron's events of this kind."""
+    return {code for line in site.log_after('neutron', size).splitlines()
+            if 'Nova event matching' in line and name in line and port in line
+            for code in re.findall(r"'code': (\d+)", line)}
+
+
+def test_ports_come_in_order_and_a_user_s_own_stays(site: Site, client: NetworkClient, private: str,
+                                                    flavor: str) -> None:
+    url, token = site.url('neutron') + '/v2.0', site.token('demo')
+    own = http.call('POST', f'{url}/ports', {'port': {'network_id': private}}, token=token).data['port']
+    second = http.call('POST', f'{url}/networks', {'network': {'name': 'second'}}, token=token).data['network']['id']
+    http.call('POST', f'{url}/subnets', {'subnet': {'network_id': second, 'ip_version': 4, 'cidr': '10.30.0.0/24'}},
+              token=token)
+    (server,) = site.boot(1, flavor, networks=[
+        {'uuid': second, 'fixed_ip': '10.30.0.77'}, {'port': own['id']}, {'uuid': private}])
+    attached = site.call('GET', f'/servers/{server}/os-interface')['interfaceAttachments']
+    assert [one['net_id'] for one in attached] == [second, private, private] and attached[1]['port_id'] == own['id']
+    assert {one['port_state'] for one in attached} == {'ACTIVE'}
+    host = site.at(server)
+    xml = (site.layout.instances(host) / server / 'libvirt.xml').read_text()
+    places = [xml.index(one['mac_addr']) for one in attached]
+    assert places == sorted(places)
+    assert addresses(site, server)['second'] == [('10.30.0.77', attached[0]['mac_addr'])]
+    assert {port.host for port in client.ports(device_id=server)} == {host}
+    site.audit()
+    taken = site.ask_create('other', flavor, networks=[{'port': own['id']}])
+    assert taken.status == 409 and b'still in use' in taken.body
+    site.call('DELETE', f'/servers/{server}')
+    until(lambda: gone(site, server))
+    until(lambda: len(client.ports(ids=[one['port_id'] for one in attached])) == 1)
+    back = client.port(None, own['id'])
+    assert (back.device_id, back.device_owner, back.host, back.mac) == ('', '', None, own['mac_address'])
+    site.audit()
+    http.call('DELETE', f'{url}/ports/{own["id"]}', token=token)
+    http.call('DELETE', f'{url}/networks/{second}', token=token)
+
+
+def test_a_port_goes_where_its_server_goes(site: Site, client: NetworkClient, private: str, flavor: str) -> None:
+    """One active binding, on the server's host; MAC and addresses stay."""
+    large, size = site.flavor('large', ram=1024), site.log_size('neutron')
+    (server,) = site.boot(1, flavor, networks=[{'uuid': private}])
+    asked = re.findall(r'"(\S+) /v2.0/([a-z]+)\S* HTTP/1.1" (\d+)', site.log_after('neutron', size))
+    # The host looks once, and again when it hears of the port.
+    looks = asked.count(('GET', 'ports', '200'))
+    assert asked[:5] == [('GET', 'networks', '200'), ('GET', 'quotas', '200'), ('POST', 'ports', '201'),
+                         ('GET', 'networks', '200'), ('GET', 'subnets', '200')]
+    assert len(asked) == 5 + looks and 1 <= looks <= 3
+    shown, port = addresses(site, server), of(client, server)
+
+    def is_at(host: str) -> None:
+        assert site.at(server) == host
+        until(lambda: active(client, port))
+        assert bindings(site, port) == {host: ('ACTIVE', 'ovs')} and of(client, server).id == port.id
+        assert addresses(site, server) == shown
+        assert port.mac in (site.layout.instances(host) / server / 'libvirt.xml').read_text()
+        site.audit()
+
+    def acted(name: str, argument: object = None, status: str = 'ACTIVE') -> None:
+        site.act(server, name, argument)
+        site.await_status([server], status)
+    for end, wanted in (('confirmResize', large), ('revertResize', flavor)):
+        source = site.at(server)
+        acted('resize', {'flavorRef': wanted}, 'VERIFY_RESIZE')
+        is_at(other(source))
+        acted(end)
+        is_at(other(source) if end == 'confirmResize' else source)
+    source = site.at(server)
+    acted('os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    is_at(other(source))
+    acted('shelve', None, 'SHELVED_OFFLOADED')
+    assert addresses(site, server) == shown
+    assert (of(client, server).id, bindings(site, port)) == (port.id, {'': ('ACTIVE', 'unbound')})
+    site.audit()
+    acted('unshelve')
+    source = site.at(server)
+    is_at(source)
+    site.lose(source)
+    acted('evacuate', {})
+    site.find(source)
+    is_at(other(source))
+    site.clean()
+    until(lambda: client.ports(ids=[port.id]) == [] and 'in flight' not in site.audit())
+    site.assert_nothing_held()
+
+
+def other(host: str) -> str:
+    return {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[host]
+
+
+def test_a_delete_while_neutron_is_away(site: Site, client: NetworkClient, private: str, flavor: str) -> None:
+    """The server is gone at once, its port when Neutron is back."""
+    (server,) = site.boot(1, flavor, networks=[{'uuid': private}])
+    port = of(client, server)
+    site.stop('neutron')
+    site.call('DELETE', f'/servers/{server}')
+    until(lambda: gone(site, server), within=20.0)
+    site.start('neutron')
+    until(lambda: client.ports(ids=[port.id]) == [])
+    site.assert_nothing_held()

@@ -69,8 +69,8 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -
 
 
 def gunicorn(ports: Mapping[str, int]) -> str:
-    """gunicorn.conf.py of its API."""
-    return _HOOKS + render.gunicorn(ports, 'neutron')
+    """gunicorn.conf.py of its API. What it is asked stands in its log, as the other services write it themselves."""
+    return _HOOKS + render.gunicorn(ports, 'neutron') + "accesslog = '-'\n"
 
 
 # A worker leaves files named by the pid of its parent: those from before must not be taken for its own. Neutron's OVN
