@@ -2,9 +2,10 @@
 event.
 
 Where the cloud has a network service, ``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host,
-which may wait for them, and to both hosts of a move that hasn't ended; for ``network-changed`` and ``network-vif-deleted`` a conductor looks at the server's ports and
-writes its info cache anew. ``power-update`` says that somebody switched a server on or off behind our back: the server
-is started or stopped like by its user, so that its state, its host and its story agree again.
+which may wait for them, and to both hosts of a move that hasn't ended; for ``network-changed`` and
+``network-vif-deleted`` a conductor looks at the server's ports and writes its info cache anew. ``power-update`` says
+that somebody switched a server on or off behind our back: the server is started or stopped like by its user, so that
+its state, its host and its story agree again.
 ``accelerator-request-bound`` goes to the server's host, if its flavor asks for accelerators. With all others nothing
 can be done: they are refused.
 """
