@@ -174,6 +174,9 @@ TRANSITIONS: dict[str, Rule] = {
                                       'trigger_crash_dump'),
     'trigger_crash_dump.done': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     'trigger_crash_dump.failed': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
+    # No state is changed: its guest is plugged into one network more, or less.
+    'attach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'attach_interface'),
+    'detach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'detach_interface'),
     'rescue.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.ERROR), IDLE, None, _T.RESCUING, 'rescue'),
     'rescue.done':     _rule(ANY, _T.RESCUING, _V.RESCUED, None, 'rescue'),
     'rescue.failed':   _rule(ANY, _T.RESCUING, None, None, 'rescue'),

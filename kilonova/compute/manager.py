@@ -36,6 +36,7 @@ from kilonova.compute.ops import (
     confirm_revert,
     consoles,
     evacuate,
+    interfaces,
     live_migration,
     power,
     rebuild,
@@ -62,8 +63,8 @@ AUDIT_PERIOD = 60
 STOP_TIMEOUT = 10.0
 
 # Whose functions do what ``rpc.compute`` declares.
-OPERATIONS = (answers, build, confirm_revert, consoles, evacuate, live_migration, power, rebuild, resize, shelve,
-              snapshot, unshelve)
+OPERATIONS = (answers, build, confirm_revert, consoles, evacuate, interfaces, live_migration, power, rebuild,
+              resize, shelve, snapshot, unshelve)
 
 
 class ComputeManager:

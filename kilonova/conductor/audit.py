@@ -50,7 +50,7 @@ OFF = ('stopped', 'soft-delete', 'shelved')
 # Why a device is not given out again that its holder's operator must know.
 TOLD = (DISABLED, UNHEALTHY)
 # Operations of servers that have no task state.
-WITHOUT_TASK = ('release', 'network_changed', 'confirm', 'trigger_crash_dump')
+WITHOUT_TASK = ('release', 'network_changed', 'confirm', 'trigger_crash_dump', 'attach_interface', 'detach_interface')
 # Rows by uuid.
 Rows = dict[str, Row]
 

@@ -57,8 +57,8 @@ OPTS = [
     cfg.StrOpt('rescue_ramdisk_id', deprecated_opts=was('rescue_ramdisk_id'),
                help='The same for its ramdisk.'),
     cfg.IntOpt('device_detach_attempts', default=8, min=1, max=100,
-               help='How often a running guest is asked to give up its devices before it is suspended; its system has '
-                    'to let them go. After the last time the server stays as it was.'),
+               help='How often a running guest is asked to give up its devices before it is suspended, or an interface '
+                    'that is detached; its system has to let them go. After the last time the server stays as it was.'),
     cfg.IntOpt('device_detach_timeout', default=20, min=1, max=3600,
                help='Seconds that it has for that each time.'),
     cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],

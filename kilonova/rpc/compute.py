@@ -198,6 +198,23 @@ class LiveMigrations(Interface):
                                                key: str) -> Any: ...
 
 
+class Interfaces(Interface):
+    """A guest that is there gets an interface (``vif``: as the info cache has it) or gives one up; each with its
+    undo."""
+
+    @long_call('6.13')
+    def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+
+    @long_call('6.13')
+    def detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+
+
 class Questions(Interface):
     """What only the host of a guest can answer."""
 
@@ -252,7 +269,7 @@ class Service(Interface):
     def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any: ...
 
 
-class Compute(Life, Power, Images, Moves, LiveMigrations, Questions, Service):
+class Compute(Life, Power, Images, Moves, LiveMigrations, Interfaces, Questions, Service):
     """Everything that a host is asked, by subjects."""
 
     topic = 'compute'

@@ -102,6 +102,8 @@ _TABLE: list[Notification] = [
     *_action('start end', 'suspend'),
     *_action('start end', 'resume'),
     *_action('start end', 'trigger_crash_dump'),
+    *_phases('start end error', 'instance.interface_attach', COMPUTE, payloads.InstanceActionPayload),
+    *_phases('start end', 'instance.interface_detach', COMPUTE, payloads.InstanceActionPayload),
     *_action('start end error', 'rebuild', **_REBUILD),
     Notification('instance.rebuild_scheduled', CONDUCTOR, payloads.InstanceActionRebuildPayload,
                  'compute.instance.rebuild.scheduled'),

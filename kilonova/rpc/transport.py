@@ -125,6 +125,8 @@ class OsloTransport:
         self._conf = conf
         messaging.set_transport_defaults(EXCHANGE)
         self._transport = messaging.get_rpc_transport(conf, url=url, allowed_remote_exmods=REMOTE_MODULES)
+        # oslo.messaging registers the options of clients with the first one; others read them, too.
+        messaging.get_rpc_client(self._transport, messaging.Target())
         self._serializer = _Serializer(entities or Entities())
         self._clients: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()

@@ -41,6 +41,7 @@ import stevedore
 from oslo_config import cfg
 
 from kilonova import errors, objects
+from kilonova.objects.vif import Vif
 
 LOG = logging.getLogger(__name__)
 
@@ -357,6 +358,20 @@ class Guests(Protocol):
                 files: Sequence[tuple[str, str]] = ()) -> None:
         """Make the disks anew, as ``spawn`` does, in place of those that the guest has, and its domain; start it if
         asked. What its user asked of the disks goes on. ``preserve_ephemeral``: ephemeral disks stay as they are."""
+
+    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif) -> None:
+        """Plug the guest into one network more, now if it runs and at its next start; nothing where it is plugged, or
+        where there is no domain: it is made with ``instance.vifs``. Undo: ``detach_interface``.
+
+        InterfaceUnsupported, UnsupportedHardware: nothing was done. GuestFailed: it has no place for another card.
+        """
+
+    def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
+        """Ask the guest to give up an interface and wait until it has; fine if it hasn't got it. Undo:
+        ``attach_interface``.
+
+        GuestFailed when it keeps it; what ``check()`` raises ends the waiting. Its definition is as it was then.
+        """
 
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         """Stop and forget the domain; with ``destroy_disks`` delete all its directories (also _resize)."""

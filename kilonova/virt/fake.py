@@ -24,6 +24,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oslo_config import cfg
 
 from kilonova import errors, objects
+from kilonova.objects.vif import Vif
 from kilonova.pci.device import MDEV
 from kilonova.states import POWER_WORDS, PowerState
 from kilonova.virt import driver, inventory
@@ -297,6 +298,19 @@ class FakeGuests(_Part):
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
         self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on)
+
+    @_scripted
+    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif) -> None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None and vif.id not in domain.vifs:
+            domain.vifs.append(vif.id)
+
+    @_scripted
+    def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
+        check()
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None and vif.id in domain.vifs:
+            domain.vifs.remove(vif.id)
 
     @_scripted
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:

@@ -146,6 +146,9 @@ EXAMPLES: dict[str, Example] = {
     'GET /servers/{server_id}/ips/{network_label}': NOTHING,
     'GET /servers/{server_id}/os-interface': NOTHING,
     'GET /servers/{server_id}/os-interface/{port_id}': NOTHING,
+    'POST /servers/{server_id}/os-interface': say({'interfaceAttachment': {
+        'net_id': '{network}', 'fixed_ips': [{'ip_address': '192.0.2.77'}]}}),
+    'DELETE /servers/{server_id}/os-interface/{port_id}': NOTHING,
     'GET /servers/{server_id}/topology': NOTHING,
     'GET /servers/{server_id}/diagnostics since 1': NOTHING,
     'GET /servers/{server_id}/diagnostics since 48': NOTHING,

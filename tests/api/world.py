@@ -14,6 +14,7 @@ import json
 import pathlib
 import re
 import sqlite3
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 from urllib.parse import quote
@@ -56,6 +57,7 @@ CALLERS = {
 KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKzXn1cYbq7d8L7bJXU3hEJ1mQ2sW0o5cRkz8m4Kf1yQ bob@example'
 # What Neutron's answers become on the way to a server's row.
 PORT = '0fffffff-eeee-4fff-8fff-000000000001'
+ATTACHED = '0fffffff-eeee-4fff-8fff-000000000004'
 VIF = Vif(id=PORT, mac='fa:16:3e:00:00:01', network_id='0fffffff-eeee-4fff-8fff-000000000002', label='private',
           project_id=PROJECT, type='ovs', security_groups=('default',), subnets=(VifSubnet(
               '192.0.2.0/24', 4, addresses=(VifAddress('192.0.2.30', ('198.51.100.7',)),)),))
@@ -180,6 +182,7 @@ class World(Site):
                                       'user': USER, 'other_user': OTHER_USER, 'image': IMAGE, 'unknown': UNKNOWN}
         self.requests = 0
         self.compute.replies.update(REPLIES)
+        self.conductor.replies['run_operation'] = self._run_operation
         self._populate()
         self._files = {path.stem: sqlite3.connect(path, isolation_level=None, check_same_thread=False)
                        for path in sorted(directory.glob('*.db'))}
@@ -287,6 +290,14 @@ class World(Site):
                     found[f'{name}.{table}'] = more
         return found
 
+    def _run_operation(self, operation: str) -> None:
+        """An attach is done at once: the request waits for its end. ATTACHED is the port."""
+        with self.cell1.write() as conn:
+            row = operations.get(conn, operation)
+            if row is not None and row.kind == 'attach_interface':
+                put_vifs(conn, row.instance_uuid, [VIF, replace(VIF, id=ATTACHED)])
+                operations.end(conn, row.uuid, row.instance_uuid)
+
     # -- things ---------------------------------------------------------------------------------------------------
     def _populate(self) -> None:
         self._hosts()
@@ -316,7 +327,8 @@ class World(Site):
         self.names.update(service_id=self.names['gpu2_service'], hypervisor_id=self.names['gpu1_node'],
                           hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
                           image_id=IMAGE, tag='gpu', network_label='private', port_id=PORT, quota_class='default',
-                          alias='os-keypairs', migration_id='0', before_timestamp='2025-11-22 00:00:00')
+                          network=VIF.network_id, alias='os-keypairs', migration_id='0',
+                          before_timestamp='2025-11-22 00:00:00')
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')
         with self.databases.api().write() as conn:
@@ -379,6 +391,7 @@ class World(Site):
                                                   'trusted_certs': json.dumps(trusted.obj_to_primitive())})
             instances.set_system_metadata(conn, server, {'password_0': 'c2VjcmV0'})
             put_vifs(conn, server, [VIF])
+        self.neutron.add_port(VIF.network_id, PROJECT, id=ATTACHED, mac_address='fa:16:3e:00:00:02')
         self.neutron.add_port(VIF.network_id, PROJECT, id=PORT, mac_address=VIF.mac, device_id=server,
                          device_owner='compute:nova', fixed_ips=[{'ip_address': '192.0.2.30'}],
                          **{'binding:host_id': 'gpu1'})

@@ -165,6 +165,37 @@ def test_a_guest_is_plugged_in_and_runs_when_it_may(rig: Rig, bridge: str, prope
     assert set(os.listdir(f'/sys/class/net/{bridge}/brif')) == taps
 
 
+@pytest.mark.parametrize(('machine', 'ports'), [('pc', 0), ('q35', 16)])
+def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge: str, machine: str,
+                                                        ports: int) -> None:
+    """The host's end comes. These guests have no system that lets a card go: it stays until they are off."""
+    vifs = [new_vif(id=str(uuid4()), mac=f'fa:16:3e:00:00:0{number}', type='bridge',
+                    details={'bridge_name': bridge, 'datapath_type': 'system'}) for number in range(2)]
+
+    def there() -> set[str]:
+        return set(os.listdir(f'/sys/class/net/{bridge}/brif'))
+    with rig_of(daemon, f'cards-{machine}', hw_machine_type=[f'x86_64={machine}'], num_pcie_ports=ports,
+                device_detach_attempts=2, device_detach_timeout=1) as rig:
+        server = rig.boot(vifs=vifs[:1])
+        rig.says(server, 'GUEST-BOOT 1')
+        for _again in range(2):
+            rig.driver.guests.attach_interface(server, rig.image(), vifs[1])
+            assert there() == {vif.device_name for vif in vifs}
+        with pytest.raises(driver.GuestFailed, match=f'does not give up {vifs[1].device_name}'):
+            rig.driver.guests.detach_interface(server, vifs[1], lambda: None)
+        assert there() == {vif.device_name for vif in vifs}
+        rig.driver.guests.attach_interface(server, rig.image(), vifs[1])
+        found = _Again(daemon, server.uuid)
+        assert [vif.device_name in found.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) for vif in vifs] == [True, True]
+        rig.driver.power.power_off(server)
+        for _again in range(2):
+            rig.driver.guests.detach_interface(server, vifs[0], lambda: None)
+            assert [vif.device_name in found.XMLDesc(0) for vif in vifs] == [False, True] and there() == set()
+        server.vifs = vifs[1:]
+        rig.driver.power.power_on(server, rig.image())
+        assert there() == {vifs[1].device_name}
+
+
 def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
     """Findings 4.1 (disks on USB) and 4.2 (Windows without KVM) among them."""
     for machine in ('pc', 'q35'):

@@ -17,7 +17,10 @@ QUOTAS = ('instances', 'cores', 'ram', 'metadata_items', 'injected_files', 'inje
 
 @dataclass(frozen=True)
 class Options:
-    """Options that the API reads, each once. Times in seconds; quotas by resource, -1 = no limit."""
+    """Options that the API reads, each once. Times in seconds; quotas by resource, -1 = no limit.
+
+    ``answer_seconds``: [DEFAULT]rpc_response_timeout, which a process without oslo.messaging hasn't.
+    """
 
     max_limit: int = 1000
     max_servers_per_request: int = 200
@@ -44,6 +47,7 @@ class Options:
     usage_audit_period: str = 'month'
     key_file: str = ''
     console_seconds: int = 600
+    answer_seconds: float = 60
     quotas: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -68,6 +72,7 @@ class Options:
             pcpu_as_vcpu=conf.workarounds.unified_limits_count_pcpu_as_vcpu,
             recheck_quota=conf.quota.recheck_quota, usage_audit_period=conf.instance_usage_audit_period,
             key_file=conf.secrets.key_file, console_seconds=conf.consoleauth.token_ttl,
+            answer_seconds=getattr(conf, 'rpc_response_timeout', cls.answer_seconds),
             quotas={name: conf.quota[name] for name in QUOTAS})
 
 

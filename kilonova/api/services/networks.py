@@ -24,7 +24,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.clients import network as clients
 from kilonova.clients.network import Network, NetworkClient, Port, SecurityGroup
 from kilonova.context import RequestContext
-from kilonova.errors import Conflict, Forbidden, Invalid
+from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import NetworkRequest, NetworkRequestList, SecurityGroupList
 from kilonova.objects import SecurityGroup as SecurityGroupObject
 
@@ -203,9 +203,17 @@ def _repeated(values: Sequence[Any]) -> Any:
 
 # --- what there is ---------------------------------------------------------------------------------------------------
 def find(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool) -> Found:
+    """``look_up`` for a create: what isn't there is Invalid."""
+    try:
+        return look_up(backend, ctxt, asked, external=external)
+    except NotFound as error:
+        raise Invalid(error.message) from None
+
+
+def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool) -> Found:
     """Everything of it, looked up. ``external``: the user may have interfaces of external networks.
 
-    What isn't there is Invalid; other errors are above and the client's.
+    NetworkNotFound, PortNotFound, SecurityGroupNotFound: it isn't there; other errors are above and the client's.
     """
     client = backend.networks
     if client is None:
@@ -219,10 +227,7 @@ def find(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool
     # The one that each project has is the network service's own choice.
     if set(asked.groups) <= {DEFAULT_GROUP}:
         return Found(interfaces, names=asked.groups)
-    try:
-        groups = client.security_groups(ctxt, asked.groups)
-    except clients.SecurityGroupNotFound as error:
-        raise Invalid(error.message) from None
+    groups = client.security_groups(ctxt, asked.groups)
     if not all(networks[one.network_id].port_security_enabled for one in new):
         raise clients.SecurityGroupNotApplicable
     return Found(interfaces, tuple(groups))
@@ -249,7 +254,7 @@ def _named(client: NetworkClient, ctxt: RequestContext,
     wanted = list(dict.fromkeys(one.network_id for one in interfaces))
     networks = client.networks(ctxt, wanted)
     if missing := [network_id for network_id in wanted if network_id not in networks]:
-        raise Invalid(clients.NetworkNotFound(network_id=', '.join(missing)).message)
+        raise clients.NetworkNotFound(network_id=', '.join(missing))
     return interfaces, networks
 
 
@@ -261,7 +266,7 @@ def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> d
     found = {port.id: port for port in client.ports(ids=ids) if port.project_id == ctxt.project_id}
     for port_id in ids:
         if port_id not in found:
-            raise Invalid(clients.PortNotFound(port_id=port_id).message)
+            raise clients.PortNotFound(port_id=port_id)
         _check_port(found[port_id])
     return found
 

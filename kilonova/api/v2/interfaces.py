@@ -1,4 +1,4 @@
-"""Interfaces of a server: its ports, as the network service has them now."""
+"""Interfaces of a server: its ports, as the network service has them now; one more, one less."""
 from __future__ import annotations
 
 import json
@@ -6,16 +6,29 @@ from typing import Any
 
 from oslo_utils import uuidutils
 
-from kilonova.api.rules import PREFIX, READER, rule
-from kilonova.api.services.accept import VIEW
+from kilonova.api.rules import MEMBER, PREFIX, READER, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import interfaces
+from kilonova.api.services.accept import VIEW, WORK
+from kilonova.api.v2.servers.create import ATTACH_EXTERNAL
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.clients.network import Port, PortNotFound
 
-LIST, SHOW = f'{PREFIX}os-attach-interfaces:list', f'{PREFIX}os-attach-interfaces:show'
+LIST, SHOW, CREATE, DELETE = (f'{PREFIX}os-attach-interfaces:{verb}' for verb in ('list', 'show', 'create', 'delete'))
 RULES = (
     rule(LIST, READER, 'List the interfaces of a server.'),
     rule(SHOW, READER, 'Show an interface of a server.'),
+    rule(CREATE, MEMBER, 'Attach an interface to a server.'),
+    rule(DELETE, MEMBER, 'Detach an interface of a server.'),
 )
+
+_FIXED_IP = {'type': 'string', 'maxLength': 64, 'oneOf': [{'format': 'ipv4'}, {'format': 'ipv6'}]}
+CREATE_BODY = Obj(Prop('interfaceAttachment', Obj(
+    Prop('net_id', t.UUID), Prop('port_id', t.UUID),
+    Prop('fixed_ips', {'type': 'array', 'minItems': 1, 'maxItems': 1,
+                       'items': Obj(Prop('ip_address', _FIXED_IP, required=True))}),
+    Prop('tag', t.TAG, since=49))))
 
 # Interfaces have no device tags: it is null.
 _TAG_SINCE = 70
@@ -41,6 +54,21 @@ def show(call: Call) -> dict[str, Any]:
     return {'interfaceAttachment': _body(call, port)}
 
 
+def create(call: Call) -> dict[str, Any]:
+    """POST /servers/{server_id}/os-interface: answers when the guest is plugged in."""
+    asked = call.body.get('interfaceAttachment') or {}
+    addresses = asked.get('fixed_ips') or [{}]
+    port = interfaces.attach(call.backend, call.ctxt, call.server, interfaces.Wanted(
+        asked.get('net_id'), asked.get('port_id'), addresses[0].get('ip_address'), asked.get('tag')),
+        external=call.may(ATTACH_EXTERNAL))
+    return {'interfaceAttachment': _body(call, port)}
+
+
+def delete(call: Call) -> None:
+    """DELETE /servers/{server_id}/os-interface/{port_id}: the guest is asked to let it go."""
+    interfaces.detach(call.backend, call.ctxt, call.server, call.path['port_id'])
+
+
 def _body(call: Call, port: Port) -> dict[str, Any]:
     return {'fixed_ips': [{'subnet_id': one.subnet_id, 'ip_address': one.address} for one in port.fixed_ips],
             'mac_addr': port.mac, 'net_id': port.network_id, 'port_id': port.id, 'port_state': port.status,
@@ -51,4 +79,6 @@ _PATH = f'{SERVER}/os-interface'
 ROUTES = (
     Route('GET', _PATH, index, LIST, server=VIEW),
     Route('GET', f'{_PATH}/{{port_id}}', show, SHOW, server=VIEW),
+    Route('POST', _PATH, create, CREATE, body=CREATE_BODY, server=WORK, asks=(ATTACH_EXTERNAL,)),
+    Route('DELETE', f'{_PATH}/{{port_id}}', delete, DELETE, status=202, server=WORK),
 )

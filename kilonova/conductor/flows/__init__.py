@@ -10,6 +10,7 @@ from kilonova.conductor.flows import (
     boot,
     delete,
     evacuate,
+    interfaces,
     live_migrate,
     one_step,
     ports,
@@ -24,7 +25,8 @@ from kilonova.conductor.row import Chosen
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
-    *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged())}
+    *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged(),
+    *interfaces.FLOWS)}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

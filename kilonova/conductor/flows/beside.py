@@ -163,9 +163,17 @@ def _release_accelerators(work: Work[Outputs], holder: str) -> None:
         raise GuestMayRun(host=kept[0])
 
 
+def ports_given(work: Work[Any]) -> set[str]:
+    """Ports that pending releases of the server know as its user's own: it may have them still."""
+    with engine.silence(), work.db.read() as conn:
+        rows = operations.of_instance(conn, work.instance_uuid)
+    return {port_id for row in rows if row.kind == 'release' for port_id in row.args.get(PORTS_GIVEN, ())}
+
+
 def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str] = ()) -> None:
-    """The server's ports go: deleted, but its user's ``own`` are unbound; not those to ``keep``."""
-    client = work.env.networks
+    """The server's ports go: deleted, but its user's ``own`` are unbound, and so are those that another release knows
+    as such; not those to ``keep``."""
+    client, own = work.env.networks, {*own, *ports_given(work)}
     for port in client.ports(device_id=work.instance_uuid):
         if port.id in keep:
             continue

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,11 +126,34 @@ def bind_wanted(work: Work[Any], host: Choice) -> list[Vif]:
         elif (there := _take(made, wish)) is not None:
             ports.append(_bind(work, there, host.host, host.availability_zone))
         else:
-            ports.append(_make(work, wish, host, list(groups)))
+            ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups)))
     # What Neutron gives to ports that ask for nothing.
     names = tuple(groups.values()) or (DEFAULT_GROUP,)
     return _described(work, ports, own, {port.id: names for port in ports if port.id not in own and
                                          port.security_groups}, is_new=True)
+
+
+def bind_one(work: Work[Any], wish: Wish) -> Vif:
+    """One interface more for a server that is on a host: a port that it has and its info cache lacks, or a new one, or
+    its user's own; bound there. May be repeated. Errors as ``bind_wanted`` has them."""
+    server, client = work.instance(fresh=True), work.env.networks
+    cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
+    at = (server.host, server.availability_zone)
+    if wish.port_id is not None:
+        found = client.ports(ids=own)
+        if not found:
+            raise PortNotFound(port_id=wish.port_id)
+        if wish.port_id in cached:
+            raise PortInUse(port_id=wish.port_id)
+        port = _bind(work, found[0], *at)
+    else:
+        not_ours = {*cached, *beside.ports_given(work)}
+        made = [port for port in client.ports(device_id=work.instance_uuid) if port.id not in not_ours]
+        there = _take(made, wish)
+        port = _bind(work, there, *at) if there is not None else _make(work, wish, *at, own)
+    groups = client.security_groups_of(port.security_groups)
+    (vif,) = _described(work, [port], own, {port.id: tuple(groups.values())}, is_new=False)
+    return vif
 
 
 def to_host(work: Work[Any], host: str, zone: str | None, *, agent_away: bool = False) -> None:
@@ -244,22 +267,23 @@ def _take(made: list[Port], wish: Wish) -> Port | None:
     return None
 
 
-def _make(work: Work[Any], wish: Wish, host: Choice, groups: Sequence[str]) -> Port:
+def _make(work: Work[Any], wish: Wish, host: str, zone: str | None, own: Sequence[str],
+          groups: Sequence[str] = ()) -> Port:
     work.before_sending()
     try:
         port = work.env.networks.create_port(
             wish.network_id, project_id=work.ctxt.project_id or '', device_id=work.instance_uuid,
-            device_owner=_owner(work, host.availability_zone), host=host.host,
+            device_owner=_owner(work, zone), host=host,
             fixed_ip=wish.address, security_groups=groups)
     except Unanswered:
         # It may be made nevertheless, also after the next look.
-        _release(work, given(work.args['request_spec']), delay=LATE)
+        _release(work, own, delay=LATE)
         raise
-    LOG.info('Port %s of %s was made, bound to %s', port.id, work.instance_uuid, host.host)
+    LOG.info('Port %s of %s was made, bound to %s', port.id, work.instance_uuid, host)
     if port.resource_request:
         # By a policy of the network; the API sees those of users' ports.
         raise PortNeedsBandwidth(network_id=wish.network_id)
-    return _bound(port, host.host)
+    return _bound(port, host)
 
 
 def _bind(work: Work[Any], port: Port, host: str, zone: str | None, agent_away: bool = False) -> Port:
@@ -339,11 +363,30 @@ def cached(instance: objects.Instance, vifs: Sequence[Mapping[str, Any]]) -> Non
 
 
 # --- back ------------------------------------------------------------------------------------------------------------
-def drop(work: Work[Any], own: Sequence[str]) -> None:
-    """The server has no ports any more; ``own``: ids of those that are their user's. Later, while the network service
-    is silent or refuses."""
+def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> None:
+    """The server has no ports any more but those to ``keep``, which its info cache has; ``own``: ids of those that are
+    their user's. Later, while the network service is silent or refuses."""
+    _now_or_later(work, own, lambda: beside.give_back_ports(work, own, keep))
+
+
+def drop_one(work: Work[Any], vif: Vif) -> None:
+    """The server has this port no more: it is deleted, or unbound where its user made it. May be repeated; later, as
+    above, when the info cache lacks it."""
+    client = work.env.networks
+
+    def give_back() -> None:
+        for port in client.ports(ids=[vif.id]):
+            if port.device_id == work.instance_uuid:
+                if vif.preserve_on_delete:
+                    client.unbind(port)
+                else:
+                    client.delete_port(port.id)
+    _now_or_later(work, [vif.id] if vif.preserve_on_delete else [], give_back)
+
+
+def _now_or_later(work: Work[Any], own: Sequence[str], give_back: Callable[[], None]) -> None:
     try:
-        beside.give_back_ports(work, own)
+        give_back()
     except Unanswered as error:
         LOG.info('Ports of %s are given back later: %s', work.instance_uuid, error)
         _release(work, own)
@@ -353,8 +396,8 @@ def drop(work: Work[Any], own: Sequence[str]) -> None:
 
 
 def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
-    beside.add_release(work, {beside.PORTS_OF: work.instance_uuid, beside.PORTS_GIVEN: list(own)}, (beside.PORTS_OF,),
-                       delay=delay)
+    beside.add_release(work, {beside.PORTS_OF: work.instance_uuid, beside.PORTS_GIVEN: list(own)},
+                       (beside.PORTS_OF, beside.PORTS_GIVEN), delay=delay)
 
 
 # --- something of them was changed -----------------------------------------------------------------------------------

@@ -29,9 +29,12 @@ def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> 
         conn.execute(caches.insert(), {'instance_uuid': uuid, 'network_info': text, 'created_at': now, 'deleted': 0})
 
 
-def replace(conn: sa.Connection, uuid: str, seen: str, vifs: Sequence[Mapping[str, Any]]) -> bool:
-    """The interfaces of a server in place of those that were ``seen``, the cache's text; False: it says something else
-    now, and nothing was written."""
+def replace(conn: sa.Connection, uuid: str, seen: str | None, vifs: Sequence[Mapping[str, Any]]) -> bool:
+    """The interfaces of a server in place of those that were ``seen``, the cache's text (None: it had none, and nobody
+    else writes one then); False: it says something else now, and nothing was written."""
+    if seen is None:
+        write(conn, uuid, vifs)
+        return True
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     return bool(conn.execute(caches.update().where(
         caches.c.instance_uuid == uuid, caches.c.network_info == seen).values(

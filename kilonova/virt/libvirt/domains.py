@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -19,12 +19,13 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.objects.vif import Vif
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
 from kilonova.virt.libvirt.devices import hostdevs, tags
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
-from kilonova.virt.libvirt.domain import builder
+from kilonova.virt.libvirt.domain import builder, interface
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
@@ -85,6 +86,20 @@ class Domains:
         return {'cpuset': domain.cpuset,
                 'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
                 'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None}
+
+    def card(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif) -> str:
+        """The network card of a port, as ``build`` makes it. InterfaceUnsupported, UnsupportedHardware."""
+        guest = GuestSpec(instance=instance, name=driver.guest_name(self._conf, instance),
+                          settings=self._host.settings, image_meta=image_meta)
+        return to_text(interface.card(guest, vif).element())
+
+    def change(self, guest: Guest, change: Callable[[str], str]) -> None:
+        """What its next start makes of it, changed; what runs stays."""
+        was = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
+        wanted = change(was)
+        if wanted != was:
+            self._libvirt.define(wanted, guest.uuid)
+        self.show(guest)
 
     def prepare(self, guest: GuestSpec) -> str:
         """A domain's definition; the mediated devices that it names are made. The server's domain and disks aren't

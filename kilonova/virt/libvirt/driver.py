@@ -52,11 +52,11 @@ class LibvirtDriver:
         mediated = MediatedDevices(connection)
         self.host = Host(conf, connection, self.disks, mover, mediated)
         domains = Domains(conf, connection, self.host, self.disks, mediated)
-        self.guests = Guests(connection, self.host, self.disks, domains, {
+        hotplug = Hotplug(options.device_detach_attempts, options.device_detach_timeout)
+        self.guests = Guests(connection, self.host, self.disks, domains, hotplug, {
             'vnc': conf.vnc.server_proxyclient_address, 'spice': conf.spice.server_proxyclient_address,
             'serial': conf.serial_console.proxyclient_address})
-        self.power = Power(connection, domains, Hotplug(options.device_detach_attempts, options.device_detach_timeout),
-                           options.wait_soft_reboot_seconds)
+        self.power = Power(connection, domains, hotplug, options.wait_soft_reboot_seconds)
         self.rescues = Rescues(connection, domains, self.disks, self.power,
                                RescueFiles(conf, cache, image_client, self.disks))
         self.moves = Moves(connection, domains, self.disks, self.power, mover)

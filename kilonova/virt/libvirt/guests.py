@@ -9,11 +9,13 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.objects.vif import Vif
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices import hostdevs
+from kilonova.virt.libvirt.devices import cards, hostdevs
+from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
@@ -30,9 +32,9 @@ _AGENT = {libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
 class Guests:
     """``driver.Guests``. ``reached_at``: the address at which proxies reach the consoles of each protocol."""
 
-    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, domains: Domains,
+    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, domains: Domains, hotplug: Hotplug,
                  reached_at: Mapping[str, str]) -> None:
-        self._reached_at = reached_at
+        self._hotplug, self._reached_at = hotplug, reached_at
         self._libvirt, self._host, self._disks, self._domains = connection, host, disks, domains
 
     @translated
@@ -97,6 +99,27 @@ class Guests:
                            keep_ephemeral=preserve_ephemeral)
         self._domains.replace(instance, xml, power_on)
         LOG.info('Instance rebuilt successfully.', instance_uuid=instance.uuid)
+
+    @translated
+    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif) -> None:
+        card = self._domains.card(instance, image_meta, vif)
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            return
+        if guest.is_active():
+            self._hotplug.give_card(guest, card, vif.device_name)
+        self._domains.change(guest, lambda definition: cards.put(definition, card))
+        LOG.info('Port %s is plugged into the guest.', vif.id, instance_uuid=instance.uuid)
+
+    @translated
+    def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            return
+        if guest.is_active():
+            self._hotplug.take_card(guest, vif.device_name, check)
+        self._domains.change(guest, lambda definition: cards.without(definition, vif.device_name))
+        LOG.info('Port %s is no longer plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:

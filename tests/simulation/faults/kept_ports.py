@@ -4,7 +4,7 @@ The simulator should see ports that are no server's.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from kilonova.conductor.flows import beside, ports
@@ -14,9 +14,9 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def drop(work: Any, own: Sequence[str]) -> None:
+    def drop(work: Any, own: Sequence[str], keep: Collection[str] = ()) -> None:
         try:
-            beside.give_back_ports(work, own)
+            beside.give_back_ports(work, own, keep)
         except Unanswered:
             return
     replace(ports, 'drop', drop)

@@ -50,6 +50,8 @@ BODIES = {
     'POST /servers/{server_id}/metadata': {'metadata': {'a': 'b'}},
     'PUT /servers/{server_id}/metadata': {'metadata': {'a': 'b'}},
     'PUT /servers/{server_id}/metadata/{key}': {'meta': {'key': 'b'}},
+    'POST /servers/{server_id}/os-interface': {'interfaceAttachment': {
+        'net_id': UUID, 'port_id': UUID, 'fixed_ips': [{'ip_address': '10.0.0.1'}], 'tag': 't'}},
     'PUT /servers/{server_id}/tags': {'tags': ['a']}, 'PUT /servers/{server_id}/tags/{tag}': None,
     'POST /os-server-external-events': {'events': [
         {'name': 'network-changed', 'server_uuid': UUID, 'status': 'completed', 'tag': 't'}]},

@@ -346,4 +346,82 @@ def test_interfaces_without_a_network_service(make_site):
     path = f'/servers/{site.server()}/os-interface'
     assert site.ok('GET', path) == {'interfaceAttachments': []}
     assert site.fault('GET', f'{path}/{NOSUCH}') == (404, f'Port id {NOSUCH} could not be found.')
-    assert site.request('POST', path, {'interfaceAttachment': {}}).status_int == 404
+    assert site.fault('POST', path, {'interfaceAttachment': {'net_id': NOSUCH}}) == (
+        400, ("There is no network service in this cloud: networks must be 'none', 'auto' or left out, not network "
+              f'{NOSUCH}.'))
+    assert site.fault('DELETE', f'{path}/{NOSUCH}') == (404, f'Port id {NOSUCH} could not be found.')
+
+
+# --- attach and detach: tests/functional/test_interfaces.py has those that are done -----------------------------------
+def attach_refused(site, server, user='bob', version='2.104', **wanted):
+    """(code, message) of an attach that writes nothing."""
+    found = site.fault('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': wanted}, user=user,
+                       version=version)
+    assert site.rows(server) == []
+    return found
+
+
+def test_an_attach_that_can_not_be(site, neutron, private):
+    server = site.server()
+    theirs, port = neutron.add_port(private, OTHER), neutron.add_port(private, PROJECT)
+    used = neutron.add_port(private, PROJECT, device_id=NOSUCH)
+    bare, public = neutron.add_network('bare', PROJECT), neutron.add_network(
+        'public', OTHER, cidr='198.51.100.0/24', **{'router:external': True})
+    neutron.networks[public]['project_id'] = PROJECT
+    for wanted, answer in (
+            ({'net_id': private, 'port_id': port}, (
+                400, f'Must not input both network_id and port_id: net_id is {private}, and port_id {port}.')),
+            ({'fixed_ips': [{'ip_address': '10.2.0.9'}]}, (
+                400, ('Must input network_id when request IP address: fixed_ips names 10.2.0.9, and there is no '
+                      'net_id.'))),
+            ({'port_id': port, 'fixed_ips': [{'ip_address': '10.2.0.9'}]}, (
+                400, (f"Specified Fixed IP '10.2.0.9' cannot be used with port '{port}': the two cannot be specified "
+                      f'together.'))),
+            ({'net_id': private, 'tag': 'nic1'}, (
+                400, ('Device tags of interfaces are not served in this cloud: networks must not have a tag, not '
+                      "'nic1'."))),
+            ({'port_id': NOSUCH}, (404, f'Port id {NOSUCH} could not be found.')),
+            ({'port_id': theirs}, (404, f'Port id {theirs} could not be found.')),
+            ({'net_id': NOSUCH}, (404, f'Network {NOSUCH} could not be found.')),
+            ({'port_id': used}, (409, f'Port {used} is still in use.')),
+            ({'net_id': bare}, (400, f'Network {bare} requires a subnet in order to boot instances on.')),
+            ({'net_id': public}, (403, f'It is not allowed to create an interface on external network {public}.')),
+            ({'net_id': private, 'fixed_ips': [{'ip_address': '10.9.0.9'}]}, (
+                400, f'Invalid input received: Fixed IP 10.9.0.9 is not a valid ip address for network {private}.')),
+            ({}, (400, 'Multiple possible networks found, use a Network ID to be more specific.'))):
+        assert attach_refused(site, server, **wanted) == answer
+    neutron.limits[PROJECT] = 1
+    assert attach_refused(site, server, net_id=private) == (403, 'Maximum number of ports exceeded')
+    neutron.networks.clear()
+    assert attach_refused(site, server) == (
+        400, f"No specific network was requested and none are available for project '{PROJECT}'.")
+
+
+def test_a_tag_is_unknown_until_2_49(site, private):
+    code, message = attach_refused(site, site.server(), version='2.48', net_id=private, tag='nic1')
+    assert code == 400 and "'tag' was unexpected" in message
+
+
+@pytest.mark.parametrize(('state', 'said'), [
+    ({'vm_state': 'suspended'}, 'vm_state suspended'), ({'vm_state': 'error'}, 'vm_state error'),
+    ({'vm_state': 'resized'}, 'vm_state resized'), ({'task_state': 'rebooting'}, 'task_state rebooting')])
+def test_states_in_which_interfaces_stay(site, private, state, said):
+    server = site.server(**state)
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, [VIF])
+    assert attach_refused(site, server, net_id=private) == (
+        409, f"Cannot 'attach_interface' instance {server} while it is in {said}")
+    assert site.fault('DELETE', f'/servers/{server}/os-interface/{VIF.id}', user='bob') == (
+        409, f"Cannot 'detach_interface' instance {server} while it is in {said}")
+
+
+def test_a_detach_names_the_port(site, private):
+    server = site.server()
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, [VIF])
+    path = f'/servers/{server}/os-interface'
+    assert site.fault('DELETE', f'{path}/{server}', user='bob') == (404, f'Port id {server} could not be found.')
+    assert site.rows(server) == []
+    assert site.request('DELETE', f'{path}/{VIF.id}', user='bob').status_int == 202
+    (row,) = site.rows(server)
+    assert row['kind'] == 'detach_interface' and VIF.id in str(row['args'])

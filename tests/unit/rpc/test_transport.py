@@ -1,6 +1,7 @@
 """Errors on the bus: the class and the text come back, the other side's traceback doesn't. A broker that hangs."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
@@ -223,3 +224,11 @@ def test_heartbeats(tmp_path, line: str, seconds: int) -> None:
     conf(['--config-file', str(path)], project='kilonova')
     transport.OsloTransport(conf, 'rabbit://nowhere/')
     assert conf.oslo_messaging_rabbit.heartbeat_timeout_threshold == seconds
+
+
+def test_options_of_clients_are_there_with_the_first_transport() -> None:
+    """The API reads rpc_response_timeout before it has sent anything."""
+    conf = options.new()
+    conf([], project='kilonova', default_config_files=[])
+    with contextlib.closing(transport.OsloTransport(conf, 'fake:///')):
+        assert conf.rpc_response_timeout == 60

@@ -24,7 +24,8 @@ NEWER: dict[str, set[str]] = {
         'undo_shelve_instance', 'undo_unshelve_instance', 'undo_start_shelved_instance',
         'evacuate_instance', 'undo_evacuate_instance', 'clean_evacuated',
         'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port',
-        'set_device_disabled', 'set_mdev_type'},
+        'set_device_disabled', 'set_mdev_type',
+        'attach_interface', 'undo_attach_interface', 'detach_interface', 'undo_detach_interface'},
     'conductor': set(), 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import libvirt
 import pytest
 
 from kilonova.virt import command
@@ -13,6 +14,10 @@ from kilonova.virt.fake import FakeDriver, FakeMachine
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.storage import ssh
 from tests.unit.virt import builders
+
+
+def _ports(domain: ElementTree.Element) -> list[str]:
+    return [found.get('interfaceid', '') for found in domain.iterfind('devices/interface/virtualport/parameters')]
 
 
 @pytest.fixture(scope='session')
@@ -55,8 +60,12 @@ class LibvirtRig:
 
     def ports(self, host: str, uuid: str) -> list[str]:
         """The ports that the guest has, by its XML."""
-        domain = ElementTree.parse(self.file(host, uuid, 'libvirt.xml'))
-        return [found.get('interfaceid', '') for found in domain.iterfind('devices/interface/virtualport/parameters')]
+        return _ports(ElementTree.parse(self.file(host, uuid, 'libvirt.xml')).getroot())
+
+    def ports_at_start(self, host: str, uuid: str) -> list[str]:
+        """Those that its next start gives it."""
+        guest = {'gpu1': self.here, 'gpu2': self.there}[host].guests._libvirt.find(uuid)
+        return _ports(ElementTree.fromstring(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)))
 
     def have_vgpus(self) -> None:
         """The first host has VGPU_PARENT, and MDEV on it. libvirt's test driver makes no others."""
@@ -150,6 +159,8 @@ class FakeRig:
 
     def ports(self, host: str, uuid: str) -> list[str]:
         return self._hosts[host].domains[uuid].vifs
+
+    ports_at_start = ports
 
     def have_vgpus(self) -> None:
         self.here.pci_devices = [

@@ -379,6 +379,34 @@ def test_a_guest_has_the_servers_ports_in_their_order_whenever_it_is_built(rig: 
     assert rig.ports('gpu1', instance.uuid) == [PORT]
 
 
+@pytest.mark.parametrize('power_on', [True, False])
+@pytest.mark.parametrize('times', [1, 2])
+def test_a_guest_gets_an_interface_and_gives_it_up(rig: Any, power_on: bool, times: int) -> None:
+    """It comes behind the others. libvirt's test driver gives nothing to a guest that runs: what it is made from then
+    is looked at."""
+    first, second = new_vif(), new_vif(id=PORT2, mac='fa:16:3e:00:00:02')
+    instance = spawn(rig, vifs=[first])
+    if not power_on:
+        rig.here.power.power_off(instance)
+    for act, ports in ((lambda vif: rig.here.guests.attach_interface(instance, image_meta(), vif), [PORT, PORT2]),
+                       (lambda vif: rig.here.guests.detach_interface(instance, vif, lambda: None), [PORT])):
+        for _again in range(times):
+            act(second)
+            assert rig.here.guests.get_info(instance) == (PowerState.RUNNING if power_on else PowerState.SHUTDOWN)
+        assert rig.ports_at_start('gpu1', instance.uuid) == ports
+    rig.here.guests.detach_interface(instance, first, lambda: None)
+    assert rig.ports_at_start('gpu1', instance.uuid) == []
+    rig.here.guests.attach_interface(instance, image_meta(), second)
+    assert rig.ports_at_start('gpu1', instance.uuid) == [PORT2]
+
+
+def test_a_guest_that_is_not_there_has_no_interface_to_get_or_give(rig: Any) -> None:
+    instance = new_instance()
+    rig.here.guests.attach_interface(instance, image_meta(), new_vif())
+    rig.here.guests.detach_interface(instance, new_vif(), lambda: None)
+    assert rig.here.guests.describe() == []
+
+
 class Plugged:
     """What is called when a guest's interfaces are plugged; ``states``: the guest's, as another thread sees them then.
     ``fails``: how often it raises."""

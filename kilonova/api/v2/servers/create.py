@@ -27,7 +27,7 @@ RULES = (
     rule(REQUESTED_DESTINATION, ADMIN, 'Create servers on a named host that the scheduler agrees with.'),
     rule(ATTACH_VOLUME, MEMBER, 'Create servers with volumes.'),
     rule(ATTACH_NETWORK, MEMBER, 'Create servers on named networks or ports.'),
-    rule(ATTACH_EXTERNAL, ADMIN, 'Create servers on external networks that are not shared.'),
+    rule(ATTACH_EXTERNAL, ADMIN, 'Create servers on external networks that are not shared, and attach them to these.'),
     rule(TRUSTED_CERTS, MEMBER, 'Create servers with trusted image certificates.'),
     rule(ZERO_DISK, ADMIN, 'Create servers from an image on a flavor without disk.'),
 )

@@ -1,22 +1,25 @@
-"""Devices of the host that leave a running guest, and come back.
+"""Devices that leave a running guest, and come: those of its host, and network cards.
 
     hotplug = Hotplug(attempts=8, timeout=20)
     hotplug.take(guest, check)                       # memory of a guest that has none can be saved
     hotplug.give(guest, ['0000:08:00.0'])         # uuids of mediated devices, too
+    hotplug.give_card(guest, '<interface …', 'tap1eeb6c43-4f')
+    hotplug.take_card(guest, 'tap1eeb6c43-4f', check)
 
 A guest's system lets a device go when it is asked to, and says so later; what the guest's definition names stays there.
 """
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from xml.etree import ElementTree
 
 import libvirt
 from oslo_log import log as logging
 
 from kilonova.virt import driver
-from kilonova.virt.libvirt.devices import hostdevs
+from kilonova.virt.libvirt.devices import cards, hostdevs
 from kilonova.virt.libvirt.guest import Guest
 
 LOG = logging.getLogger(__name__)
@@ -32,18 +35,26 @@ class Hotplug:
         self._attempts, self._timeout = attempts, timeout
 
     def take(self, guest: Guest, check: driver.Check) -> None:
-        """Ask for all that it has and wait. GuestFailed when it keeps one; what ``check()`` raises ends the waiting.
+        """Ask for all devices of the host that it has and wait. GuestFailed when it keeps one; what ``check()`` raises
+        ends the waiting.
 
         A hypervisor that knows no such request keeps them in the guest.
         """
+        self._take(guest, check, _texts)
+
+    def take_card(self, guest: Guest, device: str, check: driver.Check) -> None:
+        """The same for one network card."""
+        self._take(guest, check, functools.partial(cards.found, device=device))
+
+    def _take(self, guest: Guest, check: driver.Check, texts: Callable[[str], dict[str, str]]) -> None:
         for _attempt in range(self._attempts):
             # All are asked for before the first is waited for.
-            asked = [_detach(guest, xml) for xml in _texts(guest.xml()).values()]
+            asked = [_detach(guest, xml) for xml in texts(guest.xml()).values()]
             if not all(asked):
                 LOG.debug('This hypervisor takes no devices out of guests', instance_uuid=guest.uuid)
                 return
             end = time.monotonic() + self._timeout
-            while kept := _texts(guest.xml()):
+            while kept := texts(guest.xml()):
                 check()
                 if time.monotonic() >= end:
                     break
@@ -65,6 +76,21 @@ class Hotplug:
                 raise driver.GuestFailed(act='give devices to', uuid=guest.uuid,
                                          reason=f'{address} is not in its definition')
             _attach(guest, defined[address])
+
+    def give_card(self, guest: Guest, card: str, device: str) -> None:
+        """Put a network card into it, unless it has one with that device. GuestFailed.
+
+        A hypervisor that knows no such request leaves that to the guest's next start.
+        """
+        if cards.found(guest.xml(), device):
+            return
+        try:
+            # Once: asked again after the connection was lost, it would get a second one.
+            guest.call_once('attachDeviceFlags', card, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                raise driver.GuestFailed(act='give a network card to', uuid=guest.uuid, reason=str(error)) from error
+            LOG.debug('This hypervisor puts no devices into guests', instance_uuid=guest.uuid)
 
     def give_back(self, guest: Guest) -> None:
         """All that its definition names, as far as it goes: for a guest that is to be as it was."""

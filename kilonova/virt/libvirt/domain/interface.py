@@ -27,24 +27,23 @@ class InterfaceConfigurator:
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        if not guest.instance.vifs:
-            return
-        model = guest.image_property('hw_vif_model', 'virtio')
-        if model not in models(guest.settings.arch):
-            raise UnsupportedHardware(model=f'network card {model}', virt=guest.settings.virt_type)
-        for vif in guest.instance.vifs:
-            _check(vif)
-            domain.devices.append(self._interface(guest, vif, model))
+        domain.devices.extend(card(guest, vif) for vif in guest.instance.vifs)
 
-    def _interface(self, guest: GuestSpec, vif: Vif, model: str) -> Interface:
-        is_ovs, is_virtio = vif.type == _OVS, model == 'virtio'
-        queues = min(guest.flavor.vcpus, _MOST_QUEUES) if guest.tuning.multiqueue and is_virtio else 1
-        return Interface(
-            mac=vif.mac, bridge=vif.bridge or ('br-int' if is_ovs else f'brq{vif.network_id[:11]}'),
-            device=vif.device_name, model=model, ovs_port=vif.id if is_ovs else None, mtu=vif.mtu,
-            queues=queues if queues > 1 else None, packed=is_virtio and guest.tuning.packed_ring,
-            # Open vSwitch in user space passes on frames whose checksum was left to the hardware: TCP would hang.
-            offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'))
+
+def card(guest: GuestSpec, vif: Vif) -> Interface:
+    """One of the guest's cards; errors as ``InterfaceConfigurator`` has them."""
+    model = guest.image_property('hw_vif_model', 'virtio')
+    if model not in models(guest.settings.arch):
+        raise UnsupportedHardware(model=f'network card {model}', virt=guest.settings.virt_type)
+    _check(vif)
+    is_ovs, is_virtio = vif.type == _OVS, model == 'virtio'
+    queues = min(guest.flavor.vcpus, _MOST_QUEUES) if guest.tuning.multiqueue and is_virtio else 1
+    return Interface(
+        mac=vif.mac, bridge=vif.bridge or ('br-int' if is_ovs else f'brq{vif.network_id[:11]}'),
+        device=vif.device_name, model=model, ovs_port=vif.id if is_ovs else None, mtu=vif.mtu,
+        queues=queues if queues > 1 else None, packed=is_virtio and guest.tuning.packed_ring,
+        # Open vSwitch in user space passes on frames whose checksum was left to the hardware: TCP would hang.
+        offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'))
 
 
 def _check(vif: Vif) -> None:

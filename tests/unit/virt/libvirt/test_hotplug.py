@@ -12,7 +12,7 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from kilonova.virt.libvirt.devices import hostdevs, hotplug
+from kilonova.virt.libvirt.devices import cards, hostdevs, hotplug
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.power import Power
@@ -245,3 +245,81 @@ def test_a_device_that_has_gone_meanwhile_is_no_failure() -> None:
     domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, 'monitor closed')
     with pytest.raises(driver.GuestFailed, match='monitor closed'):
         taking.take(Libvirt(domain).find(''), fine)
+
+
+# --- network cards ---------------------------------------------------------------------------------------------------
+CARD = '<interface type="bridge"><mac address="{1}"/><target dev="{0}"/></interface>'
+
+
+class Carded:
+    """A running domain of QEMU's with these network cards, by their devices. ``keeps``: how often its system ignores a
+    request."""
+
+    def __init__(self, *cards: str, keeps: int = 0) -> None:
+        self.live, self.keeps, self.asked = list(cards), keeps, 0
+
+    def name(self) -> str:
+        return 'instance-00000001'
+
+    def UUIDString(self) -> str:  # noqa: N802 - libvirt's name
+        return '11111111-2222-3333-4444-555555555555'
+
+    def connect(self) -> None:
+        return None
+
+    def XMLDesc(self, flags: int) -> str:  # noqa: N802 - libvirt's name
+        found = ''.join(CARD.format(card, 'fa:16:3e:00:00:01') for card in self.live)
+        return f'<domain><devices>{found}</devices></domain>'
+
+    def detachDeviceFlags(self, card: str, flags: int) -> None:  # noqa: N802 - libvirt's name
+        assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
+        self.asked += 1
+        if self.asked > self.keeps:
+            (gone,) = [device for device in self.live if f'dev="{device}"' in card]
+            self.live.remove(gone)
+
+    def attachDeviceFlags(self, card: str, flags: int) -> None:  # noqa: N802 - libvirt's name
+        assert flags == libvirt.VIR_DOMAIN_AFFECT_LIVE
+        if 'full' in self.live:
+            raise failure(libvirt.VIR_ERR_INTERNAL_ERROR, 'No more available PCI slots')
+        self.live.append('tap2')
+
+
+def test_a_card_comes_once_and_goes_when_its_guest_lets_it() -> None:
+    domain, plug = Carded('tap1', keeps=2), Hotplug(3, 5)
+    guest = Libvirt(domain).find('')        # type: ignore[arg-type]
+    for _again in range(2):
+        plug.give_card(guest, CARD.format('tap2', 'fa:16:3e:00:00:02'), 'tap2')
+        assert domain.live == ['tap1', 'tap2']
+    for _again in range(2):
+        plug.take_card(guest, 'tap1', fine)
+        assert domain.live == ['tap2'] and domain.asked == 3
+
+
+def test_a_guest_that_keeps_its_card() -> None:
+    domain = Carded('tap1', keeps=99)
+    guest = Libvirt(domain).find('')        # type: ignore[arg-type]
+    with pytest.raises(driver.GuestFailed, match='does not give up tap1'):
+        Hotplug(3, 5).take_card(guest, 'tap1', fine)
+    assert domain.live == ['tap1'] and domain.asked == 3
+
+
+def test_a_guest_without_room_for_a_card() -> None:
+    domain = Carded('full')
+    with pytest.raises(driver.GuestFailed, match='No more available PCI slots'):
+        Hotplug(3, 5).give_card(Libvirt(domain).find(''), CARD.format('tap2', 'x'), 'tap2')   # type: ignore[arg-type]
+    assert domain.live == ['full']
+
+
+def test_cards_in_a_definition() -> None:
+    """A new one stands behind the others; what is there, or gone, changes nothing."""
+    one, two = CARD.format('tap1', 'a'), CARD.format('tap2', 'b')
+    definition = f'<domain><devices><disk />{one}<serial /></devices></domain>'
+    both = cards.put(definition, two)
+    devices_of = [each.tag for each in ElementTree.fromstring(both).iterfind('devices/*')]
+    assert devices_of == ['disk', 'interface', 'interface', 'serial']
+    assert cards.put(both, two) is both and cards.without(definition, 'tap2') is definition
+    assert list(cards.found(both, 'tap2')) == ['tap2'] and cards.found(definition, 'tap2') == {}
+    left = cards.without(both, 'tap1')
+    assert cards.found(left, 'tap1') == {} and list(cards.found(left, 'tap2')) == ['tap2']
+    assert cards.found(cards.put('<domain/>', one), 'tap1')

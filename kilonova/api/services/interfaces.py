@@ -1,0 +1,145 @@
+"""Interfaces of servers that are there: what is asked for is checked, accepted, and an attach waited for.
+
+    port = interfaces.attach(backend, ctxt, server, interfaces.Wanted(network_id=…), external=False)
+    interfaces.detach(backend, ctxt, server, port_id)
+"""
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova.api.services import accept, networks, refusals
+from kilonova.api.services.accept import Found
+from kilonova.api.services.backend import Backend
+from kilonova.clients.network import Port, PortNotFound
+from kilonova.context import RequestContext
+from kilonova.db.queries import actions, instances, operations
+from kilonova.db.queries.operations import Operation
+from kilonova.errors import Conflict, Invalid, Unavailable
+
+ATTACH, DETACH = 'attach_interface', 'detach_interface'
+# Seconds between two looks whether an attach has ended: at first, and at most.
+_LOOK, _LONGEST_LOOK = 0.05, 0.5
+
+
+class NetworkAndPort(Invalid):
+    msg_fmt = 'Must not input both network_id and port_id: net_id is %(network_id)s, and port_id %(port_id)s.'
+
+
+class NetworkMissing(Invalid):
+    msg_fmt = 'Must input network_id when request IP address: fixed_ips names %(address)s, and there is no net_id.'
+
+
+class NoNetwork(Invalid):
+    msg_fmt = "No specific network was requested and none are available for project '%(project)s'."
+
+
+class AttachFailed(Conflict):
+    msg_fmt = 'Failed to attach the interface to server %(server)s: %(reason)s'
+
+
+class AttachGoesOn(Unavailable):
+    msg_fmt = ('The interface of server %(server)s is not attached after %(seconds)g s, and the request goes on: its '
+               'instance action %(action)s tells how it ends, request %(request)s.')
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A port of its user's, or a new one of a network (None: of the only one that there is), with an address if one is
+    named."""
+
+    network_id: str | None = None
+    port_id: str | None = None
+    address: str | None = None
+    tag: str | None = None
+
+    def check(self) -> None:
+        """TagNotServed, NetworkAndPort, NetworkMissing."""
+        if self.tag is not None:
+            raise networks.TagNotServed(tag=self.tag)
+        if self.network_id and self.port_id:
+            raise NetworkAndPort(network_id=self.network_id, port_id=self.port_id)
+        if self.address and self.port_id:
+            raise networks.FixedIpOfPort(address=self.address, port_id=self.port_id)
+        if self.address and not self.network_id:
+            raise NetworkMissing(address=self.address)
+
+    def asked(self) -> list[dict[str, Any]] | str:
+        """As a create has it."""
+        if self.port_id:
+            return [{'port': self.port_id}]
+        return [{'uuid': self.network_id, 'fixed_ip': self.address}] if self.network_id else networks.AUTO
+
+
+# --- attach ----------------------------------------------------------------------------------------------------------
+def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted, *, external: bool) -> Port:
+    """The server has one interface more: its port. ``external``: it may be of an external network.
+
+    Errors: those of ``networks.look_up`` and ``fit``, of ``accept.check``, and above.
+    """
+    wanted.check()
+    if backend.networks is None:
+        raise refusals.NoNetworkService(wanted=f'port {wanted.port_id}' if wanted.port_id
+                                        else f'network {wanted.network_id}')
+    accept.check(ctxt, server, f'{ATTACH}.start')
+    interface = _look_up(backend, ctxt, wanted, external)
+    row = Operation.new(ctxt, ATTACH, server.uuid, {'wish': {
+        'network_id': interface.network_id, 'port_id': interface.port_id, 'address': interface.address}})
+    before: set[str] = set()
+    accept.accept(ctxt, server, f'{ATTACH}.start', row, ATTACH,
+                  write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)))
+    backend.conductor.run_operation(ctxt, operation=row.uuid)
+    return backend.networks.port(ctxt, _attached(backend, ctxt, server, row, before))
+
+
+def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: bool) -> networks.Interface:
+    asked = networks.read(backend, ctxt, wanted.asked(), (), 1)
+    try:
+        found = networks.look_up(backend, ctxt, asked, external=external)
+    except networks.NetworkAmbiguous as error:
+        raise Invalid(error.message) from None
+    except networks.NothingAllocated:
+        raise NoNetwork(project=ctxt.project_id) from None
+    networks.fit(backend, ctxt, found, 1, 1)
+    return found.interfaces[0]
+
+
+def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation, before: set[str]) -> str:
+    """Wait for the end of the operation: what the info cache has that wasn't there ``before`` is its port."""
+    seconds, look = backend.options.answer_seconds, _LOOK
+    end = time.monotonic() + seconds
+    while True:
+        with server.cell.read() as conn:
+            ended = operations.get(conn, row.uuid) is None
+            action = actions.get(conn, server.uuid, ctxt.request_id) if ended else None
+            new = [vif['id'] for vif in _cached(conn, server.uuid) if vif['id'] not in before] if ended else []
+            if action is not None and action['message'] is not None:
+                reason = actions.reasons(conn, [action['id']]).get(action['id'], action['message'])
+                raise AttachFailed(server=server.uuid, reason=reason)
+        if new:
+            return str(new[0])
+        if ended:
+            raise AttachFailed(server=server.uuid, reason='its port was taken from the server at once')
+        if time.monotonic() >= end:
+            raise AttachGoesOn(server=server.uuid, seconds=seconds, action=ATTACH, request=ctxt.request_id)
+        time.sleep(look)
+        look = min(look * 2, _LONGEST_LOOK)
+
+
+def _cached(conn: Any, uuid: str) -> list[dict[str, Any]]:
+    """The interfaces of a server, in its guest's order; none of one that is gone."""
+    row = instances.get(conn, uuid)
+    found: list[dict[str, Any]] = json.loads((row['extra_network_info'] if row is not None else None) or '[]')
+    return found
+
+
+# --- detach ----------------------------------------------------------------------------------------------------------
+def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) -> None:
+    """Begin it. PortNotFound: the server has no such interface."""
+    vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
+    vif = next((one for one in vifs if one['id'] == port_id.lower()), None)
+    if vif is None:
+        raise PortNotFound(port_id=port_id)
+    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif})
