@@ -412,9 +412,13 @@ def test_events_that_nothing_can_be_done_with(world):
         (answer,) = response.json['events']
         return response.status_int, answer['code'], answer['status']
     server, nobody = world.names['server'], world.names['unknown']
-    for name in ('network-changed', 'network-vif-deleted', 'volume-extended', 'volume-reimaged',
-                 'accelerator-request-bound'):
+    for name in ('volume-extended', 'volume-reimaged', 'accelerator-request-bound'):
         assert told(104, name=name, server_uuid=server, tag='x') == (207, 422, 'failed'), name
+        assert told(104, name=name, server_uuid=nobody, tag='x') == (207, 404, 'failed'), name
+    for name in ('network-changed', 'network-vif-deleted'):
+        # The one has a port, the other none.
+        assert told(104, name=name, server_uuid=server, tag='x') == (200, 200, 'completed'), name
+        assert told(104, name=name, server_uuid=world.names['waiting'], tag='x') == (207, 422, 'failed'), name
         assert told(104, name=name, server_uuid=nobody, tag='x') == (207, 404, 'failed'), name
     assert told(104, name='volume-extended', server_uuid=server) == (207, 400, 'failed')
     assert told(104, name='power-update', server_uuid=server, tag='x') == (207, 400, 'failed')
