@@ -223,7 +223,7 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
     new = [one for one in interfaces if one.port_id is None]
     for one in new:
         _check_network(networks[one.network_id], external)
-    _check_free(client, networks, [one for one in new if one.address is not None])
+    _check_free(client, ctxt, networks, [one for one in new if one.address is not None])
     # The one that each project has is the network service's own choice.
     if set(asked.groups) <= {DEFAULT_GROUP}:
         return Found(interfaces, names=asked.groups)
@@ -290,7 +290,8 @@ def _check_network(network: Network, external: bool) -> None:
         raise SubnetMissing(network_id=network.id)
 
 
-def _check_free(client: NetworkClient, networks: dict[str, Network], wanted: Sequence[Interface]) -> None:
+def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str, Network],
+                wanted: Sequence[Interface]) -> None:
     """Whether each address belongs to its network, and to nobody yet."""
     subnets = client.subnets(subnet_id for one in wanted for subnet_id in networks[one.network_id].subnet_ids)
     for one in wanted:
@@ -299,7 +300,8 @@ def _check_free(client: NetworkClient, networks: dict[str, Network], wanted: Seq
                    if subnet.network_id == one.network_id):
             raise clients.FixedIpNotOfNetwork(address=address, network_id=one.network_id)
         for port in client.ports_at(one.network_id, address):
-            if port.device_id:
+            # Whose it is on a shared network is nobody else's business.
+            if port.device_id and port.project_id == ctxt.project_id:
                 raise FixedIpOfServer(address=address, server=port.device_id)
             raise clients.FixedIpInUse(address=address)
 

@@ -144,6 +144,9 @@ def test_fixed_addresses(site, neutron, private):
     neutron.add_port(private, PROJECT, fixed_ips=[{'ip_address': '10.2.0.204'}])
     of = [{'uuid': private, 'fixed_ip': '10.2.0.203'}]
     assert refused(site, of) == (400, f'Fixed IP address 10.2.0.203 is already in use on instance {server}.')
+    neutron.add_port(private, 'another', device_id=server, fixed_ips=[{'ip_address': '10.2.0.205'}])
+    assert refused(site, [{'uuid': private, 'fixed_ip': '10.2.0.205'}]) == (
+        400, 'Fixed IP address 10.2.0.205 is already in use.')
     of[0]['fixed_ip'] = '10.2.0.204'
     assert refused(site, of) == (400, 'Fixed IP address 10.2.0.204 is already in use.')
     for address in ('10.99.0.1', 'fd00::1'):
