@@ -126,8 +126,8 @@ def test_a_delete_does_not_wait_for_it(ground, down):
     started: list[str] = []
     driver = ground.computes[source].host.driver
     real = driver.moves.finish_revert_migration
-    driver.moves.finish_revert_migration = lambda instance, image, devices, power_on: (
-        started.append(power_on), real(instance, image, devices, power_on))
+    driver.moves.finish_revert_migration = lambda instance, image, devices, power_on, plugged=None: (
+        started.append(power_on), real(instance, image, devices, power_on, plugged))
     try:
         delete(ground, server)
         ground.settle(kinds_left=('release',))

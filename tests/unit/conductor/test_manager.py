@@ -120,7 +120,7 @@ def made(site: Site, called: Calls, monkeypatch: pytest.MonkeyPatch) -> Conducto
     conf: Any = SimpleNamespace(
         host='ctl1', service_down_time=60, report_interval=1, periodic_enable=True, reclaim_instance_interval=0,
         resize_confirm_window=0, rescue_timeout=0, shelved_offload_time=0, shelved_poll_interval=0,
-        instance_build_timeout=0, devices=SimpleNamespace(history_days=365),
+        instance_build_timeout=0, heal_instance_info_cache_interval=-1, devices=SimpleNamespace(history_days=365),
         scheduler=SimpleNamespace(max_attempts=4), conductor=SimpleNamespace(
             flow_slots=8, flow_slots_per_host=3, lease_time=12, sweep_interval=5))
     transport: Any = SimpleNamespace(serve=serve)
@@ -159,7 +159,7 @@ def test_without_a_broker_nothing_is_collected(site: Site) -> None:
     conf = SimpleNamespace(
         host='ctl1', service_down_time=60, report_interval=1, periodic_enable=True, reclaim_instance_interval=0,
         resize_confirm_window=0, rescue_timeout=0, shelved_offload_time=0, shelved_poll_interval=0,
-        instance_build_timeout=0, devices=SimpleNamespace(history_days=365),
+        instance_build_timeout=0, heal_instance_info_cache_interval=-1, devices=SimpleNamespace(history_days=365),
         scheduler=SimpleNamespace(max_attempts=4), conductor=SimpleNamespace(
             flow_slots=8, flow_slots_per_host=3, lease_time=12, sweep_interval=5))
     sent: list[Any] = []
