@@ -66,6 +66,8 @@ class Run:
 
 MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
     'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
+# Each operation with each kind of device.
+DEVICE_FLOWS = ('tests/flows/test_devices.py',)
 # Real daemons that wait most of their time: three runs of about the same length, each with a cloud of its own.
 APART = tuple(f'tests/integration/test_{name}.py' for name in (
     'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))
@@ -75,7 +77,7 @@ BESIDE = tuple(f'tests/integration/test_{name}.py' for name in (
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
 # QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.
 REAL_GUESTS = Run('integration-qemu', paths=tuple(f'tests/integration/test_real_{name}.py' for name in (
-    'guests', 'kills')), waits=True, seconds=480)
+    'guests', 'kills')), waits=True, seconds=1030)
 # The nested machine with real vfio-pci: make test-vfio. What guests list is shown as it comes.
 PASSTHROUGH = Run('vfio', command=('-s',), paths=('tests/vfio',), waits=True, minutes=60, seconds=700)
 # Each about half of the unit tests.
@@ -111,17 +113,18 @@ PARTS: dict[str, tuple[Run, ...]] = {
             Run('api-eventlet', paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
                 env={'KILONOVA_CONCURRENCY': 'eventlet'}, seconds=30)),
     'flows': (
-        Run('flows', tuple(f'--ignore={path}' for path in MORE_FLOWS), ('tests/flows',), seconds=270),
-        Run('flows-more', paths=MORE_FLOWS, seconds=230),
+        Run('flows', tuple(f'--ignore={path}' for path in (*MORE_FLOWS, *DEVICE_FLOWS)), ('tests/flows',), seconds=910),
+        Run('flows-devices', paths=DEVICE_FLOWS, seconds=880),
+        Run('flows-more', paths=MORE_FLOWS, seconds=770),
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
-    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=270),),
+    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=950),),
     # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
         Run('integration', tuple(f'--ignore={path}' for path in (*APART, *BESIDE, *CAMPAIGNS, *REAL_GUESTS.paths)),
-            ('tests/integration',), minutes=60, waits=True, seconds=900),
-        Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=800),
-        Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=940),
+            ('tests/integration',), minutes=60, waits=True, seconds=1000),
+        Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=1130),
+        Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=1400),
         REAL_GUESTS),
 }
 # Parts whose runs share no ports, files or processes.
