@@ -313,7 +313,7 @@ def test_a_port_goes_where_its_server_goes(site: Site, client: NetworkClient, pr
     large, size = site.flavor('large', ram=1024), site.log_size('neutron')
     (server,) = site.boot(1, flavor, networks=[{'uuid': private}])
     asked = re.findall(r'"(\S+) /v2.0/([a-z]+)\S* HTTP/1.1" (\d+)', site.log_after('neutron', size))
-    # The host looks once, and again when it hears of the port.
+    # The host looks when it hears of the port, or after a while.
     looks = asked.count(('GET', 'ports', '200'))
     assert asked[:5] == [('GET', 'networks', '200'), ('GET', 'quotas', '200'), ('POST', 'ports', '201'),
                          ('GET', 'networks', '200'), ('GET', 'subnets', '200')]
