@@ -2,8 +2,8 @@
 
 Prints CPU-seconds by process, wall times and resident memory: of a hundred boots, of a hundred more on the same hosts
 (their ratio tells whether anything grows with what is there), of reads (list, detail, show, flavors) by users who
-have ten, a hundred and a thousand servers; of boots with a device of each kind; and of idle clouds: two hosts without
-servers, two with a hundred each, and twenty.
+have ten, a hundred and a thousand servers; of boots with a device of each kind, and with a port; and of idle clouds:
+two hosts without servers, two with a hundred each, and twenty.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SERVERS = 100
 WITH_GPU = 10
 # vGPUs of each host, all on one card; servers that are booted of each kind of device, and how flavors ask for it.
 VGPUS_A_HOST, CARD = 16, '0000:84:00.0'
-OF_A_KIND = 24
+OF_A_KIND, TURNS = 24, 2
 # Seconds from one of these boots to the next: the slowest service keeps up. Boots in a burst cost less each, so kinds
 # are compared at one pace.
 PACE = 0.5
@@ -76,8 +76,8 @@ class BenchSite(Site):
     """A cloud of two hosts that take all the servers, and its databases read beside it."""
 
     def __init__(self, directory: Path, names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
-                 accelerators: bool = False) -> None:
-        super().__init__(directory, accelerators=accelerators)
+                 accelerators: bool = False, network: bool = False) -> None:
+        super().__init__(directory, accelerators=accelerators, network=network)
         self.hosts = directory / 'hosts'
         self.hosts.mkdir()
         for host in names:
@@ -95,7 +95,8 @@ class BenchSite(Site):
 
     def up(self) -> None:
         """All services, and the databases opened."""
-        self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra, accelerators=self._accelerators)
+        self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra, accelerators=self._accelerators,
+                                network=self._network)
         data = self.layout.data('kilonova')
         self.databases = engine.Databases(render.sqlite(data / 'api.sqlite'), render.sqlite(data / 'cell1.sqlite'))
 
@@ -180,20 +181,8 @@ def measure_kinds(site: BenchSite) -> None:
     # What services cost anyway goes on while a slow one is waited for, and is no part of a boot.
     idle = measure_idle(site, KINDS_IDLE_SECONDS)
     apart = _cyborgs_own(site, idle)
-    spent: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
-    turns = 2
-    for turn in range(turns + 1):
-        for kind, costs in spent.items():
-            def act(flavor: str = f'bench-{kind}', name: str = f'{kind}-{turn}') -> None:
-                _paced(lambda number: site.create(f'{name}-{number}', flavor))
-                site.wait(OF_A_KIND)
-            cost = site.meter(act)
-            site.clean()
-            # The first turn warms up.
-            for service, seconds in cost.cpu.items() if turn else ():
-                more = 1000 * seconds - idle.get(service, 0.0) * cost.wall
-                costs[service] = costs.get(service, 0.0) + more / (turns * OF_A_KIND)
-    table(f'CPU ms per boot with a device, {turns} times {OF_A_KIND} of each kind, less what services cost when idle',
+    spent = _by_kind(site, idle, {kind: (f'bench-{kind}', {}) for kind in KINDS})
+    table(f'CPU ms per boot with a device, {TURNS} times {OF_A_KIND} of each kind, less what services cost when idle',
           spent)
     own = {kind: sum(ms for service, ms in costs.items()
                      if service not in meter.SUMS and not service.startswith('cyborg'))
@@ -203,6 +192,48 @@ def measure_kinds(site: BenchSite) -> None:
     own['accelerator'] -= sum(apart.values())
     for kind in ('vGPU', 'accelerator'):
         print(f'a boot with one {kind} costs {own[kind] / own["GPU"]:.2f} times one with a GPU, without Cyborg itself')
+
+
+def _by_kind(site: BenchSite, idle: dict[str, float],
+             kinds: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, dict[str, float]]:
+    """{kind: CPU ms of each service for one boot}, in turns, less what it costs when idle. ``kinds``: the flavor of
+    each, and what its creates say besides."""
+    spent: dict[str, dict[str, float]] = {kind: {} for kind in kinds}
+    for turn in range(TURNS + 1):
+        for kind, costs in spent.items():
+            def act(kind: str = kind, name: str = f'{kind}-{turn}') -> None:
+                flavor, asked = kinds[kind]
+                _paced(lambda number: site.create(f'{name}-{number}', flavor, **asked))
+                site.wait(OF_A_KIND)
+            cost = site.meter(act)
+            site.clean()
+            # The first turn warms up.
+            for service, seconds in cost.cpu.items() if turn else ():
+                more = 1000 * seconds - idle.get(service, 0.0) * cost.wall
+                costs[service] = costs.get(service, 0.0) + more / (TURNS * OF_A_KIND)
+    return spent
+
+
+def measure_ports(site: BenchSite) -> None:
+    """Boots of servers with a port and without, in turns: what one costs, and how often it asks Neutron."""
+    site.up()
+    (network,) = [row['id'] for row in http.call('GET', site.url('neutron') + '/v2.0/networks',
+                                                 token=site.token('demo')).data['networks']]
+    site.flavor('bench-port')
+    idle = measure_idle(site, KINDS_IDLE_SECONDS)
+    on_network = {'networks': [{'uuid': network}]}
+    spent = _by_kind(site, idle, {'none': ('bench-port', {}), 'port': ('bench-port', on_network)})
+    table(f'CPU ms per boot with a port, {TURNS} times {OF_A_KIND} of each kind, less what services cost when idle',
+          spent)
+    own, theirs = ({kind: sum(ms for service, ms in costs.items() if service not in meter.SUMS
+                              and service.startswith(('neutron', 'ovn')) == is_theirs)
+                    for kind, costs in spent.items()} for is_theirs in (False, True))
+    print(f'a boot with one port costs {own["port"] / own["none"]:.2f} times one without, without Neutron itself, '
+          f'which needs {theirs["port"]:.0f} ms')
+    size = site.log_size('neutron')
+    site.boot(OF_A_KIND, 'bench-port', **on_network)
+    asked = [line for line in site.log_after('neutron', size).splitlines() if ' /v2.0/' in line]
+    print(f'{len(asked) / OF_A_KIND:.1f} requests to Neutron a boot')
 
 
 def boot(site: BenchSite, already: int, count: int) -> None:
@@ -349,10 +380,10 @@ def table_of_idle(few: dict[str, float], full: dict[str, float], many: dict[str,
 
 @contextlib.contextmanager
 def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
-          accelerators: bool = False) -> Iterator[BenchSite]:
+          accelerators: bool = False, network: bool = False) -> Iterator[BenchSite]:
     """A cloud of these hosts, not started yet; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-bench-'))
-    site = BenchSite(directory, names, seldom, accelerators)
+    site = BenchSite(directory, names, seldom, accelerators, network)
     try:
         yield site
     finally:
@@ -366,6 +397,8 @@ def main() -> int:
         few, full = run(site)
     with cloud(accelerators=True) as site:
         measure_kinds(site)
+    with cloud(network=True) as site:
+        measure_ports(site)
     with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
         while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:
