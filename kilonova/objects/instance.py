@@ -27,9 +27,10 @@ from kilonova.objects.base import (
 )
 from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_extra import InstancePCIRequests, MigrationContext
-from kilonova.objects.instance_tables import InstanceInfoCache
+from kilonova.objects.instance_tables import BlockDeviceMappingList, InstanceInfoCache
 from kilonova.objects.pci_device import PciDeviceList
 from kilonova.objects.vif import Vif
+from kilonova.objects.volume import AttachedVolume
 
 if TYPE_CHECKING:
     from kilonova.db.engine import Connection
@@ -41,7 +42,7 @@ ENVELOPES = ('numa_topology', 'migration_context', 'vcpu_model', 'keypairs', 'de
 # Fields that are no column of the table instances.
 ELSEWHERE = frozenset((
     'services', 'metadata', 'system_metadata', 'info_cache', 'security_groups', 'fault', 'pci_devices', 'pci_requests',
-    'tags', 'ec2_ids', *FLAVOR_FIELDS, *ENVELOPES))
+    'tags', 'ec2_ids', 'block_devices', *FLAVOR_FIELDS, *ENVELOPES))
 # Devices in these states have an owner.
 HELD = ('claimed', 'allocated')
 # States are written by transitions (states.TRANSITIONS) alone.
@@ -61,7 +62,7 @@ class Rows(NamedTuple):
 class Instance(PersistentObject, KilonovaObject):
     """Memory in MiB, disks in GiB; ``host`` is the service's name, ``node`` the hypervisor's."""
 
-    VERSION = '2.8'
+    VERSION = '2.9'
     fields = {
         'id': fields.IntegerField(),
         'user_id': fields.StringField(nullable=True),
@@ -132,7 +133,14 @@ class Instance(PersistentObject, KilonovaObject):
         'trusted_certs': fields.ObjectField('TrustedCerts', nullable=True),
         'hidden': fields.BooleanField(default=False),
         'resources': fields.ObjectField('ResourceList', nullable=True),
+        'block_devices': fields.ObjectField('BlockDeviceMappingList', nullable=True),
     }
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        """Before 2.9 a server's volumes didn't come with it."""
+        super().obj_make_compatible(primitive, target_version)
+        if tuple(map(int, target_version.split('.')))[:2] < (2, 9):
+            primitive.pop('block_devices', None)
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     @classmethod
@@ -160,7 +168,8 @@ class Instance(PersistentObject, KilonovaObject):
         return self
 
     def load_extra(self, extra: dict[str, Any]) -> None:
-        """Set the fields of the ``instance_extra`` columns that are there, and of the text of its info cache."""
+        """Set the fields of the ``instance_extra`` columns that are there, of the text of its info cache, and
+        of the rows of its volumes."""
         values: dict[str, Any] = {}
         ctxt = self._context
         if extra.get('flavor'):
@@ -182,6 +191,8 @@ class Instance(PersistentObject, KilonovaObject):
         if extra.get('network_info'):
             values['info_cache'] = InstanceInfoCache(ctxt, instance_uuid=self.uuid,
                                                      network_info=extra['network_info'])
+        if extra.get('volumes'):
+            values['block_devices'] = BlockDeviceMappingList.of_server(ctxt, self.uuid, extra['volumes'])
         self.load(values.items())
 
     def _own_devices(self, rows: list[dict[str, Any]]) -> PciDeviceList:
@@ -263,6 +274,14 @@ class Instance(PersistentObject, KilonovaObject):
         """Its interfaces, in the order in which its guest has them; [] where its cache did not come with it."""
         cache: InstanceInfoCache | None = self.info_cache if 'info_cache' in self else None
         return [Vif.read(stored) for stored in cache.network_info or ()] if cache is not None else []
+
+    # -- volumes -------------------------------------------------------------------------------------------------------
+    @property
+    def volumes(self) -> list[AttachedVolume]:
+        """Its volumes, in the order in which its guest has them; [] where their rows did not come with it. One without
+        an attachment isn't the server's yet."""
+        rows: BlockDeviceMappingList | None = self.block_devices if 'block_devices' in self else None
+        return [AttachedVolume.read(row.to_row()) for row in rows or ()]
 
     # -- flavors and moves ---------------------------------------------------------------------------------------------
     def get_flavor(self, which: str | None = None) -> Flavor | None:

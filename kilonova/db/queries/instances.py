@@ -38,6 +38,9 @@ LOCKED_REASON = 'locked_reason'
 STATES = frozenset(('vm_state', 'task_state'))
 # Characters of an action's message.
 _MESSAGE = 255
+# Columns of block_device_mapping in a row of a server.
+_VOLUME = 'volume_row_'
+_VOLUME_COLUMNS = tuple(f'{_VOLUME}{column.name}' for column in bdm_table.c)
 EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
 
 
@@ -47,9 +50,10 @@ def utcnow() -> datetime.datetime:
 
 
 def get(conn: sa.Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
-    """The instances row joined with its extra columns and its info cache (as ``extra_<column>``), or None."""
-    row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
-    return dict(row) if row else None
+    """The instances row joined with its extra columns and its info cache (as ``extra_<column>``), or None.
+    ``extra_volumes``: rows of block_device_mapping of its volumes, by id."""
+    found = _servers(conn.execute(_one(deleted), {'uuid': uuid}))
+    return found[0] if found else None
 
 
 @functools.cache
@@ -61,23 +65,38 @@ def _one(deleted: bool) -> Any:
 @functools.cache
 def _with_extra() -> Any:
     columns = [*instances.c, *(extras.c[name].label(f'extra_{name}') for name in EXTRA_COLUMNS),
-               caches.c.network_info.label('extra_network_info')]
+               caches.c.network_info.label('extra_network_info'),
+               *(column.label(f'{_VOLUME}{column.name}') for column in bdm_table.c)]
     return sa.select(*columns).select_from(
         instances.outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
-        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid))
+        .outerjoin(caches, caches.c.instance_uuid == instances.c.uuid)
+        .outerjoin(bdm_table, sa.and_(
+            bdm_table.c.instance_uuid == instances.c.uuid, bdm_table.c.destination_type == 'volume',
+            bdm_table.c.deleted == 0))).order_by(instances.c.id, bdm_table.c.id)
+
+
+def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
+    """Rows of ``_with_extra``, of which a server with volumes has one for each, as one a server."""
+    found: list[dict[str, Any]] = []
+    for row in rows.mappings():
+        values = dict(row)
+        volume = {name.removeprefix(_VOLUME): values.pop(name) for name in _VOLUME_COLUMNS}
+        if not found or found[-1]['id'] != values['id']:
+            found.append({**values, 'extra_volumes': []})
+        if volume['id'] is not None:
+            found[-1]['extra_volumes'].append(volume)
+    return found
 
 
 def by_host(conn: sa.Connection, host: str) -> list[dict[str, Any]]:
     """The servers of a host as ``get`` gives them, by id."""
-    rows = conn.execute(_with_extra().where(instances.c.host == host, instances.c.deleted == 0)
-                        .order_by(instances.c.id)).mappings()
-    return [dict(row) for row in rows]
+    return _servers(conn.execute(_with_extra().where(instances.c.host == host, instances.c.deleted == 0)))
 
 
 def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
     """uuid → row as ``get`` gives it, of those that this cell has; one statement."""
-    rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0)).mappings()
-    return {row['uuid']: dict(row) for row in rows}
+    rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0))
+    return {row['uuid']: row for row in _servers(rows)}
 
 
 def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> list[dict[str, Any]]:
@@ -85,12 +104,12 @@ def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> 
     database's clock, and have no operation or pending release; one statement."""
     rows = conn.execute(_with_extra().where(
         instances.c.uuid.in_(list(uuids)), instances.c.deleted != 0, db_age(instances.c.deleted_at) >= seconds,
-        ~sa.exists().where(operations_table.c.instance_uuid == instances.c.uuid))).mappings()
-    return [dict(row) for row in rows]
+        ~sa.exists().where(operations_table.c.instance_uuid == instances.c.uuid)))
+    return _servers(rows)
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A row of ``get`` as (instances columns, instance_extra columns and ``network_info``)."""
+    """A row of ``get`` as (instances columns, instance_extra columns, ``network_info`` and ``volumes``)."""
     prefix = 'extra_'
     extra = {name[len(prefix):]: value for name, value in row.items() if name.startswith(prefix)}
     return {name: value for name, value in row.items() if not name.startswith(prefix)}, extra

@@ -47,7 +47,7 @@ FINGERPRINTS = {
     'IDEDeviceBus': '1.0-fcb495be4fe93e6d',
     'ImageMeta': '1.8-18d0114067ceb71a',
     'ImageMetaProps': '1.43-296bd7f84f39544a',
-    'Instance': '2.8-a310271d5b513d7d',
+    'Instance': '2.9-cde8e56d120907af',
     'InstanceAction': '1.2-99a2584c9f2aa6cf',
     'InstanceActionEvent': '1.4-d732165421bc9408',
     'InstanceActionEventList': '1.1-8e63fe80bbcec31a',
@@ -183,7 +183,7 @@ FIELDS = {
     'Flavor': ('1.2', (
         'id name memory_mb vcpus root_gb ephemeral_gb flavorid swap rxtx_factor vcpu_weight disabled is_public '
         'extra_specs projects description created_at updated_at deleted_at deleted')),
-    'Instance': ('2.8', (
+    'Instance': ('2.9', (
         'id user_id project_id image_ref kernel_id ramdisk_id hostname launch_index key_name key_data '
         'power_state vm_state task_state services memory_mb vcpus root_gb ephemeral_gb '
         'ephemeral_key_uuid host node compute_id instance_type_id user_data reservation_id '
@@ -193,7 +193,7 @@ FIELDS = {
         'auto_disk_config progress shutdown_terminate disable_terminate cell_name metadata '
         'system_metadata info_cache security_groups fault cleaned pci_devices numa_topology '
         'pci_requests device_metadata tags flavor old_flavor new_flavor vcpu_model ec2_ids '
-        'migration_context keypairs trusted_certs hidden resources created_at updated_at deleted_at '
+        'migration_context keypairs trusted_certs hidden resources block_devices created_at updated_at deleted_at '
         'deleted')),
 }
 

@@ -1,0 +1,82 @@
+"""Statements on block_device_mapping about a server's volumes (destination_type 'volume'): conductors attach and free
+them, the API adds one that is to be attached and says whether one goes with its server.
+
+    volumes.add(conn, uuid, volumes.new_row(volume_id, size=10, delete_on_termination=False))
+    volumes.change(conn, row_uuid, seen_attachment, {'attachment_id': …, 'connection_info': …})
+    volumes.remove(conn, row_uuid)
+
+A server's row brings them along: ``instances.get``.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_utils import uuidutils
+
+from kilonova.db.models import cell as models
+from kilonova.db.queries.instances import utcnow
+
+bdm_table = models.BlockDeviceMapping.__table__
+instances = models.Instance.__table__
+
+
+def new_row(volume_id: str, *, size: int, delete_on_termination: bool = False, multiattach: bool = False,
+            tag: str | None = None, volume_type: str | None = None) -> dict[str, Any]:
+    """Columns of a volume that is there, and is to be attached to a server that is."""
+    return {'uuid': uuidutils.generate_uuid(), 'source_type': 'volume', 'destination_type': 'volume',
+            'volume_id': volume_id, 'volume_size': size, 'delete_on_termination': delete_on_termination,
+            'boot_index': None, 'no_device': False, 'tag': tag, 'volume_type': volume_type}
+
+
+def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
+    """The server is to have this volume; False: it has it already, and nothing was written. The caller holds the
+    server's row."""
+    there = conn.execute(sa.select(bdm_table.c.id).where(
+        bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == row['volume_id'],
+        bdm_table.c.deleted == 0)).first()
+    if there is None:
+        conn.execute(bdm_table.insert(), {'created_at': utcnow(), 'deleted': 0, 'instance_uuid': uuid, **row})
+    return there is None
+
+
+def change(conn: sa.Connection, row_uuid: str, seen: str | None, values: Mapping[str, Any]) -> bool:
+    """Of a volume whose attachment is the one that was ``seen`` (None: none yet); False: it has another now, or is
+    gone, and nothing was written."""
+    return bool(conn.execute(bdm_table.update().where(
+        bdm_table.c.uuid == row_uuid, bdm_table.c.deleted == 0,
+        bdm_table.c.attachment_id.is_(None) if seen is None else bdm_table.c.attachment_id == seen).values(
+        updated_at=utcnow(), **values)).rowcount)
+
+
+def set_delete_on_termination(conn: sa.Connection, uuid: str, volume_id: str, value: bool) -> bool:
+    """Whether a volume goes with its server; False: the server has no such volume."""
+    return bool(conn.execute(bdm_table.update().where(
+        bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == volume_id, bdm_table.c.deleted == 0).values(
+        updated_at=utcnow(), delete_on_termination=value)).rowcount)
+
+
+def remove(conn: sa.Connection, row_uuid: str) -> None:
+    """The server has the volume no more."""
+    _remove(conn, bdm_table.c.uuid == row_uuid)
+
+
+def remove_all(conn: sa.Connection, uuid: str) -> None:
+    """The server has no volumes."""
+    _remove(conn, sa.and_(bdm_table.c.instance_uuid == uuid, bdm_table.c.destination_type == 'volume'))
+
+
+def _remove(conn: sa.Connection, which: sa.ColumnElement[bool]) -> None:
+    conn.execute(bdm_table.update().where(which, bdm_table.c.deleted == 0).values(
+        deleted=bdm_table.c.id, deleted_at=utcnow()))
+
+
+def of_servers(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """{server: rows of its volumes by id}; one statement."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in conn.execute(sa.select(bdm_table).where(
+            bdm_table.c.instance_uuid.in_(list(uuids)), bdm_table.c.destination_type == 'volume',
+            bdm_table.c.deleted == 0).order_by(bdm_table.c.id)).mappings():
+        found.setdefault(row['instance_uuid'], []).append(dict(row))
+    return found

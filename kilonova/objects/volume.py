@@ -1,0 +1,78 @@
+"""``AttachedVolume``: a volume of a server, as the guest's host needs it, and as block_device_mapping keeps it.
+
+    volume = AttachedVolume.read(row)                 # columns of block_device_mapping
+    volume.kind, volume.connection['name']            # 'rbd', 'volumes/volume-…'
+    AttachedVolume.connection_info(volume_id, server, 'gpu1', attachment.connection, False)      # the column
+
+The form of connection_info is the field's: {"driver_volume_type", "data": {what Cinder's attachment says}, "serial",
+"status", …}; ``attached_to`` is ours, the host whose connection it is.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KIND = 'driver_volume_type'
+
+
+@dataclass(frozen=True)
+class AttachedVolume:
+    """``uuid``: of its row; ``size``: GiB; ``device``: '/dev/vdb', None: not known yet; ``host``: where it is attached,
+    None: nowhere; ``connection``: what Cinder said of it for that host, with secrets; ``boot_index`` 0: it is booted
+    from; ``bus``, ``device_type``: as its user asked, None: the image's."""
+
+    uuid: str
+    volume_id: str
+    size: int
+    attachment_id: str | None = None
+    device: str | None = None
+    host: str | None = None
+    connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    boot_index: int | None = None
+    delete_on_termination: bool = False
+    multiattach: bool = False
+    bus: str | None = None
+    device_type: str | None = None
+    tag: str | None = None
+    volume_type: str | None = None
+    source_type: str = 'volume'
+
+    @property
+    def kind(self) -> str | None:
+        """How a host gets to it: 'rbd', 'nfs', 'iscsi' …; None: it is attached to none."""
+        found: str | None = self.connection.get(KIND)
+        return found
+
+    @property
+    def is_root(self) -> bool:
+        return self.boot_index == 0
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> AttachedVolume:
+        """Of columns of block_device_mapping; those of a volume that isn't attached yet may be missing."""
+        stored = json.loads(row.get('connection_info') or '{}')
+        connection = {**stored.get('data', {}), KIND: stored[KIND]} if KIND in stored else {}
+        return cls(
+            uuid=row['uuid'], volume_id=row['volume_id'], size=row.get('volume_size') or 0,
+            attachment_id=row.get('attachment_id'), device=row.get('device_name'), host=stored.get('attached_to'),
+            connection=connection, boot_index=row.get('boot_index'),
+            delete_on_termination=bool(row.get('delete_on_termination')), multiattach=bool(stored.get('multiattach')),
+            bus=row.get('disk_bus'), device_type=row.get('device_type'), tag=row.get('tag'),
+            volume_type=row.get('volume_type'), source_type=row.get('source_type') or 'volume')
+
+    @staticmethod
+    def connection_info(volume_id: str, server: str, host: str | None, connection: Mapping[str, Any],
+                        multiattach: bool) -> str:
+        """The column's text for a volume that is attached so to ``server`` on ``host``; ``connection``: as Cinder has
+        it, flat, {}: it is only reserved."""
+        kept: dict[str, Any] = {'status': 'reserved', 'instance': server, 'attached_at': '', 'detached_at': '',
+                                'volume_id': volume_id, 'serial': volume_id}
+        if multiattach:
+            kept['multiattach'] = True
+        if connection:
+            kept[KIND] = connection[KIND]
+            kept['data'] = {key: value for key, value in connection.items() if key not in (KIND, 'attachment_id')}
+            kept['attached_to'] = host
+        return json.dumps(kept)

@@ -1,0 +1,52 @@
+"""A server's volumes as rows and as objects: what goes in comes out, and an older release never sees them."""
+from __future__ import annotations
+
+import json
+import uuid
+
+from kilonova import objects
+from kilonova.objects.volume import AttachedVolume
+
+SERVER, VOLUME, ROW = (str(uuid.uuid4()) for _ in range(3))
+CONNECTION = {'driver_volume_type': 'iscsi', 'target_lun': 1, 'auth_password': 'secret', 'attachment_id': 'a'}
+
+
+def row(**values):
+    return {'id': 1, 'uuid': ROW, 'source_type': 'volume', 'destination_type': 'volume', 'volume_id': VOLUME,
+            'volume_size': 3, 'attachment_id': None, 'device_name': '/dev/vdb', 'boot_index': None,
+            'delete_on_termination': True, 'disk_bus': None, 'device_type': None, 'tag': 't', 'volume_type': None,
+            'connection_info': None, **values}
+
+
+def test_a_row_tells_where_and_how_a_volume_is_attached():
+    text = AttachedVolume.connection_info(VOLUME, SERVER, 'gpu1', CONNECTION, True)
+    volume = AttachedVolume.read(row(connection_info=text, attachment_id=str(uuid.uuid4())))
+    assert (volume.host, volume.kind, volume.multiattach, volume.size, volume.tag) == ('gpu1', 'iscsi', True, 3, 't')
+    assert volume.connection == {'driver_volume_type': 'iscsi', 'target_lun': 1, 'auth_password': 'secret'}
+    assert volume.delete_on_termination and not volume.is_root
+    # The field's form, for whoever reads the table.
+    stored = json.loads(text)
+    assert (stored['driver_volume_type'], stored['data'], stored['serial'], stored['instance']) == (
+        'iscsi', {'target_lun': 1, 'auth_password': 'secret'}, VOLUME, SERVER)
+
+
+def test_one_that_is_only_reserved_is_on_no_host():
+    volume = AttachedVolume.read(row(connection_info=AttachedVolume.connection_info(VOLUME, SERVER, 'gpu1', {}, False)))
+    assert (volume.host, volume.kind, volume.connection, volume.multiattach) == (None, None, {}, False)
+    # Columns that the API writes before anything is attached.
+    assert AttachedVolume.read({'uuid': ROW, 'volume_id': VOLUME}) == AttachedVolume(ROW, VOLUME, 0)
+
+
+def test_volumes_come_with_their_server_and_secrets_stay_out_of_what_is_printed():
+    text = AttachedVolume.connection_info(VOLUME, SERVER, 'gpu1', CONNECTION, False)
+    server = objects.Instance.from_row(None, {'uuid': SERVER}, {'volumes': [row(connection_info=text)]})
+    again = objects.Instance.obj_from_primitive(server.obj_to_primitive())
+    assert [volume.volume_id for volume in again.volumes] == [VOLUME]
+    assert 'secret' not in repr(again) + repr(again.volumes)
+    assert objects.Instance.from_row(None, {'uuid': SERVER}, {'volumes': []}).volumes == []
+
+
+def test_an_older_release_gets_a_server_without_them():
+    server = objects.Instance.from_row(None, {'uuid': SERVER}, {'volumes': [row()]})
+    older = server.obj_to_primitive(target_version='2.8', version_manifest={'Instance': '2.8'})
+    assert older['nova_object.version'] == '2.8' and 'block_devices' not in older['nova_object.data']
