@@ -20,6 +20,7 @@ from kilonova.clients import session
 from kilonova.clients.image import ImageClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
+from kilonova.clients.volume import VolumeClient
 from kilonova.cmd.health import Ask
 from kilonova.context import get_admin_context
 from kilonova.objects.base import Serializer
@@ -84,6 +85,12 @@ def networks(conf: cfg.ConfigOpts) -> NetworkClient | None:
     """The client of [neutron]; None where the section has no credentials: then the cloud has no network service."""
     adapter = session.adapter(conf, 'neutron')
     return NetworkClient(adapter) if adapter.session.auth is not None else None
+
+
+def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
+    """The client of [cinder]; None where the section has no credentials: then the cloud has no volume service."""
+    adapter = session.adapter(conf, 'cinder')
+    return VolumeClient(adapter) if adapter.session.auth is not None else None
 
 
 def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:

@@ -1,0 +1,16 @@
+"""[cinder]: where the volume service is and who asks it (the options are keystoneauth1's)."""
+from __future__ import annotations
+
+from keystoneauth1 import loading as ks_loading
+from oslo_config import cfg
+
+GROUP = 'cinder'
+
+OPTS: list[cfg.Opt] = [
+    *ks_loading.get_auth_common_conf_options(),
+    *ks_loading.get_session_conf_options(),
+    *ks_loading.get_adapter_conf_options(include_deprecated=False),
+]
+
+# Cinder itself waits 60 seconds for a back end: what it says of that shall still be heard.
+cfg.set_defaults(OPTS, service_type='block-storage', valid_interfaces=['internal', 'public'], timeout=75)
