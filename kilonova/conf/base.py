@@ -15,6 +15,8 @@ OPTS = [
                            'address. Change it only before the service first starts.'),
     cfg.StrOpt('my_ip', default=netutils.get_my_ipv4(), sample_default='<host ipv4>',
                help='Management address of this host.'),
+    cfg.StrOpt('my_block_storage_ip', default='$my_ip',
+               help='Address from which this host reaches the storage of volumes, for the volume service.'),
     cfg.StrOpt('state_path', default=os.path.join(os.sep, 'var', 'lib', 'kilonova'),
                help='Directory of state that must survive a restart; the compute_id file lives here.'),
     cfg.IntOpt('report_interval', default=10, min=1,

@@ -6,7 +6,7 @@
     driver.power.power_off(instance, timeout=60)
 
 ``ComputeDriver`` is the whole seam between ``kilonova.compute`` and a hypervisor: ``host``, ``guests``, ``power``,
-``rescues``, ``disks``, ``moves``, ``live_migrations``, ``snapshots``, ``devices``, each a small protocol.
+``rescues``, ``disks``, ``moves``, ``live_migrations``, ``snapshots``, ``devices``, ``volumes``, each a small protocol.
 ``FakeDriver`` and ``LibvirtDriver`` obey the same contract tests. ``load`` takes the class from the entry points of
 ``kilonova.virt.drivers``. What a driver can't do it says before anybody asks for it: by its ``capabilities``, which
 operations look at, and by the traits of its host, by which the scheduler chooses.
@@ -23,6 +23,11 @@ Rules that hold for every driver:
 - ``instance.flavor`` is always the flavor that the domain shall have: the new one in ``finish_migration``,
   the old one in ``finish_revert_migration``.
 - ``instance.vifs`` are the domain's interfaces, in that order, whenever it is built.
+- ``instance.volumes`` are the domain's volume disks, in that order, whenever it is built; those that have no
+  ``connection`` yet are left out. The driver connects them to this host before, and refuses one that it can't have
+  (VolumeUnsupported) before anything is made. ``Guests.destroy``, ``Moves.migrate_disk_and_power_off`` and
+  ``Moves.cleanup_move_dest`` disconnect those that are attached to this host. Only a guest's own disks are carried,
+  grown, copied to images or made anew.
 - ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
   pages.
 - ``pci_devices`` (address, dev_type, parent_addr, extra_info are read): exactly those become hostdevs, whatever
@@ -42,6 +47,7 @@ from oslo_config import cfg
 
 from kilonova import errors, objects
 from kilonova.objects.vif import Vif
+from kilonova.objects.volume import AttachedVolume
 
 LOG = logging.getLogger(__name__)
 
@@ -222,6 +228,12 @@ class InterfaceUnsupported(errors.HostRejected):
                'ovs_hybrid_plug) and of Linux (bridge), with vnic_type normal')
 
 
+class VolumeUnsupported(errors.HostRejected):
+    """A volume is attached to this host in a way that it can't have; on an alternate it may be another."""
+
+    msg_fmt = 'Volume %(volume)s can not be had on host %(host)s: %(reason)s'
+
+
 class UnsupportedHardware(errors.Invalid):
     """A device model or bus that this kind of guest can't have."""
 
@@ -344,8 +356,8 @@ class Guests(Protocol):
         instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
         through moves too. Where the guest finds those with tags it notes in ``instance.device_metadata``; ``rebuild``
         and the moves do so, too. Errors: errors.ImageUnacceptable, FlavorDiskSmallerThanImage,
-        errors.PciDeviceUnsupportedHypervisor, InterfaceUnsupported, UnsupportedHardware, GuestFailed, whatever the
-        download raises; what was made until then stays for ``destroy``.
+        errors.PciDeviceUnsupportedHypervisor, InterfaceUnsupported, VolumeUnsupported, UnsupportedHardware,
+        GuestFailed, whatever the download raises; what was made until then stays for ``destroy``.
         """
 
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
@@ -646,6 +658,44 @@ class Devices(Protocol):
         """Remove these mediated devices, as far as it goes: what can't be removed (a guest has it) stays."""
 
 
+class Volumes(Protocol):
+    """Volumes of the volume service, as this host and its guests have them. A guest knows one by its id."""
+
+    def connector(self) -> dict[str, Any]:
+        """What the volume service must know of this host to attach volumes to it: platform, os_type, ip
+        ([DEFAULT]my_block_storage_ip), host ([DEFAULT]host), multipath, initiator … as far as the host has them."""
+
+    def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
+        """'/dev/vdb' … for those of ``instance.volumes`` that have no ``device``, in their order: the next that are
+        free behind the guest's own disks and its other volumes, for the bus that each will be on. Changes nothing.
+
+        ``disk_names.TooManyDiskDevices``; UnsupportedHardware: there is no such bus. Of a guest that isn't here yet its
+        own disks are those of its flavor.
+        """
+
+    def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
+        """Connect it to this host and plug it into the guest, now if it runs and at its next start; nothing where it is
+        plugged, or where there is no domain: that is made with ``instance.volumes``. Undo: ``detach``.
+
+        VolumeUnsupported, UnsupportedHardware, GuestFailed: neither guest nor host have it.
+        """
+
+    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
+        """Ask the guest to give it up, wait until it has, and disconnect it from this host; fine if the guest hasn't
+        got it. Undo: ``attach``.
+
+        GuestFailed when the guest keeps it; what ``check()`` raises ends the waiting. Its definition is as it was then.
+        """
+
+    def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        """This host lets go of it, for a server whose guest doesn't use it here: an undo, a move. Other servers keep
+        what they have of it."""
+
+    def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        """It has ``volume.size`` GiB now: a guest that runs sees it, one that is off sees it at its start.
+        GuestFailed."""
+
+
 class ComputeDriver(Protocol):
     """One hypervisor of one host, by subject."""
 
@@ -680,6 +730,9 @@ class ComputeDriver(Protocol):
 
     @property
     def devices(self) -> Devices: ...
+
+    @property
+    def volumes(self) -> Volumes: ...
 
 
 def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:

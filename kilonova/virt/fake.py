@@ -25,9 +25,10 @@ from oslo_config import cfg
 
 from kilonova import errors, objects
 from kilonova.objects.vif import Vif
+from kilonova.objects.volume import AttachedVolume
 from kilonova.pci.device import MDEV
 from kilonova.states import POWER_WORDS, PowerState
-from kilonova.virt import driver, inventory
+from kilonova.virt import disk_names, driver, inventory
 
 
 @dataclass
@@ -42,6 +43,8 @@ class FakeDomain:
     hostdevs: list[str] = field(default_factory=list)
     # Ids of its ports.
     vifs: list[str] = field(default_factory=list)
+    # {id of a volume: GiB that the guest sees of it}, in the order in which it has them.
+    volumes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ class FakeDriver:
     """``driver.ComputeDriver`` in memory. Change vcpus, memory_mb, local_gb and pci_devices to shape the host; what
     mdev_types in it say is available is so while there are no ``mdevs``, {uuid: (address of the parent, type)};
     ``consoles`` holds what guests wrote, by uuid; ``screens`` where they are shown, by uuid and protocol; ``passwords``
-    what (user, password) was set in them, by uuid."""
+    what (user, password) was set in them, by uuid; ``connected`` the volumes that this host has, by id, each with the
+    servers that it is for."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
@@ -88,6 +92,7 @@ class FakeDriver:
         self.mdevs: dict[str, tuple[str, str]] = {}
         self.consoles: dict[str, str] = {}
         self.passwords: dict[str, tuple[str, str]] = {}
+        self.connected: dict[str, set[str]] = {}
         self.screens: dict[tuple[str, str], driver.ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: driver.Listener | None = None
@@ -96,7 +101,7 @@ class FakeDriver:
         self.host, self.guests, self.power = FakeHost(self), FakeGuests(self), FakePower(self)
         self.rescues = FakeRescues(self)
         self.disks, self.moves, self.live_migrations = FakeDisks(self), FakeMoves(self), FakeLiveMigrations(self)
-        self.snapshots, self.devices = FakeSnapshots(self), FakeDevices(self)
+        self.snapshots, self.devices, self.volumes = FakeSnapshots(self), FakeDevices(self), FakeVolumes(self)
 
     def fail(self, method: str, error: BaseException, *, times: int = 1, after: bool = False) -> None:
         """Let the next ``times`` calls of ``method`` raise ``error``, before or ``after`` their work."""
@@ -167,15 +172,43 @@ class FakeDriver:
                 self.make_mdev(device.address, device.parent_addr, device.extra_info['mdev_type'])
         return [device.address for device in devices]
 
+    def connect(self, instance: objects.Instance) -> dict[str, int]:
+        """The volumes of a server are connected; what its guest sees of them."""
+        volumes = [volume for volume in instance.volumes if volume.kind is not None]
+        for volume in volumes:
+            self.check_volume(volume)
+        for volume in volumes:
+            self.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
+        return {volume.volume_id: volume.size for volume in volumes}
+
+    def check_volume(self, volume: AttachedVolume) -> None:
+        reason = ''
+        if volume.host != self.name:
+            reason = f'it is attached to host {volume.host}'
+        elif volume.connection.get('encrypted'):
+            reason = 'it is encrypted'
+        if reason:
+            raise driver.VolumeUnsupported(volume=volume.volume_id, host=self.name, reason=reason)
+
+    def disconnect(self, instance: objects.Instance, volumes: Iterable[AttachedVolume] | None = None) -> None:
+        """Those, or all of the server's that are attached to this host."""
+        here = [volume for volume in instance.volumes if volume.host == self.name] if volumes is None else volumes
+        for volume in here:
+            users = self.connected.get(volume.volume_id, set())
+            users.discard(instance.uuid)
+            if not users:
+                self.connected.pop(volume.volume_id, None)
+
     def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool,
                plugged: driver.Plugged | None = None) -> None:
         self.disk(instance)
+        volumes = self.connect(instance)
         hostdevs = self.prepare(pci_devices)
         self.rescued.discard(instance.uuid)
         self.domains[instance.uuid] = FakeDomain(
             instance.uuid, driver.guest_name(self.conf, instance),
             PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
-            instance.flavor.memory_mb, hostdevs, [vif.id for vif in instance.vifs])
+            instance.flavor.memory_mb, hostdevs, [vif.id for vif in instance.vifs], volumes)
         if power_on and plugged is not None:
             self.domains[instance.uuid].state = PowerState.PAUSED
             self.release(instance, plugged)
@@ -284,18 +317,21 @@ class FakeGuests(_Part):
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
               power_on: bool = True, plugged: driver.Plugged | None = None) -> None:
+        self.fake.connect(instance)
         self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on, plugged)
 
     @_scripted
     def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
+        self.fake.connect(instance)
         self.fake.prepare(pci_devices)
 
     @_scripted
     def rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
                 pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
+        self.fake.connect(instance)
         self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on)
 
@@ -315,6 +351,7 @@ class FakeGuests(_Part):
     @_scripted
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         self.fake.domains.pop(instance.uuid, None)
+        self.fake.disconnect(instance)
         if destroy_disks:
             for suffix in ('', '_resize', '_del'):
                 self.fake.directories.pop(instance.uuid + suffix, None)
@@ -475,6 +512,7 @@ class FakeMoves(_Part):
         if uuid not in arrived or arrived[uuid].move != move:
             arrived[uuid] = here[kept]
         self.fake.domains.pop(uuid, None)
+        self.fake.disconnect(instance)
         return {'move': move, 'disks': ['disk']}
 
     @_scripted
@@ -488,6 +526,7 @@ class FakeMoves(_Part):
                          pci_devices: Iterable[objects.PciDevice], power_on: bool,
                          disk_info: driver.DiskInfo, plugged: driver.Plugged | None = None) -> None:
         disk = self.fake.disk(instance)
+        self.fake.connect(instance)
         self.fake.directories[instance.uuid] = replace(
             disk, root_gb=max(disk.root_gb, instance.flavor.root_gb),
             ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb))
@@ -515,6 +554,7 @@ class FakeMoves(_Part):
         if same_host and instance.uuid + '_resize' not in self.fake.directories:
             return
         self.fake.domains.pop(instance.uuid, None)
+        self.fake.disconnect(instance)
         self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         disk = self.fake.directories.get(instance.uuid)
         if disk and disk.move:
@@ -524,12 +564,13 @@ class FakeMoves(_Part):
     def finish_revert_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                                 pci_devices: Iterable[objects.PciDevice], power_on: bool,
                                 plugged: driver.Plugged | None = None) -> None:
-        kept = self.fake.directories.pop(instance.uuid + '_resize', None)
-        if kept:
-            self.fake.directories[instance.uuid] = replace(kept, move=None)
-        elif instance.uuid in self.fake.domains and power_on == (
+        kept = instance.uuid + '_resize'
+        if kept not in self.fake.directories and instance.uuid in self.fake.domains and power_on == (
                 self.fake.domains[instance.uuid].state == PowerState.RUNNING):
             return
+        self.fake.connect(instance)
+        if kept in self.fake.directories:
+            self.fake.directories[instance.uuid] = replace(self.fake.directories.pop(kept), move=None)
         self.fake.define(instance, pci_devices, power_on, plugged)
 
     def _check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
@@ -681,6 +722,56 @@ class FakeDevices(_Part):
             return device.address in self.fake.mdevs or (
                 device.extra_info['mdev_type'] in self.fake.mdev_types(device.parent_addr))
         return any(device.address == function['address'] for function in self.fake.pci_devices)
+
+
+class FakeVolumes(_Part):
+    """``driver.Volumes``: any kind that isn't encrypted."""
+
+    @_scripted
+    def connector(self) -> dict[str, Any]:
+        return {'ip': self.fake.conf.my_block_storage_ip, 'host': self.fake.name, 'initiator': 'fake'}
+
+    @_scripted
+    def names(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> list[str]:
+        flavor, own_bus = instance.flavor, (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio'
+        taken = {volume.device.removeprefix('/dev/') for volume in instance.volumes if volume.device}
+        for _own in range(1 + bool(flavor.ephemeral_gb) + bool(flavor.swap)):
+            self._take(own_bus, taken)
+        return [f'/dev/{self._take(disk_names.bus_of(volume, image_meta), taken)}'
+                for volume in instance.volumes if not volume.device]
+
+    def _take(self, bus: str, taken: set[str]) -> str:
+        if bus not in disk_names.PREFIX:
+            raise driver.UnsupportedHardware(model=bus, virt='fake')
+        name = disk_names.free(bus, taken)
+        taken.add(name)
+        return name
+
+    @_scripted
+    def attach(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume) -> None:
+        self.fake.check_volume(volume)
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None:
+            self.fake.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
+            domain.volumes.setdefault(volume.volume_id, volume.size)
+
+    @_scripted
+    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: driver.Check) -> None:
+        check()
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None:
+            domain.volumes.pop(volume.volume_id, None)
+        self.fake.disconnect(instance, [volume])
+
+    @_scripted
+    def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        self.fake.disconnect(instance, [volume])
+
+    @_scripted
+    def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None and volume.volume_id in domain.volumes:
+            domain.volumes[volume.volume_id] = volume.size
 
 
 _: type[driver.ComputeDriver] = FakeDriver      # mypy compares it with the protocol

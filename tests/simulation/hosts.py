@@ -46,6 +46,7 @@ class Machine:
         self.copies: dict[str, str] = {}
         self.mdevs: dict[str, tuple[str, str]] = {}
         self.rescued: set[str] = set()
+        self.connected: dict[str, set[str]] = {}
         self.full = False
         # Seconds that a guest takes to be made; and the servers that a long call works on now.
         self.long = 0.0
@@ -71,6 +72,7 @@ class Driver(FakeDriver):
         self.box, self.timeline, self._changed = machine, timeline, changed
         self.domains, self.copies, self.mdevs = machine.domains, machine.copies, machine.mdevs
         self.rescued, self.pci_devices, self.vcpus = machine.rescued, machine.devices, machine.vcpus
+        self.connected = machine.connected
         self.host, self.moves = _Host(self), _Moves(self)
 
     def refuses(self, name: str) -> bool:

@@ -32,6 +32,7 @@ from kilonova.virt.libvirt.storage.cache import ConversionLimits, ImageCache
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.rescue import RescueFiles
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.volumes import Volumes
 
 
 class LibvirtDriver:
@@ -64,6 +65,7 @@ class LibvirtDriver:
         self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory,
                                    options.snapshot_image_format or 'qcow2')
         self.devices = HostDevices(connection, mediated)
+        self.volumes = Volumes(conf.host)
 
 
 _: type[driver.ComputeDriver] = LibvirtDriver       # mypy compares it with the protocol

@@ -24,6 +24,7 @@ from kilonova.conf import (
     vnc,
 )
 from kilonova.objects.vif import Vif
+from kilonova.objects.volume import AttachedVolume
 
 GPU, GPU2, GPU3 = '0000:08:00.0', '0000:88:00.0', '0000:89:00.0'
 # A GPU that is cut into vGPUs, the type of these, and two of them.
@@ -40,6 +41,7 @@ def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)
     conf.set_override('state_path', str(path / host))
+    conf.set_override('my_block_storage_ip', '192.0.2.7')
     for name, value in overrides.items():
         if isinstance(value, dict):
             for option, inner in value.items():
@@ -59,7 +61,7 @@ def new_instance(**values: Any) -> SimpleNamespace:
         'uuid': str(uuidlib.uuid4()), 'id': 1, 'flavor': new_flavor(), 'image_ref': 'image-1', 'project_id': 'demo',
         'user_id': 'ann', 'config_drive': '', 'hostname': 'one', 'display_name': 'One', 'metadata': {},
         'user_data': None, 'key_name': None, 'key_data': None, 'launch_index': 0, 'availability_zone': 'nova',
-        'vifs': [], **values})
+        'vifs': [], 'volumes': [], **values})
 
 
 PORT, PORT2 = '1eeb6c43-4f11-4d55-9d26-9b0f3ff6a1d5', '7d2f3c11-8a01-4a51-b2c3-0c9be2f1d4aa'
@@ -71,6 +73,19 @@ def new_vif(**values: Any) -> Vif:
         'id': PORT, 'mac': 'fa:16:3e:00:00:01', 'network_id': '3a8e46f0-3d8c-4f44-8a4f-6a3b5c2d1e0f',
         'label': 'private', 'project_id': 'demo', 'type': 'ovs', 'mtu': 1442, 'active': True,
         'details': {'bridge_name': 'br-int', 'datapath_type': 'system', 'ovs_create_tap': True}, **values})
+
+
+VOLUME, VOLUME2 = '5d6f1b0a-6a0f-4a70-9d55-0a3a1c8f2b01', '9a0e4c77-31d5-4b4e-8f5c-7d2b6c1e0f02'
+
+
+def new_volume(**values: Any) -> AttachedVolume:
+    """A volume in Ceph, as Cinder attached it to a host."""
+    volume_id = values.get('volume_id', VOLUME)
+    kind = {'driver_volume_type': 'rbd', 'name': f'volumes/volume-{volume_id}', 'hosts': ['192.0.2.1', '192.0.2.2'],
+            'ports': ['6789', '6789'], 'auth_enabled': True, 'auth_username': 'cinder', 'secret_type': 'ceph',
+            'secret_uuid': '7c1a4b9e-5f0d-4f7e-8a7b-2f0f3a1b9c55', 'encrypted': False, 'discard': True}
+    return AttachedVolume(**{'uuid': volume_id[::-1], 'volume_id': volume_id, 'size': 1, 'device': '/dev/vdb',
+                             'host': 'gpu1', 'attachment_id': volume_id, 'connection': kind, **values})
 
 
 def device(address: str, **extra_info: str) -> SimpleNamespace:

@@ -162,6 +162,14 @@ class FakeRig:
 
     ports_at_start = ports
 
+    def volumes(self, host: str, uuid: str) -> list[str]:
+        return list(self._hosts[host].domains[uuid].volumes)
+
+    volumes_at_start = volumes
+
+    def connected(self, host: str) -> dict[str, set[str]]:
+        return self._hosts[host].connected
+
     def have_vgpus(self) -> None:
         self.here.pci_devices = [
             {'address': builders.GPU}, {'address': builders.VGPU_PARENT, 'vendor_id': '10de', 'product_id': '13f2',

@@ -11,7 +11,7 @@ import pytest
 from kilonova import errors
 from kilonova.pci import device as pci_device
 from kilonova.states import PowerState
-from kilonova.virt import driver
+from kilonova.virt import disk_names, driver
 from tests.unit.virt.builders import (
     GPU,
     GPU2,
@@ -22,6 +22,8 @@ from tests.unit.virt.builders import (
     PORT2,
     VGPU,
     VGPU_PARENT,
+    VOLUME,
+    VOLUME2,
     device,
     devices,
     image_meta,
@@ -29,6 +31,7 @@ from tests.unit.virt.builders import (
     new_flavor,
     new_instance,
     new_vif,
+    new_volume,
 )
 
 
@@ -663,6 +666,149 @@ def test_the_image_cache_is_cleaned_of_what_nobody_uses(rig: Any) -> None:
     assert rig.here.disks.clean_image_cache(None) == [] and rig.here.disks.clean_image_cache(0) == []
     rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])}
+
+
+# -- volumes ----------------------------------------------------------------------------------------------------------
+with_volumes = pytest.mark.parametrize('rig', ['fake'], indirect=True)
+
+
+@with_volumes
+def test_what_the_volume_service_is_told_of_a_host(rig: Any) -> None:
+    found = json.loads(json.dumps(rig.here.volumes.connector()))
+    assert found['host'] == 'gpu1' and found['ip'] == '192.0.2.7'
+
+
+@with_volumes
+def test_volumes_get_the_names_that_are_free(rig: Any) -> None:
+    nameless = [new_volume(device=None), new_volume(volume_id=VOLUME2, device='/dev/vdc'),
+                new_volume(volume_id=MDEV, device=None), new_volume(volume_id=MDEV2, device=None, bus='scsi')]
+    instance = new_instance(volumes=nameless)
+    for _before, _after in ((1, 0), (0, 1)):
+        assert rig.here.volumes.names(instance, image_meta()) == ['/dev/vdb', '/dev/vdd', '/dev/sda']
+        rig.here.guests.spawn(instance, image_meta())
+    assert rig.here.volumes.names(instance, image_meta(properties={'hw_disk_bus': 'scsi'})) == [
+        '/dev/sdb', '/dev/sdc', '/dev/sdd']
+    assert rig.here.volumes.names(new_instance(flavor=new_flavor(ephemeral_gb=1, swap=8), volumes=nameless[:1]),
+                                  image_meta()) == ['/dev/vdd']
+
+
+@with_volumes
+def test_volumes_that_find_no_name_are_refused(rig: Any) -> None:
+    many = [new_volume(volume_id=f'{number}', device=None) for number in range(26)]
+    for bus, most in (('virtio', 25), ('ide', 3)):
+        image = image_meta(properties={'hw_disk_bus': bus})
+        assert len(rig.here.volumes.names(new_instance(volumes=many[:most]), image)) == most
+        with pytest.raises(disk_names.TooManyDiskDevices, match=rf'\({most + 1}\) of bus {bus}'):
+            rig.here.volumes.names(new_instance(volumes=many[:most + 1]), image)
+    with pytest.raises(driver.UnsupportedHardware, match='floppy'):
+        rig.here.volumes.names(new_instance(volumes=[new_volume(device=None, bus='floppy')]), image_meta())
+
+
+@with_volumes
+def test_a_guest_has_the_servers_volumes_in_their_order_whenever_it_is_built(rig: Any) -> None:
+    wanted = [VOLUME2, VOLUME]
+
+    def attached(host: str) -> list[Any]:
+        return [new_volume(volume_id=VOLUME2, device='/dev/vdc', host=host), new_volume(host=host),
+                new_volume(volume_id=MDEV, device=None, host=None, connection={})]
+    instance = spawn(rig, volumes=attached('gpu1'))
+    old, connected = instance.flavor, {VOLUME: {instance.uuid}, VOLUME2: {instance.uuid}}
+    assert rig.volumes('gpu1', instance.uuid) == wanted and rig.connected('gpu1') == connected
+    rig.here.power.power_off(instance)
+    rig.here.rescues.rescue(instance, image_meta(), None, devices(GPU))
+    assert rig.volumes('gpu1', instance.uuid) == wanted
+    rig.here.rescues.restart(instance, image_meta(), devices(GPU))
+    assert rig.volumes('gpu1', instance.uuid) == wanted
+    rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
+    assert rig.volumes('gpu1', instance.uuid) == wanted
+    rig.here.guests.rebuild(instance, image_meta(), pci_devices=devices(GPU), power_on=True)
+    assert rig.volumes('gpu1', instance.uuid) == wanted and rig.connected('gpu1') == connected
+    rig.here.power.power_off(instance)
+    rig.here.power.power_on(instance, image_meta(), devices(GPU))
+    dest, flavor = rig.there.moves.prepare_move(), new_flavor(root_gb=2)
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, dest, flavor)
+    assert rig.connected('gpu1') == {}
+    instance.flavor, instance.volumes = flavor, attached('gpu2')
+    rig.there.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info)
+    assert rig.volumes('gpu2', instance.uuid) == wanted and rig.connected('gpu2') == connected
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    assert rig.connected('gpu2') == {}
+    instance.flavor, instance.volumes = old, attached('gpu1')
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
+    assert rig.volumes('gpu1', instance.uuid) == wanted and rig.connected('gpu1') == connected
+    instance.volumes = instance.volumes[1:]
+    rig.here.power.define(instance, image_meta(), devices(GPU))
+    assert rig.volumes('gpu1', instance.uuid) == [VOLUME]
+    for _again in range(2):
+        rig.here.guests.destroy(instance)
+    assert rig.connected('gpu1') == {VOLUME2: {instance.uuid}}
+
+
+@with_volumes
+@pytest.mark.parametrize(('values', 'reason'), [
+    ({'host': 'gpu3'}, 'it is attached to host gpu3'),
+    ({'connection': {**new_volume().connection, 'encrypted': True}}, 'it is encrypted')])
+def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(rig: Any, values: dict[str, Any],
+                                                                              reason: str) -> None:
+    text, wrong = f'Volume {VOLUME2} can not be had on host gpu1: {reason}', new_volume(volume_id=VOLUME2, **values)
+    instance = new_instance(volumes=[new_volume(), wrong])
+    with pytest.raises(errors.HostRejected, match=text):
+        rig.here.guests.spawn(instance, image_meta())
+    assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == [] and rig.connected('gpu1') == {}
+    instance = spawn(rig)
+    with pytest.raises(driver.VolumeUnsupported, match=text):
+        rig.here.volumes.attach(instance, image_meta(), wrong)
+    instance.volumes = [wrong]
+    for refuse in (lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU)),
+                   lambda: rig.here.guests.prepare_rebuild(instance, image_meta(), devices(GPU)),
+                   lambda: rig.here.rescues.rescue(instance, image_meta(), None, devices(GPU))):
+        with pytest.raises(driver.VolumeUnsupported, match=text):
+            refuse()
+    assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])} and rig.connected('gpu1') == {}
+
+
+@with_volumes
+@pytest.mark.parametrize('power_on', [True, False])
+@pytest.mark.parametrize('times', [1, 2])
+def test_a_guest_gets_a_volume_and_gives_it_up(rig: Any, power_on: bool, times: int) -> None:
+    """It comes behind the others. libvirt's test driver gives nothing to a guest that runs: what it is made from then
+    is looked at."""
+    first, second = new_volume(), new_volume(volume_id=VOLUME2, device='/dev/vdc')
+    instance = spawn(rig, volumes=[first])
+    if not power_on:
+        rig.here.power.power_off(instance)
+    volumes = rig.here.volumes
+    for act, ids in ((lambda one: volumes.attach(instance, image_meta(), one), [VOLUME, VOLUME2]),
+                     (lambda one: volumes.detach(instance, one, lambda: None), [VOLUME])):
+        for _again in range(times):
+            act(second)
+            assert rig.here.guests.get_info(instance) == (PowerState.RUNNING if power_on else PowerState.SHUTDOWN)
+        assert rig.volumes_at_start('gpu1', instance.uuid) == list(rig.connected('gpu1')) == ids
+    for _again in range(times):
+        volumes.detach(instance, first, lambda: None)
+        volumes.disconnect(instance, first)
+    assert rig.volumes_at_start('gpu1', instance.uuid) == [] and rig.connected('gpu1') == {}
+
+
+@with_volumes
+def test_a_guest_that_is_not_there_has_no_volume_to_get_or_give(rig: Any) -> None:
+    instance, volume = new_instance(), new_volume()
+    rig.here.volumes.attach(instance, image_meta(), volume)
+    assert rig.here.guests.describe() == [] and rig.connected('gpu1') == {}
+    rig.here.volumes.detach(instance, volume, lambda: None)
+    rig.here.volumes.extend(instance, volume)
+    rig.here.volumes.disconnect(instance, new_volume(host=None, connection={}))
+    assert rig.here.guests.describe() == []
+
+
+@with_volumes
+def test_a_volume_of_two_servers_stays_connected_until_the_last_gives_it_up(rig: Any) -> None:
+    volume = new_volume(multiattach=True)
+    one, two = (spawn(rig, volumes=[volume], id=number) for number in (1, 2))
+    rig.here.volumes.detach(one, volume, lambda: None)
+    assert rig.connected('gpu1') == {VOLUME: {two.uuid}} and rig.volumes_at_start('gpu1', two.uuid) == [VOLUME]
+    rig.here.guests.destroy(two)
+    assert rig.connected('gpu1') == {}
 
 
 # -- mediated devices -------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kilonova import errors
 from kilonova.virt import driver
 from kilonova.virt.fake import FakeDriver, FakeMachine
 from tests.unit.virt.builders import (
@@ -18,6 +19,7 @@ from tests.unit.virt.builders import (
     mediated,
     new_conf,
     new_instance,
+    new_volume,
 )
 
 
@@ -74,3 +76,16 @@ def test_mediated_devices_are_made_until_none_is_available(fake: FakeDriver) -> 
     fake.power.resume(instance, [mediated(MDEV)], lambda: None)
     fake.guests.destroy(instance)
     assert fake.mdevs == {MDEV: (VGPU_PARENT, VGPU)}
+
+
+def test_volumes_grow_and_stay_where_a_detach_is_ended(fake: FakeDriver) -> None:
+    instance, volume = new_instance(volumes=[new_volume()]), new_volume(size=3)
+    fake.guests.spawn(instance, image_meta())
+
+    def stop() -> None:
+        raise errors.Cancelled(key='x')
+    with pytest.raises(errors.Cancelled):
+        fake.volumes.detach(instance, volume, stop)
+    assert fake.domains[instance.uuid].volumes == {volume.volume_id: 1}
+    fake.volumes.extend(instance, volume)
+    assert fake.domains[instance.uuid].volumes == {volume.volume_id: 3} and list(fake.connected) == [volume.volume_id]
