@@ -47,7 +47,7 @@ def build(conf: cfg.ConfigOpts) -> Any:
     manager = ConductorManager(
         conf, transport=transport, databases=databases, cells=cells, placement=parts.placement(conf),
         images=parts.images(conf), accelerators=parts.accelerators(conf),
-        networks=parts.networks(conf), notify=notify, broker=parts.broker(conf),
+        networks=parts.networks(conf), volumes=parts.volumes(conf), notify=notify, broker=parts.broker(conf),
         scheduler=Client(Scheduler, transport, levels.of('scheduler')),
         compute=Client(Compute, transport, levels.of('compute')))
     record = ServiceRecord(databases.main, host=conf.host, binary='nova-conductor', interval=conf.report_interval,

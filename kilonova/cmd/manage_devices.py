@@ -168,19 +168,19 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
     from kilonova.rpc.compute import Compute
     from kilonova.rpc.interface import Client
     placement, ctxt = parts.placement(cloud.conf), get_admin_context()
-    accelerators, networks = parts.accelerators(cloud.conf), parts.networks(cloud.conf)
+    services: dict[str, Any] = {'accelerators': parts.accelerators(cloud.conf), 'networks': parts.networks(cloud.conf),
+                                'volumes': parts.volumes(cloud.conf)}
     down_time = cloud.conf.service_down_time
     away = broker_away(cloud)
     if away is not None:
-        report = Audit(cloud.databases, cloud.cells, placement, None, ctxt, accelerators=accelerators,
-                       networks=networks).run()
+        report = Audit(cloud.databases, cloud.cells, placement, None, ctxt, **services).run()
         report.silent.insert(0, away)
     else:
         transport = database_parts.routed(cloud.conf, parts.transport(cloud.conf), cloud.cells)
         try:
             compute = Client(Compute, transport, options.cap(cloud.conf, 'compute'))
             report = Audit(cloud.databases, cloud.cells, placement, compute, ctxt, down_time=down_time,
-                           accelerators=accelerators, networks=networks).run()
+                           **services).run()
         finally:
             transport.close()
     for line in report.in_flight:

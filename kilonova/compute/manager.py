@@ -44,6 +44,7 @@ from kilonova.compute.ops import (
     shelve,
     snapshot,
     unshelve,
+    volumes,
 )
 from kilonova.compute.ports import Ports
 from kilonova.compute.report import Heartbeat, Send, audit_usage
@@ -64,7 +65,7 @@ STOP_TIMEOUT = 10.0
 
 # Whose functions do what ``rpc.compute`` declares.
 OPERATIONS = (answers, build, confirm_revert, consoles, evacuate, interfaces, live_migration, power, rebuild,
-              resize, shelve, snapshot, unshelve)
+              resize, shelve, snapshot, unshelve, volumes)
 
 
 class ComputeManager:

@@ -116,6 +116,7 @@ class Facts(TypedDict, total=False):
     bdms: list[objects.BlockDeviceMapping]
     snapshot_image_id: str
     rescue_image_ref: str | None
+    volume_id: str
     rescue_image_name: str
 
 

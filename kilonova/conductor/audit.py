@@ -20,7 +20,8 @@ from typing import Any
 from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
-from kilonova.conductor import audit_accelerators, audit_ports, audit_rows
+from kilonova.clients.volume import VolumeClient
+from kilonova.conductor import audit_accelerators, audit_ports, audit_rows, audit_volumes
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
@@ -50,7 +51,8 @@ OFF = ('stopped', 'soft-delete', 'shelved')
 # Why a device is not given out again that its holder's operator must know.
 TOLD = (DISABLED, UNHEALTHY)
 # Operations of servers that have no task state.
-WITHOUT_TASK = ('release', 'network_changed', 'confirm', 'trigger_crash_dump', 'attach_interface', 'detach_interface')
+WITHOUT_TASK = ('release', 'network_changed', 'confirm', 'trigger_crash_dump', 'attach_interface', 'detach_interface',
+                'attach_volume', 'detach_volume', 'volume_extended')
 # Rows by uuid.
 Rows = dict[str, Row]
 
@@ -74,13 +76,13 @@ class Report:
 class Audit:
     """``compute``: the RPC client, None where no host can be asked; ``placement``: the Placement client; ``down_time``:
     hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds. ``accelerators``,
-    ``networks``: clients of the accelerator and the network service, if there are such."""
+    ``networks``, ``volumes``: clients of the accelerator, the network and the volume service, if there are such."""
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
                  ctxt: RequestContext, pause: Callable[[float], None] = time.sleep,
                  down_time: float | None = None, accelerators: AcceleratorClient | None = None,
-                 networks: NetworkClient | None = None) -> None:
-        self._parts = (databases, cells, placement, compute, ctxt, down_time, accelerators, networks)
+                 networks: NetworkClient | None = None, volumes: VolumeClient | None = None) -> None:
+        self._parts = (databases, cells, placement, compute, ctxt, down_time, accelerators, networks, volumes)
         self._pause = pause
 
     def run(self) -> Report:
@@ -130,8 +132,8 @@ class _Look:
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
                  ctxt: RequestContext, down_time: float | None, accelerators: AcceleratorClient | None,
-                 networks: NetworkClient | None) -> None:
-        self._ports = audit_ports.Ports(networks)
+                 networks: NetworkClient | None, volumes: VolumeClient | None) -> None:
+        self._ports, self._volumes = audit_ports.Ports(networks), audit_volumes.Volumes(volumes)
         self._accelerators = audit_accelerators.Accelerators(accelerators)
         self._databases, self._cells = databases, cells
         self._placement, self._compute, self._ctxt = placement, compute, ctxt
@@ -149,7 +151,7 @@ class _Look:
         with self._databases.api().read() as conn:
             api = queries.api(conn)
         self._api(api)
-        for service in (self._accelerators, self._ports):
+        for service in (self._accelerators, self._ports, self._volumes):
             if (silence := service.read()) is not None:
                 self._report.silent.append(silence)
         consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
@@ -169,7 +171,8 @@ class _Look:
         for consumer, held in consumers.items():
             if consumer not in known:
                 self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
-        self._report.disagreements.extend(self._accelerators.disagreements() + self._ports.disagreements())
+        for service in (self._accelerators, self._ports, self._volumes):
+            self._report.disagreements.extend(service.disagreements())
         self._report.checked['servers'] = sum(len(cell['instances']) for cell, _, _ in read)
         self._report.checked['devices'] = sum(len(cell['devices']) for cell, _, _ in read)
         return self._report
@@ -212,6 +215,10 @@ class _Look:
                                       if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
         self._ports.compare(servers, busy)
+        volumes: dict[str, list[Row]] = defaultdict(list)
+        for row in cell['volumes']:
+            volumes[row['instance_uuid']].append(row)
+        self._volumes.compare(servers, volumes, busy)
         self._allocations(servers, moving, owned, trees, consumers, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}
 

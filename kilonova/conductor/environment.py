@@ -10,9 +10,11 @@ from oslo_config import cfg
 from kilonova.accel import client as accel_client
 from kilonova.accel.client import AcceleratorClient
 from kilonova.clients import network as network_client
+from kilonova.clients import volume as volume_client
 from kilonova.clients.image import ImageClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
+from kilonova.clients.volume import VolumeClient
 from kilonova.conductor.hearing import Hearing
 from kilonova.conductor.leases import Leases
 from kilonova.conductor.workers import Slots
@@ -53,8 +55,9 @@ class Environment:
     def __init__(self, *, conf: cfg.ConfigOpts, databases: engine.Databases, cells: Cells, scheduler: Client,
                  compute: Client, placement: PlacementClient, images: ImageClient, ping: Callable[[], None],
                  max_attempts: int, host: str, accelerators: AcceleratorClient | None = None,
-                 networks: NetworkClient | None = None, notify: Notifications = OFF) -> None:
-        self._accelerators, self._networks = accelerators, networks
+                 networks: NetworkClient | None = None, volumes: VolumeClient | None = None,
+                 notify: Notifications = OFF) -> None:
+        self._accelerators, self._networks, self._volumes = accelerators, networks, volumes
         self.host, self.images, self.ping, self.notify = host, images, ping, notify
         self.conf, self.databases, self.cells = conf, databases, cells
         self.scheduler, self.compute, self.placement = scheduler, compute, placement
@@ -94,6 +97,13 @@ class Environment:
         if self._networks is None:
             raise Unanswered(who=network_client.WHO, reason='[neutron] has no account')
         return self._networks
+
+    @property
+    def volumes(self) -> VolumeClient:
+        """The client of the volume service. Unanswered: this conductor has no account for it."""
+        if self._volumes is None:
+            raise Unanswered(who=volume_client.WHO, reason='[cinder] has no account')
+        return self._volumes
 
     def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
         """Ask the scheduler. HostsSilent instead of NoValidHost where hosts count as down only since nobody could

@@ -18,6 +18,7 @@ from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.image import ImageClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
+from kilonova.clients.volume import VolumeClient
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.expiry import Expiry
 from kilonova.conductor.indirection import ObjectCalls
@@ -94,13 +95,14 @@ class ConductorManager:
     def __init__(self, conf: cfg.ConfigOpts, *, transport: Server, databases: Databases, cells: Cells,
                  scheduler: Client, compute: Client, placement: PlacementClient, images: ImageClient,
                  accelerators: AcceleratorClient | None = None, networks: NetworkClient | None = None,
-                 notify: Notifications = OFF,
+                 volumes: VolumeClient | None = None, notify: Notifications = OFF,
                  broker: Broker | None = None) -> None:
         self._transport, self._host = transport, conf.host
         self.env = Environment(conf=conf, databases=databases, cells=cells, scheduler=scheduler, compute=compute,
                                placement=placement, images=images, max_attempts=conf.scheduler.max_attempts,
                                ping=lambda: ping(transport, 'conductor', conf.host, get_admin_context()),
-                               host=conf.host, accelerators=accelerators, networks=networks, notify=notify)
+                               host=conf.host, accelerators=accelerators, networks=networks, volumes=volumes,
+                               notify=notify)
         self.runner = Runner(self.env, slots=conf.conductor.flow_slots,
                              slots_per_host=conf.conductor.flow_slots_per_host,
                              lease_time=conf.conductor.lease_time, sweep_interval=conf.conductor.sweep_interval,

@@ -40,6 +40,14 @@ class GuestMayRun(Unanswered):
                'service again, or make sure that the host is off and force the service down')
 
 
+class NotYet(Unanswered):
+    """Somebody else is still at work on what the operation needs: it is tried again after ``pause`` seconds."""
+
+    def __init__(self, who: str, reason: str, pause: float) -> None:
+        super().__init__(who=who, reason=reason)
+        self.pause = pause
+
+
 class Parked(Exception):
     """The operation waits for a slot of a host; its holder keeps it and goes on when there is one."""
 
@@ -102,6 +110,23 @@ class Work(OwnedRow[OutputsT]):
     def changed(self) -> None:
         """A host changed the server: read it again when it is next needed."""
         self._instance = None
+
+    def inquire(self, host: str, method: str, **kwargs: Any) -> Any:
+        """A question to a host, which changes nothing there and needs no key. Errors as ``ask`` has them."""
+        with engine.silence():
+            if self.env.hearing.known_down(self.db, host):
+                raise HostGone(host=host)
+        self.before_sending()
+        try:
+            return getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
+        except Unsent:
+            self.env.hearing.cut_off()
+            raise
+        except Unanswered:
+            with engine.silence():
+                if not self.env.hearing.is_down(self.db, host):
+                    raise
+            raise HostGone(host=host) from None
 
     def ask(self, host: str, method: str, **kwargs: Any) -> Any:
         """A long call to a host under this step's key. Silence means ask again (Unanswered), until its service is down
@@ -185,10 +210,13 @@ class Work(OwnedRow[OutputsT]):
     def give_back(self, error: Exception | None = None) -> None:
         """Leave the row to a later try: no owner, not before a pause."""
         self.release_host()
-        self.outputs.tries += 1
-        # Hosts that come back do so within a known time.
-        longest = 2 * PAUSE if isinstance(error, HostsSilent) else LONGEST_PAUSE
-        pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
+        if isinstance(error, NotYet):
+            pause = error.pause
+        else:
+            self.outputs.tries += 1
+            # Hosts that come back do so within a known time.
+            longest = 2 * PAUSE if isinstance(error, HostsSilent) else LONGEST_PAUSE
+            pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
         LOG.info('Operation %s (%s) of %s waits %.0f s: %s', self.uuid, self.kind, self.instance_uuid, pause, error)
         try:
             self.release(pause)

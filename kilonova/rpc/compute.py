@@ -215,6 +215,31 @@ class Interfaces(Interface):
     def undo_detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
 
 
+class Volumes(Interface):
+    """A guest that is there gets a volume, or gives one up, by its id: ``instance.volumes`` has it, attached to this
+    host; each with its undo."""
+
+    @call('6.13')
+    def prepare_volumes(self, ctxt: RequestContext, instance: Instance) -> Any:
+        """What this host must have said of it to the volume service before volumes are attached to it, and the names
+        that those of the server get which have none, in their order: {connector: {…}, devices: ['/dev/vdb']}."""
+
+    @long_call('6.13')
+    def attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def undo_detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def extend_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+
+
 class Questions(Interface):
     """What only the host of a guest can answer."""
 
@@ -269,7 +294,7 @@ class Service(Interface):
     def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any: ...
 
 
-class Compute(Life, Power, Images, Moves, LiveMigrations, Interfaces, Questions, Service):
+class Compute(Life, Power, Images, Moves, LiveMigrations, Interfaces, Volumes, Questions, Service):
     """Everything that a host is asked, by subjects."""
 
     topic = 'compute'

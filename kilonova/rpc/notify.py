@@ -81,6 +81,7 @@ _DONE = (('done', True),)
 _CREATE: dict[str, Any] = {'payload': payloads.InstanceCreatePayload, 'plain': legacy.create}
 _PREP: dict[str, Any] = {'payload': payloads.InstanceActionResizePrepPayload, 'plain': legacy.resize_prep}
 _REBUILD: dict[str, Any] = {'payload': payloads.InstanceActionRebuildPayload, 'plain': legacy.create}
+_VOLUME: dict[str, Any] = {'payload': payloads.InstanceActionVolumePayload, 'plain': legacy.volume}
 _AGGREGATE: dict[str, Any] = {'plain': legacy.aggregate, 'old_publisher': 'aggregate', 'old_id': 'aggregate_id'}
 _GROUP: dict[str, Any] = {'plain': legacy.server_group, 'old_publisher': 'servergroup', 'old_id': 'server_group_id'}
 _KEYPAIR: dict[str, Any] = {'plain': legacy.keypair, 'old_publisher': 'api'}
@@ -104,6 +105,8 @@ _TABLE: list[Notification] = [
     *_action('start end', 'trigger_crash_dump'),
     *_phases('start end error', 'instance.interface_attach', COMPUTE, payloads.InstanceActionPayload),
     *_phases('start end', 'instance.interface_detach', COMPUTE, payloads.InstanceActionPayload),
+    *_action('start end error', 'volume_attach', 'volume.attach', **_VOLUME),
+    *_action('start end', 'volume_detach', 'volume.detach', **_VOLUME),
     *_action('start end error', 'rebuild', **_REBUILD),
     Notification('instance.rebuild_scheduled', CONDUCTOR, payloads.InstanceActionRebuildPayload,
                  'compute.instance.rebuild.scheduled'),

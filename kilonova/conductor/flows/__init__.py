@@ -5,6 +5,7 @@ from typing import Any
 
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import (
+    attachments,
     backup,
     beside,
     boot,
@@ -26,7 +27,7 @@ FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
     *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged(),
-    *interfaces.FLOWS)}
+    *interfaces.FLOWS, *attachments.FLOWS)}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

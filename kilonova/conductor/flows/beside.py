@@ -32,6 +32,8 @@ MOST_BACKUPS = 1000
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
 # The server whose ports go, and which of them are their user's own.
 PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
+# The server whose attachments go, and which volumes are deleted then.
+VOLUMES_OF, VOLUMES_DELETED = 'volumes_of', 'volumes_deleted'
 Write = Callable[[engine.Connection], object]
 
 
@@ -106,7 +108,7 @@ def undo_image(work: Work[Any], method: str) -> None:
 
 def release(work: Work[Outputs]) -> None:
     """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, backups that
-    are too many, accelerators, or ports."""
+    are too many, accelerators, ports, or volumes."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
         return
@@ -123,6 +125,9 @@ def release(work: Work[Outputs]) -> None:
         return
     if PORTS_OF in work.args:
         _release_ports(work)
+        return
+    if VOLUMES_OF in work.args:
+        _release_volumes(work)
         return
     if ACCELERATORS_OF in work.args:
         _release_accelerators(work, work.args[ACCELERATORS_OF])
@@ -193,6 +198,28 @@ def _release_ports(work: Work[Outputs]) -> None:
         raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
     give_back_ports(work, work.args[PORTS_GIVEN], [vif['id'] for vif in cache])
+
+
+def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection[str]) -> None:
+    """The server's attachments go but those to ``keep``; then the volumes to ``delete``."""
+    client = work.env.volumes
+    for one in client.attachments(work.instance_uuid):
+        if one.id not in keep:
+            client.delete_attachment(one.id)
+    for volume_id in delete:
+        client.delete_volume(volume_id)
+
+
+def _release_volumes(work: Work[Outputs]) -> None:
+    """What the server has of attachments besides those of its rows goes: all, of one that is deleted. While an
+    operation is at it, nobody knows which are its own."""
+    with engine.silence(), work.db.read() as conn:
+        rows = operations.of_instance(conn, work.instance_uuid)
+        server = instances.get(conn, work.instance_uuid)
+    if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
+        raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
+    kept = [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []
+    give_back_volumes(work, kept, work.args[VOLUMES_DELETED])
 
 
 def _rotate(work: Work[Outputs]) -> None:

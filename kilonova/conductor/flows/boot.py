@@ -15,11 +15,12 @@ from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, ports
+from kilonova.conductor.flows import accelerators, beside, ports, volumes
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import build_requests, info_caches, instance_mappings, instances, operations, request_specs
+from kilonova.db.queries import volumes as volume_rows
 from kilonova.db.queries.cells import CELL0_UUID
 from kilonova.errors import (
     BuildAbort,
@@ -105,7 +106,10 @@ def choose_again(work: BootWork) -> None:
 
 
 def undo_select(work: BootWork) -> None:
-    """Give back what the scheduler claimed; an unanswered question may still claim until its deadline."""
+    """Give back what the scheduler claimed; an unanswered question may still claim until its deadline. And the volumes:
+    those that were made for the server are there since before it."""
+    if asked := volumes.wanted(work.args.get('bdms')):
+        volumes.drop(work, volumes.going_with(asked))
     work.env.placement.drop(work.instance_uuid, work.compare_now)
     if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
@@ -135,7 +139,8 @@ def _first_in_cell(work: BootWork) -> int:
 
 def _needs_others(work: BootWork) -> bool:
     """Whether the server has anything of other services than Placement."""
-    return profile_of(work) is not None or bool(ports.wishes(work.args['request_spec']))
+    return (profile_of(work) is not None or bool(ports.wishes(work.args['request_spec'])) or
+            bool(volumes.wanted(work.args.get('bdms'))))
 
 
 @engine.retried
@@ -222,13 +227,16 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 def claim(work: BootWork) -> None:
     """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
     there for the host that refused it: one write, so that its generation tells a late one from this. And requests for
-    the accelerators of the flavor's device profile, and ports, which are bound to the host."""
+    the accelerators of the flavor's device profile, and ports and volumes, which are bound and attached to the host."""
+    is_first, work.just_handed_over = work.just_handed_over, False
     if work.attempt > 1:
         claim_chosen(work)
     if (profile := profile_of(work)) is not None:
         accelerators.make(work, profile)
+    if volumes.wanted(work.args.get('bdms')):
+        volumes.attach_wanted(work, chosen(work), is_first)
     if ports.wishes(work.args['request_spec']):
-        bound = ports.bind_wanted(work, chosen(work))
+        bound = ports.bind_wanted(work, chosen(work), is_first)
         vifs = work.outputs.vifs = [vif.stored() for vif in bound]
         access = _access_addresses(work, bound)
 
@@ -293,6 +301,8 @@ def build(work: BootWork) -> None:
     LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates)
     instance.availability_zone = host.availability_zone or instance.availability_zone
     ports.cached(instance, work.outputs.vifs or ())
+    if volumes.wanted(work.args.get('bdms')):
+        instance.block_devices = work.instance().block_devices
     if work.env.notify.enabled:
         # Nothing but notifications tells them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
@@ -489,6 +499,8 @@ def _end_in_cell(work: BootWork) -> str | None:
         instances.finish_action(conn, uuid, work.request_id, 'Error')
         if work.outputs.vifs:
             info_caches.write(conn, uuid, [])
+        if volumes.wanted(work.args.get('bdms')):
+            volume_rows.remove_all(conn, uuid)
     work.end(end)
     return state
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, ports, resized, shelve
+from kilonova.conductor.flows import accelerators, beside, ports, resized, shelve, volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import info_caches, instance_mappings, instances, migrations
+from kilonova.db.queries import volumes as volume_rows
 from kilonova.errors import InstanceNotFound
 
 
@@ -65,6 +66,8 @@ def drop_allocations(work: Work[DeleteOutputs]) -> None:
         work.env.placement.delete_allocations(consumer)
     if instance.vifs:
         ports.drop(work, [vif.id for vif in instance.vifs if vif.preserve_on_delete])
+    if instance.volumes:
+        volumes.drop(work, volumes.going_with(instance.volumes))
     image_id = instance.system_metadata.get(shelve.IMAGE)
     if image_id:
         beside.drop_image(work, image_id)
@@ -81,11 +84,14 @@ def mark_deleted(work: Work[DeleteOutputs]) -> None:
         instances.mark_deleted(conn, uuid)
         if had_ports:
             info_caches.write(conn, uuid, [])
+        if had_volumes:
+            volume_rows.remove_all(conn, uuid)
         if work.outputs.consumers:
             migrations.end_all(conn, uuid, 'error')
         instances.finish_action(conn, uuid, work.request_id)
     row = work.instance() if work.env.notify.enabled else None
     had_ports = bool(work.instance_row()['extra_network_info'])
+    had_volumes = bool(work.instance_row()['extra_volumes'])
     work.end(end)
     if row is not None:
         now = instances.utcnow()

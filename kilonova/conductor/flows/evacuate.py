@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside, ports
+from kilonova.conductor.flows import accelerators, beside, ports, volumes
 from kilonova.conductor.flows.resize import (
     Choosing,
     ResizeOutputs,
@@ -44,6 +44,7 @@ def evacuate_instance(work: ResizeWork) -> None:
     host, moved = chosen(work), migration(work)
     _check_fenced(work, moved.source_compute)
     ports.to_host(work, host.host, host.availability_zone)
+    volumes.to_host(work, host.host)
     with engine.silence(), work.db.write() as conn:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
     instance = work.instance(fresh=True)
@@ -87,6 +88,7 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
                        migration=moved)
     if work.failed:
         ports.to_host(work, moved.source_compute, instance.availability_zone, agent_away=True)
+        volumes.to_host(work, moved.source_compute)
 
 
 def mark_evacuated(work: ResizeWork) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside, ports, resize
+from kilonova.conductor.flows import accelerators, beside, ports, resize, volumes
 from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
 from kilonova.conductor.work import HostGone, Parked, Step, Work
 from kilonova.db import engine
@@ -49,7 +49,9 @@ LiveWork = Work[LiveOutputs]
 
 # --- the steps -------------------------------------------------------------------------------------------------------
 def check_source(work: LiveWork) -> None:
-    """The guest runs there, and this is what it needs. A host that is down has none that could be carried away."""
+    """The guest runs there, and this is what it needs. A host that is down has none that could be carried away. Nor is
+    one with volumes."""
+    volumes.refuse_live(work.instance())
     work.outputs.guest = work.ask(migration(work).source_compute, 'check_can_live_migrate_source',
                                   instance=work.instance())
 

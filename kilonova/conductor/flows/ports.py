@@ -101,18 +101,17 @@ def given(request_spec: Mapping[str, Any]) -> list[str]:
 
 
 # --- to a host -------------------------------------------------------------------------------------------------------
-def bind_wanted(work: Work[Any], host: Choice) -> list[Vif]:
+def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
     """The ports that a new server's user asked for, bound to the host of this attempt: those that are there already
-    are bound anew, the others are made. May be repeated.
+    are bound anew, the others are made. May be repeated; ``is_first``: nothing was asked of the network service for it
+    yet.
 
     PortBindingFailed: another host may do. PortInUse, PortNotFound, PortQuotaFull and other errors of the client: the
     server can't have them.
     """
     spec, client, uuid = work.args['request_spec'], work.env.networks, work.instance_uuid
     wanted, groups = wishes(spec), _groups(spec)
-    # A server that this process has just handed over has none.
-    known = {} if work.just_handed_over else {port.id: port for port in client.ports(device_id=uuid)}
-    work.just_handed_over = False
+    known = {} if is_first else {port.id: port for port in client.ports(device_id=uuid)}
     own = [wish.port_id for wish in wanted if wish.port_id]
     if any(port_id not in known for port_id in own):
         known.update((port.id, port) for port in client.ports(ids=own))

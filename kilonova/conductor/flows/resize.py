@@ -18,7 +18,7 @@ from kilonova.accel import holder
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.audit_rows import flavors
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, boot, ports
+from kilonova.conductor.flows import accelerators, beside, boot, ports, volumes
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
@@ -222,6 +222,7 @@ def finish_resize(work: ResizeWork) -> None:
     host = chosen(work)
     if host.host != migration(work).source_compute:
         ports.to_host(work, host.host, host.availability_zone)
+        volumes.to_host(work, host.host)
     work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(
         instance=work.instance(), image=image(work), migration=migration(work), request_spec=allocated_spec(work),
         disk_info=work.outputs.resize_instance))
@@ -235,6 +236,7 @@ def undo_finish_resize(work: ResizeWork) -> None:
                        may_run=functools.partial(second_guest, work, instance))
     if chosen(work).host != moved.source_compute:
         ports.to_host(work, moved.source_compute, instance.availability_zone)
+        volumes.to_host(work, moved.source_compute)
 
 
 def save_spec(work: ResizeWork) -> None:

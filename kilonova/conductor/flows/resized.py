@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, ports
+from kilonova.conductor.flows import accelerators, beside, ports, volumes
 from kilonova.conductor.flows.resize import migration, request_spec, second_guest, store_spec, was_active
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
@@ -111,10 +111,12 @@ def move_back(work: Work[Outputs]) -> None:
 
 def finish_revert(work: Work[Outputs]) -> None:
     """The source defines the guest from the old flavor and devices, and starts it if it ran. Without it no revert: a
-    source that is down is asked again until it answers. The ports are bound there before."""
+    source that is down is asked again until it answers. The ports are bound and the volumes
+    attached there before."""
     moved = migration(work)
     if moved.source_compute != moved.dest_compute:
         ports.to_host(work, moved.source_compute, work.instance().availability_zone)
+        volumes.to_host(work, moved.source_compute)
     work.ask(moved.source_compute, 'finish_revert_resize', instance=work.instance(), migration=moved)
     work.changed()
 

@@ -19,6 +19,7 @@ instances = models.Instance.__table__
 extras = models.InstanceExtra.__table__
 caches = models.InstanceInfoCache.__table__
 metadata = models.InstanceSystemMetadata.__table__
+bdms = models.BlockDeviceMapping.__table__
 devices = models.PciDevice.__table__
 nodes = models.ComputeNode.__table__
 migrations = models.Migration.__table__
@@ -43,6 +44,7 @@ _OF_CELL = {
         devices.c.address, devices.c.status, devices.c.instance_uuid, devices.c.dev_type, devices.c.parent_addr,
         devices.c.extra_info, devices.c.updated_at, nodes.c.host, nodes.c.hypervisor_hostname.label('node')).join_from(
         devices, nodes, nodes.c.id == devices.c.compute_node_id).where(devices.c.deleted == 0),
+    'volumes': sa.select(bdms).where(bdms.c.deleted == 0, bdms.c.destination_type == 'volume'),
     'migrations': sa.select(migrations).where(migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)),
     'operations': sa.select(operations.operations),
     'nodes': sa.select(

@@ -283,6 +283,18 @@ class InstanceActionRescuePayload(InstanceActionPayload):
 
 
 @register
+class InstanceActionVolumePayload(InstanceActionPayload):
+    """With the volume that it gets, or gives up."""
+
+    VERSION = '1.6'
+    fields = {**InstanceActionPayload.fields, 'volume_id': fields.UUIDField()}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
+        return {**super().more(about, server, **facts), 'volume_id': volume_id}
+
+
+@register
 class InstanceActionSnapshotPayload(InstanceActionPayload):
     """With the image that is made of the server."""
 

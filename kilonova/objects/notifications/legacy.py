@@ -93,6 +93,11 @@ def rescue(about: About, *, rescue_image_name: str = '', **facts: Any) -> dict[s
     return {**usage(about, **facts), 'rescue_image_name': rescue_image_name}
 
 
+def volume(about: About, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
+    """With the volume that the server gets, or gives up."""
+    return {**usage(about, **facts), 'volume_id': volume_id}
+
+
 def exists(about: About, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
     """The usage in a period."""
     return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}

@@ -93,7 +93,7 @@ FINGERPRINTS = {
     'Conductor': ('3.4', 'e4e4688e9353acf8'),
     'ComputeTask': ('1.30', '014b1b8457752883'),
     'Scheduler': ('4.7', '8aaa64f567e37d90'),
-    'Compute': ('6.13', 'e381efdac0239121'),
+    'Compute': ('6.13', '152362fcbcc8f5dd'),
 }
 
 

@@ -25,7 +25,9 @@ NEWER: dict[str, set[str]] = {
         'evacuate_instance', 'undo_evacuate_instance', 'clean_evacuated',
         'get_serial_console', 'get_spice_console', 'get_vnc_console', 'validate_console_port',
         'set_device_disabled', 'set_mdev_type',
-        'attach_interface', 'undo_attach_interface', 'detach_interface', 'undo_detach_interface'},
+        'attach_interface', 'undo_attach_interface', 'detach_interface', 'undo_detach_interface',
+        'prepare_volumes', 'attach_volume', 'undo_attach_volume', 'detach_volume', 'undo_detach_volume',
+        'extend_volume'},
     'conductor': set(), 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
 
 

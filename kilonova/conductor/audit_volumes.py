@@ -1,0 +1,65 @@
+"""The audit's part about volumes: servers' rows in block_device_mapping and what Cinder says that is attached to them.
+
+    volumes = Volumes(client)
+    volumes.read()                     # None, or that Cinder doesn't answer
+    volumes.compare(servers, rows, busy)       # of each cell
+    volumes.disagreements()
+"""
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from kilonova.clients.volume import Attachment, VolumeClient
+from kilonova.db.rows import Row
+from kilonova.errors import KilonovaError
+from kilonova.objects.volume import AttachedVolume
+
+
+class Volumes:
+    """``client``: None where there is no volume service."""
+
+    def __init__(self, client: VolumeClient | None) -> None:
+        self._client = client
+        # None: nobody knows.
+        self._held: dict[str, dict[str, Attachment]] | None = None
+        self._known: set[str] = set()
+        self._wrong: list[str] = []
+
+    def read(self) -> str | None:
+        """All attachments of servers; what to say of a service that doesn't answer."""
+        if self._client is None:
+            return None
+        held: dict[str, dict[str, Attachment]] = defaultdict(dict)
+        try:
+            for one in self._client.attachments_of_servers():
+                held[one.server_id or ''][one.id] = one
+        except KilonovaError as error:
+            return f'volumes: {error}'
+        self._held = held
+        return None
+
+    def compare(self, servers: Mapping[str, Row], rows: Mapping[str, Sequence[Row]], busy: set[str]) -> None:
+        """Servers of a cell at rest with what they have; ``rows``: of their volumes, ``busy``: servers that an
+        operation works on."""
+        self._known.update(servers, busy)
+        for uuid, server in servers.items():
+            if uuid in busy or self._held is None:
+                continue
+            held = dict(self._held.get(uuid, {}))
+            for volume in map(AttachedVolume.read, rows.get(uuid, ())):
+                attachment = held.pop(volume.attachment_id or '', None)
+                if attachment is None:
+                    self._wrong.append(f'volumes: server {uuid} has volume {volume.volume_id} by attachment '
+                                       f'{volume.attachment_id}, which Cinder does not have')
+                elif volume.host != server['host']:
+                    self._wrong.append(f'volumes: volume {volume.volume_id} of server {uuid} is attached to '
+                                       f'{volume.host or "no host"}, and the server is on {server["host"] or "none"}')
+            self._wrong += [f'volumes: attachment {one.id} of volume {one.volume_id} belongs to server {uuid}, which '
+                            f'has no row of it' for one in held.values()]
+
+    def disagreements(self) -> list[str]:
+        """When all cells are compared."""
+        return self._wrong + [
+            f'volumes: attachment {one.id} of volume {one.volume_id} belongs to {uuid}, which is no server'
+            for uuid, held in (self._held or {}).items() if uuid not in self._known for one in held.values()]

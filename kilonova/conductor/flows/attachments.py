@@ -1,0 +1,136 @@
+"""A server that is there gets a volume, or gives one up.
+
+Attach: attach · plug. The volume is attached to the server's host, then the guest gets it; what fails leaves neither.
+Detach: unplug · free. A guest that keeps it ends it, and all is as it was; once it is out, it goes to its end. Neither
+has a task state. The row in block_device_mapping is there from when an attach is accepted until it failed, or a detach
+has ended.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import beside, volumes
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import Step, Work
+from kilonova.db import engine
+from kilonova.db.queries import instances
+from kilonova.db.queries import volumes as rows
+from kilonova.errors import KilonovaError
+from kilonova.objects.volume import AttachedVolume
+
+
+class VolumeGone(KilonovaError):
+    msg_fmt = 'Server %(server)s has no volume %(volume_id)s any more.'
+
+
+def _volume(work: Work[Any]) -> AttachedVolume:
+    """The one that it is about, as it stands now. VolumeGone."""
+    for volume in work.instance(fresh=True).volumes:
+        if volume.volume_id == work.args['volume_id']:
+            return volume
+    raise VolumeGone(server=work.instance_uuid, volume_id=work.args['volume_id'])
+
+
+class _OneVolume(Flow[Outputs]):
+    """``event``: of the action. A failure leaves the server as it was, with the reason in the event."""
+
+    event: str
+
+    def ended_badly(self, work: Work[Outputs]) -> None:
+        _end(work, self.event, 'Error')
+
+
+def _end(work: Work[Any], event: str, result: str = 'Success', remove: str | None = None) -> None:
+    """The operation is over: the event, the action, and the row to ``remove``, together."""
+    host = work.instance_row()['host']
+
+    def end(conn: engine.Connection) -> None:
+        if remove is not None:
+            rows.remove(conn, remove)
+        instances.add_events(conn, work.instance_uuid, work.request_id, [work.event(event, result, host)])
+        instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error' if result == 'Error' else None)
+    work.end(end)
+
+
+# --- attach ----------------------------------------------------------------------------------------------------------
+def attach(work: Work[Outputs]) -> None:
+    """The volume is attached to the server's host."""
+    _volume(work)
+    volumes.to_host(work, work.instance_row()['host'])
+
+
+def undo_attach(work: Work[Outputs]) -> None:
+    """The volume is free."""
+    for volume in work.instance(fresh=True).volumes:
+        if volume.uuid == work.args['row']:
+            volumes.drop_one(work, volume)
+
+
+def plug(work: Work[Outputs]) -> None:
+    """The guest gets it."""
+    _volume(work)
+    work.ask(work.instance_row()['host'], 'attach_volume', instance=work.instance(),
+             volume_id=work.args['volume_id'])
+    _end(work, Attach.event)
+
+
+def undo_plug(work: Work[Outputs]) -> None:
+    """The guest hasn't got it; its host does that later if it is down."""
+    _undo(work, 'undo_attach_volume')
+
+
+def _undo(work: Work[Outputs], method: str) -> None:
+    if any(volume.volume_id == work.args['volume_id'] for volume in work.instance(fresh=True).volumes):
+        beside.ask_to_undo(work, work.instance_row()['host'], method, instance=work.instance(),
+                           volume_id=work.args['volume_id'])
+
+
+class Attach(_OneVolume):
+    name, outputs, event = 'attach_volume', Outputs, 'compute_attach_volume'
+    steps = (Step('attach', attach, undo_attach), Step('plug', plug, undo_plug))
+
+    def ended_badly(self, work: Work[Outputs]) -> None:
+        """The server never had it."""
+        _end(work, self.event, 'Error', work.args['row'])
+
+
+# --- detach ----------------------------------------------------------------------------------------------------------
+def unplug(work: Work[Outputs]) -> None:
+    """The guest lets the volume go, and its host does."""
+    _volume(work)
+    work.ask(work.instance_row()['host'], 'detach_volume', instance=work.instance(),
+             volume_id=work.args['volume_id'])
+
+
+def undo_unplug(work: Work[Outputs]) -> None:
+    """The guest has it again; its host does that later if it is down."""
+    if not _is_out(work):
+        _undo(work, 'undo_detach_volume')
+
+
+def _is_out(work: Work[Outputs]) -> bool:
+    """Whether the guest has let it go: from then on there is no way back."""
+    return work.position > Detach().index('unplug')
+
+
+def free(work: Work[Outputs]) -> None:
+    """The attachment goes; then the server has one volume less."""
+    volume = _volume(work)
+    volumes.drop_one(work, volume)
+    _end(work, Detach.event, remove=volume.uuid)
+
+
+class Detach(_OneVolume):
+    name, outputs, event = 'detach_volume', Outputs, 'compute_detach_volume'
+    steps = (Step('unplug', unplug, undo_unplug), Step('free', free))
+
+    def ended_badly(self, work: Work[Outputs]) -> None:
+        """Cancelled behind that point it goes to its end."""
+        if _is_out(work):
+            free(work)
+        else:
+            super().ended_badly(work)
+
+
+FLOWS = (Attach(), Detach(), volumes.VolumeExtended())

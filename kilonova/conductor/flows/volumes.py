@@ -1,0 +1,267 @@
+"""Volumes of Cinder in flows: attached to a host before it is asked to use them, given back when a server ends.
+
+    volumes.attach_wanted(work, host)     # of a new server: those that its user asked for, to this host
+    volumes.to_host(work, 'gpu2')         # of one that moves
+    volumes.off_host(work)                # of one that is on none: they are only reserved for it
+    volumes.drop(work, delete)            # attachments go, and these volumes themselves
+
+A server has the attachments of its rows in block_device_mapping, and no others: whoever takes an operation over finds
+what is there by the server's uuid, which each attachment has. A volume service that is silent holds no unwinding and no
+delete up: what is left becomes a pending release. So does an attachment that may be made after the request for it got
+no answer.
+"""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kilonova import objects
+from kilonova.clients.volume import Volume, VolumeBackendFailed, VolumeInvalid, VolumeNotFound
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import beside
+from kilonova.conductor.row import Choice, Outputs
+from kilonova.conductor.work import HostGone, NotYet, Step, Work
+from kilonova.db import engine
+from kilonova.db.queries import instances
+from kilonova.db.queries import volumes as rows
+from kilonova.errors import (
+    BuildAbort,
+    Cancelled,
+    HostRejected,
+    InstanceNotFound,
+    KilonovaError,
+    MigrationPreCheckError,
+    Unanswered,
+)
+from kilonova.objects.volume import AttachedVolume
+
+LOG = logging.getLogger(__name__)
+
+# Seconds after which a request that got no answer has made its attachment, or never will.
+LATE = 120.0
+# Of connection_info: what hosts said of themselves when the volume was attached to them, by their names.
+_CONNECTORS = 'connectors'
+# States of a volume that is being made, and of one that can be attached.
+_COMING, _THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
+
+
+class VolumeNotCreated(BuildAbort):
+    def __init__(self, server: str, volume: Volume, seconds: float) -> None:
+        super().__init__(instance_uuid=server, reason=(
+            f'Volume {volume.id} did not finish being created even after we waited {seconds:.0f} seconds. And its '
+            f'status is {volume.status}.'))
+
+
+# --- what was asked for ----------------------------------------------------------------------------------------------
+def wanted(bdms: Iterable[Mapping[str, Any]] | None) -> list[AttachedVolume]:
+    """The volumes among the disks that a boot was asked for (columns of block_device_mapping)."""
+    return [AttachedVolume.read(row) for row in bdms or () if row['destination_type'] == 'volume']
+
+
+def going_with(volumes: Iterable[AttachedVolume]) -> list[str]:
+    """Ids of those that are deleted with their server."""
+    return [volume.volume_id for volume in volumes if volume.delete_on_termination]
+
+
+def refuse_live(server: objects.Instance) -> None:
+    """MigrationPreCheckError: it has volumes."""
+    if server.volumes:
+        raise MigrationPreCheckError(reason=f'server {server.uuid} has volumes, and a running guest cannot take them '
+                                            f'along: migrate it cold, or detach them first')
+
+
+# --- to a host -------------------------------------------------------------------------------------------------------
+def attach_wanted(work: Work[Any], host: Choice, is_first: bool) -> None:
+    """The volumes that a new server's user asked for, attached to the host of this attempt. May be repeated;
+    ``is_first``: nothing was asked of the volume service for it yet.
+
+    HostRejected: another host may do. VolumeNotCreated; VolumeInvalid, VolumeNotFound: the server can't have them.
+    """
+    server = work.instance(fresh=True)
+    for volume in server.volumes:
+        if volume.source_type != 'volume' and volume.attachment_id is None:
+            _await_created(work, volume)
+    to_host(work, host.host, has_strays=not is_first)
+
+
+def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
+    """Until it is there: it was made for this server. VolumeNotCreated."""
+    conf = work.env.conf
+    pause, tries = conf.block_device_allocate_retries_interval, conf.block_device_allocate_retries
+    found = work.env.volumes.volume(None, volume.volume_id)
+    if found.status in _THERE:
+        return
+    now = instances.utcnow()
+    waited = (now - (work.created_at or now)).total_seconds()
+    if found.status not in _COMING or waited >= pause * tries:
+        raise VolumeNotCreated(work.instance_uuid, found, waited)
+    raise NotYet(who=f'volume {volume.volume_id}', reason=f'it is {found.status}', pause=max(pause, 1))
+
+
+def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
+    """The volumes that a server has are attached to this host, and to no other. May be repeated; no request for a
+    server without any. ``has_strays``: an earlier try may have left attachments.
+
+    HostGone: the host is down, and was never asked what the volume service must know of it. HostRejected: it can't have
+    them. VolumeInvalid, VolumeNotFound: nobody can.
+    """
+    if not work.instance().volumes:
+        return
+    server = work.instance(fresh=True)
+    if has_strays:
+        _drop_strays(work, server.volumes)
+    left = [volume for volume in server.volumes if volume.host != host]
+    if left:
+        connector, names = _connector(work, server, host)
+        devices = iter(names)
+        for volume in left:
+            _attach(work, volume, host, connector, volume.device or next(devices))
+        work.changed()
+
+
+def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
+    """What the volume service must know of a host, and names of devices for the volumes that have none. Of a host that
+    is down what it said before."""
+    try:
+        said = work.inquire(host, 'prepare_volumes', instance=server)
+    except HostGone:
+        known = [_connectors(row).get(host) for row in work.instance_row()['extra_volumes']]
+        if None in known:
+            raise
+        return known[0] or {}, ()
+    return said['connector'], said['devices']
+
+
+def _connectors(row: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(row['connection_info'] or '{}').get(_CONNECTORS, {})
+    return found
+
+
+def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str) -> None:
+    """A new attachment in place of the one that it has."""
+    work.before_sending()
+    client = work.env.volumes
+    try:
+        made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
+        client.complete_attachment(made.id)
+    except VolumeBackendFailed as error:
+        raise HostRejected(reason=f'{host}: {error}') from error
+    except Unanswered:
+        _release(work, (), delay=LATE)
+        raise
+    LOG.info('Volume %s of %s is attached to %s', volume.volume_id, work.instance_uuid, host)
+    row = next(row for row in work.instance_row()['extra_volumes'] if row['uuid'] == volume.uuid)
+    multiattach = volume.multiattach
+    info = json.loads(AttachedVolume.connection_info(volume.volume_id, work.instance_uuid, host, made.connection,
+                                                     multiattach))
+    info[_CONNECTORS] = {**_connectors(row), host: dict(connector)}
+    _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': json.dumps(info)})
+
+
+def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
+    """The volume has another attachment from now on; the one before goes. What isn't written leaves a stray, which the
+    next try finds."""
+    def write(conn: engine.Connection) -> None:
+        if not rows.change(conn, volume.uuid, volume.attachment_id, values):
+            raise Unanswered(who=f'server {work.instance_uuid}', reason='its volumes were changed meanwhile')
+    # Also what is unwound because somebody cancelled it.
+    work.decide({}, cancelled=work.failed, write=write)
+    work.changed()
+    if volume.attachment_id is not None:
+        work.env.volumes.delete_attachment(volume.attachment_id)
+
+
+def _drop_strays(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
+    """Attachments of the server that no row of it has: an earlier try made them, or didn't come to delete them."""
+    ours = {volume.attachment_id for volume in volumes}
+    for one in work.env.volumes.attachments(work.instance_uuid):
+        if one.id not in ours:
+            work.before_sending()
+            work.env.volumes.delete_attachment(one.id)
+
+
+def attached_here(work: Work[Any]) -> None:
+    """Before a server is started where it is: volumes that could not be attached when it came here are now. No request
+    where there are none of these."""
+    server = work.instance()
+    if server.host and any(volume.host != server.host for volume in server.volumes):
+        to_host(work, server.host)
+
+
+def off_host(work: Work[Any]) -> None:
+    """The volumes that a server has are attached to no host, and stay reserved for it."""
+    if not work.instance().volumes:
+        return
+    server = work.instance(fresh=True)
+    _drop_strays(work, server.volumes)
+    for volume in server.volumes:
+        if volume.host is None and volume.attachment_id is not None:
+            continue
+        work.before_sending()
+        try:
+            made = work.env.volumes.create_attachment(volume.volume_id, work.instance_uuid, None)
+        except Unanswered:
+            _release(work, (), delay=LATE)
+            raise
+        _keep(work, volume, {'attachment_id': made.id, 'connection_info': AttachedVolume.connection_info(
+            volume.volume_id, work.instance_uuid, None, {}, volume.multiattach)})
+
+
+# --- back ------------------------------------------------------------------------------------------------------------
+def drop(work: Work[Any], delete: Sequence[str]) -> None:
+    """The server has no attachments any more, and the volumes to ``delete`` go themselves. Later, while the volume
+    service is silent or refuses."""
+    _now_or_later(work, delete, lambda: beside.give_back_volumes(work, (), delete))
+
+
+def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
+    """The server has this volume no more. May be repeated; later, as above, when its row is gone."""
+    kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
+    _now_or_later(work, (), lambda: beside.give_back_volumes(work, [one for one in kept if one], ()))
+
+
+def _now_or_later(work: Work[Any], delete: Sequence[str], give_back: Callable[[], None]) -> None:
+    try:
+        give_back()
+    except Unanswered as error:
+        LOG.info('Volumes of %s are given back later: %s', work.instance_uuid, error)
+        _release(work, delete)
+    except KilonovaError as error:
+        LOG.warning('Volumes of %s could not be given back now: %s', work.instance_uuid, error)
+        _release(work, delete)
+
+
+def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
+    beside.add_release(work, {beside.VOLUMES_OF: work.instance_uuid, beside.VOLUMES_DELETED: list(delete)},
+                       (beside.VOLUMES_OF, beside.VOLUMES_DELETED), delay=delay)
+
+
+# --- one of them has grown -------------------------------------------------------------------------------------------
+def extend(work: Work[Outputs]) -> None:
+    """The server's row and its guest know the size that the volume has now."""
+    volume_id = work.args['volume_id']
+    size = work.env.volumes.volume(None, volume_id).size
+    server = work.instance(fresh=True)
+    for volume in server.volumes:
+        if volume.volume_id == volume_id and volume.size != size:
+            with engine.silence(), work.db.write() as conn:
+                rows.change(conn, volume.uuid, volume.attachment_id, {'volume_size': size})
+    server = work.instance(fresh=True)
+    if server.host and any(volume.volume_id == volume_id and volume.host == server.host for volume in server.volumes):
+        work.ask(server.host, 'extend_volume', instance=server, volume_id=volume_id)
+
+
+class VolumeExtended(Flow[Outputs]):
+    """Cinder said so. Beside whatever works on the server."""
+
+    name, outputs = 'volume_extended', Outputs
+    forward_only = True
+    steps = (Step('extend', extend, saved=False),)
+
+    def may_end(self, work: Work[Outputs], error: Exception) -> bool:
+        """Also where the server or the volume is gone, and where the host can't: its guest sees it when it is started
+        again."""
+        return isinstance(error, (Cancelled, InstanceNotFound, VolumeNotFound, VolumeInvalid)) or (
+            isinstance(error, KilonovaError) and not isinstance(error, Unanswered))

@@ -1,0 +1,619 @@
+"""Servers with volumes of Cinder: booted with them, attached, detached, moved, deleted; what is left behind: nothing.
+
+``tests/fixtures/cinder.py`` plays Cinder; ``tests/integration/test_cinder.py`` has the real one.
+"""
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kilonova import errors
+from kilonova.db.queries import volumes as rows
+from tests.fixtures.cinder import FakeCinder
+from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
+from tests.flows.cases import bring_back, disturb, first_after_each_effect, force_down, lose_host
+
+HOSTS = ('gpu1', 'gpu2')
+KINDS = ('attach', 'detach')
+RBD = {'driver_volume_type': 'rbd', 'name': 'volumes/volume', 'hosts': ['192.0.2.1'], 'ports': ['6789'],
+       'cluster_name': 'ceph', 'auth_enabled': True, 'auth_username': 'cinder', 'secret_type': 'ceph',
+       'secret_uuid': '99999999-0000-4000-8000-000000000000', 'access_mode': 'rw', 'encrypted': False}
+
+
+class Storing:
+    """A cloud with Cinder, and two hosts."""
+
+    def __init__(self, make_cloud: Callable[..., Cloud], **options: Any) -> None:
+        self.cinder = FakeCinder()
+        self.cinder.connection = RBD
+        self.cinder.users.update({f'{user}:{PROJECT}': PROJECT for user in ('admin', 'demo')})
+        self.cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']}, cinder=self.cinder,
+                                **{'block_device_allocate_retries_interval': 0, **options})
+        self.flavor = self.cloud.flavor()
+
+    def boot(self, *devices: dict[str, Any], status: str = 'ACTIVE', **more: Any) -> str:
+        """With these disks besides its root disk."""
+        mapping = [{'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}, *devices]
+        server: str = self.cloud.create(self.flavor, block_device_mapping_v2=mapping, **more)['server']['id']
+        self.cloud.settle(kinds_left=('release',))
+        assert self.cloud.status(server) == status, self.cloud.story(server)
+        return server
+
+    def volume(self, **fields: Any) -> str:
+        return self.cinder.add_volume(PROJECT, **fields)
+
+    def with_volume(self, **more: Any) -> tuple[str, str]:
+        """A server with a volume of its user's: both ids."""
+        volume = self.volume(**more)
+        return self.boot(there(volume)), volume
+
+    def attach(self, server: str, volume: str, status: int = 202, **more: Any) -> Any:
+        answer = self.cloud.request('POST', f'/servers/{server}/os-volume_attachments',
+                                    {'volumeAttachment': {'volumeId': volume, **more}})
+        assert answer.status_int == status, answer.text
+        self.cloud.settle(kinds_left=('release',))
+        return answer
+
+    def detach(self, server: str, volume: str, status: int = 202) -> Any:
+        answer = self.cloud.request('DELETE', f'/servers/{server}/os-volume_attachments/{volume}')
+        assert answer.status_int == status, answer.text
+        self.cloud.settle(kinds_left=('release',))
+        return answer
+
+    def delete(self, server: str) -> None:
+        self.cloud.ok('DELETE', f'/servers/{server}')
+        self.cloud.settle()
+
+    def volumes(self, server: str) -> list[str]:
+        """What a server has, by its rows, Cinder, the API and its guest, which all say the same."""
+        self.cloud.assert_clean()
+        host = self.cloud.host_of(server)
+        with self.cloud.cell.read() as conn:
+            found = [row['volume_id'] for row in rows.of_servers(conn, [server]).get(server, ())]
+        assert self.held(server) == sorted((volume, 'attached' if host else 'reserved', host) for volume in found)
+        shown = [one['id'] for one in self.cloud.show(server)['os-extended-volumes:volumes_attached']]
+        listed = [one['volumeId'] for one in self.cloud.ok(
+            'GET', f'/servers/{server}/os-volume_attachments')['volumeAttachments']]
+        assert shown == listed == found
+        if host:
+            assert sorted(re.findall('<serial>(.*?)</serial>', self.cloud.xml(server))) == sorted(found)
+        return found
+
+    def held(self, server: str) -> list[tuple[str, str, str | None]]:
+        """(volume, status, host) of a server's attachments in Cinder."""
+        return sorted((one['volume_id'], one['status'], one['host']) for one in self.cinder.attachments.values()
+                      if one['instance'] == server)
+
+    def driver(self, host: str) -> Any:
+        return self.cloud.computes[host].host.driver
+
+    def story(self, server: str) -> tuple[str, bool]:
+        """The last action: its name, and whether it failed."""
+        name, message = self.cloud.story(server)[0][:2]
+        return name, message is not None
+
+    def assert_empty(self, *kept: str) -> None:
+        """No server is left, and nothing of one in Cinder; these volumes are free."""
+        self.cloud.assert_empty()
+        assert self.cinder.attachments == {}
+        assert self.cinder.statuses() == dict.fromkeys(kept, 'available')
+
+
+@pytest.fixture
+def storing(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> Storing:
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    return Storing(make_cloud)
+
+
+def there(volume: str, **more: Any) -> dict[str, Any]:
+    """A volume of the user's, as a boot asks for it."""
+    return {'source_type': 'volume', 'destination_type': 'volume', 'uuid': volume, **more}
+
+
+def made(**more: Any) -> dict[str, Any]:
+    """One that is made for the server, and goes with it."""
+    return {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True,
+            **more}
+
+
+def other(host: str) -> str:
+    (found,) = [each for each in HOSTS if each != host]
+    return found
+
+
+# --- boot and delete -------------------------------------------------------------------------------------------------
+def test_a_boot_with_a_volume(storing: Storing) -> None:
+    """Three requests for it; the guest has it; a delete frees it."""
+    volume = storing.volume()
+    storing.cinder.asked.clear()
+    server = storing.boot(there(volume), user='demo')
+    assert len(storing.cinder.asked) <= 5, storing.cinder.asked
+    assert storing.volumes(server) == [volume]
+    assert storing.cinder.attachments[next(iter(storing.cinder.attachments))]['device'] == '/dev/vdb'
+    storing.delete(server)
+    storing.assert_empty(volume)
+
+
+def test_volumes_that_are_made_for_a_server(storing: Storing) -> None:
+    """Of nothing, a snapshot and an image; those that go with it do, the other stays."""
+    cinder = storing.cinder
+    cinder.images[IMAGE_ID] = {}
+    snapshot = cinder.add_snapshot(storing.volume())
+    server = storing.boot(made(), made(source_type='snapshot', uuid=snapshot, delete_on_termination=False),
+                          made(source_type='image', uuid=IMAGE_ID, volume_size=2))
+    blank, of_snapshot, of_image = storing.volumes(server)
+    assert cinder.volumes[of_snapshot]['snapshot_id'] == snapshot and cinder.volumes[of_image]['size'] == 2
+    storing.delete(server)
+    assert blank not in cinder.volumes and of_image not in cinder.volumes
+    storing.cloud.assert_empty()
+    assert cinder.statuses()[of_snapshot] == 'available' and cinder.attachments == {}
+
+
+def test_a_volume_that_is_made_slowly(storing: Storing) -> None:
+    """The boot goes on when it is there."""
+    storing.cinder.slow = True
+    server = storing.cloud.create(storing.flavor, block_device_mapping_v2=[
+        {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}, made()])['server']
+    (volume,) = storing.cinder.volumes
+    seen = sum(path == f'/volumes/{volume}' for _, path in storing.cinder.asked)
+    while sum(path == f'/volumes/{volume}' for _, path in storing.cinder.asked) < seen + 2:
+        threading.Event().wait(0.05)
+    assert storing.cloud.status(server['id']) == 'BUILD' and storing.held(server['id']) == []
+    storing.cinder.slow = False
+    storing.cinder.finish(volume)
+    storing.cloud.settle()
+    assert storing.volumes(server['id']) == [volume]
+
+
+@pytest.mark.parametrize('how', ['error', 'never'])
+def test_a_volume_that_does_not_become_available(make_cloud: Callable[..., Cloud], how: str) -> None:
+    """The fault names it and its state; what was made goes."""
+    storing = Storing(make_cloud, block_device_allocate_retries=0 if how == 'never' else 60)
+    storing.cinder.slow = True
+    real = storing.cinder.add_volume
+
+    def failing(*args: Any, **kwargs: Any) -> str:
+        volume = real(*args, **kwargs)
+        if how == 'error':
+            storing.cinder.before = lambda method, path: storing.cinder.volumes[volume].update(status='error') if (
+                volume in storing.cinder.volumes and method == 'GET') else None
+        return volume
+    storing.cinder.add_volume = failing  # type: ignore[method-assign]
+    server = storing.boot(made(), status='ERROR')
+    message = storing.cloud.show(server)['fault']['message']
+    assert 'did not finish being created' in message
+    assert f'its status is {"error" if how == "error" else "creating"}' in message
+    storing.cinder.before, storing.cinder.slow = None, False
+    for volume in list(storing.cinder.volumes):
+        storing.cinder.finish(volume)
+    storing.delete(server)
+    storing.cloud.settle()
+    storing.assert_empty()
+
+
+def test_a_server_that_no_host_takes(storing: Storing) -> None:
+    """A volume that was made for it goes, also where no host was found at all; its user's is free."""
+    volume = storing.volume()
+    big = storing.cloud.flavor(vcpus=500)
+    for flavor, spoil in ((big, False), (storing.flavor, True)):
+        storing.flavor = flavor
+        for host in HOSTS if spoil else ():
+            storing.driver(host).guests.spawn = no_room
+        server = storing.boot(there(volume), made(), status='ERROR')
+        assert storing.cinder.statuses() == {volume: 'available'} and storing.cinder.attachments == {}
+        storing.delete(server)
+    storing.assert_empty(volume)
+
+
+def no_room(*args: Any, **kwargs: Any) -> None:
+    raise errors.HostRejected('no room for a guest')
+
+
+def test_the_next_host_gets_the_volume(storing: Storing) -> None:
+    """One attachment in the end, to the host that took the server."""
+    volume, refused = storing.volume(), []
+    for host in HOSTS:
+        real = storing.driver(host).guests.spawn
+
+        def first_refuses(*args: Any, real: Callable[..., None] = real, **kwargs: Any) -> None:
+            refused.append(1)
+            if len(refused) == 1:
+                no_room()
+            real(*args, **kwargs)
+        storing.driver(host).guests.spawn = first_refuses
+    server = storing.boot(there(volume))
+    assert len(refused) == 2 and storing.volumes(server) == [volume]
+
+
+def test_a_back_end_that_can_not_connect(storing: Storing) -> None:
+    """Each host is tried; the fault says what Cinder said; nothing is left."""
+    storing.cinder.fails.add('connect')
+    volume = storing.volume()
+    server = storing.boot(there(volume), status='ERROR')
+    assert 'Unable to create attachment for volume' in storing.cloud.show(server)['fault']['message']
+    storing.cloud.settle()
+    storing.delete(server)
+    storing.assert_empty(volume)
+
+
+@pytest.mark.parametrize('lost', ['request', 'answer'])
+@pytest.mark.parametrize('what', ['/attachments', '/action'])
+def test_silence_while_a_boot_attaches(storing: Storing, lost: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one attachment in the end, whether the first request made it or not."""
+    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    failed: list[str] = []
+
+    def broken(method: str, path: str) -> None:
+        if method == 'POST' and path.endswith(what) and len(failed) < 2:
+            failed.append(path)
+            raise storing.cinder.broken()
+    if lost == 'request':
+        storing.cinder.before = broken
+    else:
+        storing.cinder.after = broken
+    volume = storing.volume()
+    server = storing.boot(there(volume))
+    storing.cloud.settle()
+    assert failed and storing.volumes(server) == [volume]
+    storing.delete(server)
+    storing.assert_empty(volume)
+
+
+def test_a_delete_waits_for_no_cinder(storing: Storing) -> None:
+    """The server is gone at once, attachments and what goes with it when Cinder is back."""
+    volume = storing.volume()
+    server = storing.boot(there(volume), made())
+
+    def broken(method: str, path: str) -> None:
+        raise storing.cinder.broken()
+    storing.cinder.before = broken
+    storing.cloud.ok('DELETE', f'/servers/{server}')
+    storing.cloud.settle(kinds_left=('release',))
+    assert storing.cloud.status(server) == 'GONE' and len(storing.held(server)) == 2
+    storing.cinder.before = None
+    storing.cloud.settle()
+    storing.assert_empty(volume)
+
+
+# --- attach and detach -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('state', ['run', 'os-stop', 'pause'])
+def test_attached_and_detached(storing: Storing, state: str) -> None:
+    """A guest that runs, is off or stands still; a hard reboot changes nothing."""
+    server, first, second = storing.boot(), storing.volume(), storing.volume(size=2)
+    if state != 'run':
+        storing.cloud.action(server, state)
+    storing.attach(server, first)
+    assert storing.story(server) == ('attach_volume', False)
+    storing.attach(server, second, delete_on_termination=True)
+    assert storing.volumes(server) == [first, second]
+    storing.detach(server, first)
+    assert storing.volumes(server) == [second] and storing.story(server) == ('detach_volume', False)
+    assert storing.cinder.statuses()[first] == 'available'
+    if state == 'run':
+        storing.cloud.action(server, 'reboot', {'type': 'HARD'})
+        assert storing.volumes(server) == [second]
+    storing.delete(server)
+    storing.assert_empty(first)
+
+
+def refuse(*args: Any, **kwargs: Any) -> None:
+    raise errors.KilonovaError('its system does not give it up')
+
+
+def test_a_guest_that_does_not_take_it(storing: Storing) -> None:
+    """The volume is free, the action says why."""
+    server, volume = storing.boot(), storing.volume()
+    storing.driver(storing.cloud.host_of(server)).volumes.attach = refuse
+    storing.attach(server, volume)
+    assert storing.volumes(server) == [] and storing.story(server) == ('attach_volume', True)
+    assert 'does not give it up' in json.dumps(storing.cloud.story(server))
+    assert storing.cinder.statuses() == {volume: 'available'}
+
+
+def test_a_guest_that_keeps_it(storing: Storing) -> None:
+    """All is as it was."""
+    server, volume = storing.with_volume()
+    storing.driver(storing.cloud.host_of(server)).volumes.detach = refuse
+    storing.detach(server, volume)
+    assert storing.volumes(server) == [volume] and storing.story(server) == ('detach_volume', True)
+
+
+def act(storing: Storing, kind: str, server: str, volume: str) -> None:
+    """Attach it, or detach it, which was attached before."""
+    (storing.attach if kind == 'attach' else storing.detach)(server, volume)
+
+
+def prepared(storing: Storing, kind: str) -> tuple[str, str]:
+    """A server, and a volume that it has where it is to be detached."""
+    server, volume = storing.boot(), storing.volume()
+    if kind == 'detach':
+        storing.attach(server, volume)
+    return server, volume
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('moment', ['before', 'after'])
+def test_a_reply_of_the_host_is_lost(storing: Storing, kind: str, moment: str) -> None:
+    """It is asked again under the same key."""
+    server, volume = prepared(storing, kind)
+    host, method, lost = storing.cloud.host_of(server), f'{kind}_volume', []
+    real = getattr(storing.cloud.computes[host].endpoint, method)
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        if lost:
+            return real(*args, **kwargs)
+        lost.append(method)
+        if moment == 'after':
+            real(*args, **kwargs)
+        raise errors.Unanswered(who=host, reason='lost')
+    setattr(storing.cloud.computes[host].endpoint, method, broken)
+    act(storing, kind, server, volume)
+    assert lost and storing.volumes(server) == ([volume] if kind == 'attach' else [])
+
+
+@pytest.mark.parametrize('lost', ['request', 'answer'])
+@pytest.mark.parametrize('kind', KINDS)
+def test_cinder_does_not_answer_once(storing: Storing, kind: str, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    server, volume = prepared(storing, kind)
+    failed: list[str] = []
+
+    def broken(method: str, path: str) -> None:
+        if method == {'attach': 'POST', 'detach': 'DELETE'}[kind] and not failed:
+            failed.append(path)
+            raise storing.cinder.broken()
+    if lost == 'request':
+        storing.cinder.before = broken
+    else:
+        storing.cinder.after = broken
+    act(storing, kind, server, volume)
+    storing.cloud.settle()
+    assert failed and storing.volumes(server) == ([volume] if kind == 'attach' else [])
+    assert storing.cinder.statuses() == {volume: 'in-use' if kind == 'attach' else 'available'}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_host_dies(storing: Storing, kind: str) -> None:
+    """What it did is taken back when it returns."""
+    server, volume = prepared(storing, kind)
+    host = storing.cloud.host_of(server)
+    endpoint, method = storing.cloud.computes[host].endpoint, f'{kind}_volume'
+    real = getattr(endpoint, method)
+
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        real(*args, **kwargs)
+        lose_host(storing.cloud, host)
+        force_down(storing.cloud, host, True)
+        raise errors.Unanswered(who=host, reason='it died')
+    setattr(endpoint, method, dies)
+    act(storing, kind, server, volume)
+    assert storing.story(server) == (f'{kind}_volume', True)
+    assert [row['kind'] for row in storing.cloud.rows()] == ['release']
+    setattr(endpoint, method, real)
+    bring_back(storing.cloud, host)
+    storing.cloud.settle()
+    assert storing.volumes(server) == ([] if kind == 'attach' else [volume])
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('step', [0, 1])
+def test_deleted_meanwhile(storing: Storing, kind: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete at each step wins, and the volume is free."""
+    server, volume = prepared(storing, kind)
+
+    def delete(real: Callable[..., None], work: Any) -> None:
+        storing.cloud.ok('DELETE', f'/servers/{server}')
+        real(work)
+    disturb(monkeypatch, f'{kind}_volume', step, delete)
+    if kind == 'attach':
+        storing.attach(server, volume)
+    else:
+        storing.detach(server, volume)
+    storing.cloud.settle()
+    storing.assert_empty(volume)
+
+
+@pytest.mark.parametrize('step', [0, 1])
+def test_a_detach_that_is_cancelled(storing: Storing, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a reset of the state: before the guest has let it go all is as it was; behind that it goes to its end."""
+    server, volume = storing.with_volume()
+
+    def reset(real: Callable[..., None], work: Any) -> None:
+        storing.cloud.ok('POST', f'/servers/{server}/action', {'os-resetState': {'state': 'active'}})
+        real(work)
+    disturb(monkeypatch, 'detach_volume', step, reset)
+    storing.detach(server, volume)
+    storing.cloud.settle()
+    assert storing.volumes(server) == [[volume], []][step]
+
+
+# The thread that crashes ends with Crash, as it is meant to.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_conductor_crashes_after_each_effect_in_turn(storing: Storing, monkeypatch: pytest.MonkeyPatch,
+                                                         kind: str) -> None:
+    """Another one goes on, and comes to the same."""
+    cloud, number, happened = storing.cloud, 0, True
+    server, volume = prepared(storing, kind)
+    while happened:
+        crashed, seen = threading.Event(), []
+
+        def listener(database: Any, statement: str, many: bool, number: int = number, seen: list[str] = seen,
+                     crashed: threading.Event = crashed) -> None:
+            if threading.current_thread().name.startswith('flow-') and not crashed.is_set() and not cloud.in_upcall:
+                seen.append(statement)
+                if len(seen) - 1 == number:
+                    crashed.set()
+                    raise Crash
+        with first_after_each_effect(monkeypatch, listener):
+            if kind == 'attach':
+                cloud.ok('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume}})
+            else:
+                cloud.ok('DELETE', f'/servers/{server}/os-volume_attachments/{volume}')
+            while not crashed.is_set() and cloud.rows():
+                crashed.wait(0.02)
+        happened = crashed.is_set()
+        if happened:
+            cloud.crash_conductor()
+            cloud.start_conductor()
+        cloud.settle()
+        assert storing.volumes(server) == ([volume] if kind == 'attach' else [])
+        (storing.detach if kind == 'attach' else storing.attach)(server, volume)
+        number += 1
+    assert number > 4, f'only {number} effects'
+
+
+# --- moves -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+def test_a_resize_takes_the_volume_along(storing: Storing, end: str) -> None:
+    """It is connected at one host at a time."""
+    server, volume = storing.with_volume()
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
+    assert cloud.host_of(server) == other(source) and storing.volumes(server) == [volume]
+    cloud.action(server, end)
+    assert cloud.status(server) == 'ACTIVE'
+    assert cloud.host_of(server) == (other(source) if end == 'confirmResize' else source)
+    assert storing.volumes(server) == [volume]
+    storing.delete(server)
+    storing.assert_empty(volume)
+
+
+@pytest.mark.parametrize('what', ['back end', 'guest'])
+def test_a_move_that_fails_comes_back(storing: Storing, what: str) -> None:
+    server, volume = storing.with_volume()
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+
+    def connects(method: str, path: str) -> None:
+        """The back end connects nothing to the other host."""
+        if method == 'POST' and path == '/attachments':
+            storing.cinder.fails.add('connect')
+            storing.cinder.before = None
+    if what == 'back end':
+        storing.cinder.before = connects
+        storing.cinder.after = lambda method, path: storing.cinder.fails.clear() if method == 'POST' else None
+    else:
+        storing.driver(other(source)).moves.finish_migration = no_room
+    cloud.action(server, 'migrate')
+    storing.cinder.after = None
+    assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) == source, cloud.story(server)
+    assert storing.volumes(server) == [volume]
+
+
+def test_a_resize_on_its_host_asks_cinder_nothing(make_cloud: Callable[..., Cloud]) -> None:
+    storing = Storing(make_cloud, allow_resize_to_same_host=True)
+    (service,) = storing.cloud.ok('GET', '/os-services?host=gpu2&binary=nova-compute')['services']
+    storing.cloud.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled'})
+    server, volume = storing.with_volume()
+    asked = len(storing.cinder.asked)
+    storing.cloud.action(server, 'resize', {'flavorRef': storing.cloud.flavor(vcpus=2)})
+    assert storing.cloud.status(server) == 'VERIFY_RESIZE', storing.cloud.story(server)
+    assert len(storing.cinder.asked) == asked and storing.volumes(server) == [volume]
+
+
+def test_shelved_and_unshelved(storing: Storing) -> None:
+    """Off its host the volume stays reserved for its server."""
+    server, volume = storing.with_volume()
+    cloud = storing.cloud
+    cloud.action(server, 'shelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED' and storing.volumes(server) == [volume]
+    assert storing.cinder.statuses() == {volume: 'reserved'}
+    for host in HOSTS:
+        storing.driver(host).guests.spawn, kept = no_room, storing.driver(host).guests.spawn
+        cloud.options[host] = kept
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED' and storing.volumes(server) == [volume]
+    for host in HOSTS:
+        storing.driver(host).guests.spawn = cloud.options.pop(host)
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    assert storing.volumes(server) == [volume]
+    storing.delete(server)
+    storing.assert_empty(volume)
+
+
+@pytest.mark.parametrize('works', [True, False])
+def test_an_evacuation(storing: Storing, works: bool) -> None:
+    """The volume goes along; it is the dead host's again where that fails."""
+    server, volume = storing.with_volume()
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+    lose_host(cloud, source)
+    force_down(cloud, source, True)
+    if not works:
+        storing.driver(other(source)).guests.spawn = no_room
+    assert cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
+    cloud.settle(kinds_left=('release',))
+    assert cloud.host_of(server) == (other(source) if works else source), cloud.story(server)
+    assert storing.held(server) == [(volume, 'attached', cloud.host_of(server))]
+    bring_back(cloud, source)
+    cloud.settle()
+    if not works:
+        cloud.action(server, 'os-resetState', {'state': 'active'})
+        cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert storing.volumes(server) == [volume]
+
+
+def test_a_running_guest_does_not_take_it_along(storing: Storing) -> None:
+    """Refused, with the reason, before anything is done."""
+    server, volume = storing.with_volume()
+    source = storing.cloud.host_of(server)
+    storing.cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    assert 'has volumes, and a running guest cannot take them along' in json.dumps(storing.cloud.story(server))
+    assert storing.cloud.host_of(server) == source and storing.volumes(server) == [volume]
+
+
+@pytest.mark.parametrize('action', ['rescue', 'suspend', 'rebuild', 'os-stop'])
+def test_other_operations_keep_it(storing: Storing, action: str) -> None:
+    server, volume = storing.with_volume()
+    body = {'rebuild': {'imageRef': IMAGE_ID}}.get(action)
+    storing.cloud.action(server, action, body)
+    assert storing.volumes(server) == [volume]
+    back = {'rescue': 'unrescue', 'suspend': 'resume', 'os-stop': 'os-start'}.get(action)
+    if back:
+        storing.cloud.action(server, back)
+    assert storing.cloud.status(server) == 'ACTIVE' and storing.volumes(server) == [volume]
+
+
+# --- what others change ----------------------------------------------------------------------------------------------
+def test_a_volume_that_grows(storing: Storing) -> None:
+    """Cinder tells; the row and the host hear of it."""
+    server, volume = storing.with_volume()
+    storing.cinder.volumes[volume]['size'] = 5
+    answer = storing.cloud.request('POST', '/os-server-external-events', {'events': [
+        {'name': 'volume-extended', 'server_uuid': server, 'tag': volume}]})
+    assert [event['code'] for event in answer.json['events']] == [200]
+    storing.cloud.settle()
+    with storing.cloud.cell.read() as conn:
+        (row,) = rows.of_servers(conn, [server])[server]
+    assert row['volume_size'] == 5
+    assert storing.volumes(server) == [volume]
+
+
+def test_the_audit_compares_volumes(storing: Storing) -> None:
+    """One that Cinder does not know of, one that a server has no row of, one elsewhere, one of no server."""
+    (server, volume), (second, elsewhere) = storing.with_volume(), storing.with_volume()
+    client, cinder = storing.cinder.client, storing.cinder
+    (lost,) = [one for one in cinder.attachments.values() if one['instance'] == server]
+    del cinder.attachments[lost['id']]
+    extra = client.create_attachment(storing.volume(), server, None)
+    stray = client.create_attachment(storing.volume(), IMAGE_ID, None)
+    with storing.cloud.cell.write() as conn:
+        (row,) = rows.of_servers(conn, [second])[second]
+        info = json.loads(row['connection_info']) | {'attached_to': 'elsewhere'}
+        rows.change(conn, row['uuid'], row['attachment_id'], {'connection_info': json.dumps(info)})
+    assert sorted(storing.cloud.audit().disagreements) == sorted([
+        f'volumes: server {server} has volume {volume} by attachment {lost["id"]}, which Cinder does not have',
+        (f'volumes: attachment {extra.id} of volume {extra.volume_id} belongs to server {server}, which has no row of '
+         f'it'),
+        (f'volumes: volume {elsewhere} of server {second} is attached to elsewhere, and the server is on '
+         f'{storing.cloud.host_of(second)}'),
+        f'volumes: attachment {stray.id} of volume {stray.volume_id} belongs to {IMAGE_ID}, which is no server'])
+    cinder.before = lambda method, path: (_ for _ in ()).throw(cinder.broken())
+    (silent,) = storing.cloud.audit().silent
+    assert silent.startswith('volumes: The volume service does not answer: ')
