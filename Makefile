@@ -12,6 +12,7 @@ CHOSEN := $(if $(HOSTS),--hosts $(HOSTS)) $(if $(CONF),--conf $(CONF))
 REAL := $(filter-out test,$(GUESTS))
 WITH_CYBORG := $(filter-out 0,$(CYBORG))
 WITH_NETWORK := $(filter-out 0,$(NETWORK))
+WITH_VOLUME := $(filter-out 0,$(VOLUME))
 TESTS := $(PYTHON) -m tools.testrun
 
 .DEFAULT_GOAL := help
@@ -42,6 +43,10 @@ bootstrap-cyborg:
 bootstrap-network:
 	@$(PYTHON) -m tools.bootstrap --network
 
+.PHONY: bootstrap-volume
+bootstrap-volume:
+	@$(PYTHON) -m tools.bootstrap --volume
+
 .PHONY: bootstrap-vfio
 bootstrap-vfio:
 	@$(PYTHON) -m tools.bootstrap --vfio
@@ -51,12 +56,12 @@ bootstrap-tempest:
 	@$(PYTHON) -m tools.bootstrap --tempest
 
 .PHONY: demo
-demo: bootstrap $(if $(WITH_NETWORK),bootstrap-network) ## up, then boot and resize GPU servers with the openstack command, every result checked (NETWORK=1: and one on a network)
-	@$(CLOUD) demo $(CHOSEN) $(if $(WITH_NETWORK),--network)
+demo: bootstrap $(if $(WITH_NETWORK),bootstrap-network) $(if $(WITH_VOLUME),bootstrap-volume) ## up, then boot and resize GPU servers with the openstack command, every result checked (NETWORK=1: and one on a network)
+	@$(CLOUD) demo $(CHOSEN) $(if $(WITH_NETWORK),--network) $(if $(WITH_VOLUME),--volume)
 
 .PHONY: up
-up: $(if $(REAL),bootstrap-guests,bootstrap) $(if $(WITH_CYBORG),bootstrap-cyborg) $(if $(WITH_NETWORK),bootstrap-network) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu, CYBORG=1: with the accelerator service, NETWORK=1: with the network service)
-	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS)) $(if $(WITH_CYBORG),--cyborg) $(if $(WITH_NETWORK),--network)
+up: $(if $(REAL),bootstrap-guests,bootstrap) $(if $(WITH_CYBORG),bootstrap-cyborg) $(if $(WITH_NETWORK),bootstrap-network) $(if $(WITH_VOLUME),bootstrap-volume) ## start the one-machine cloud under var/ (HOSTS=directory of hosts, CONF=file more for all daemons, GUESTS=qemu, CYBORG=1: with the accelerator service, NETWORK=1: with the network service, VOLUME=1: with the volume service)
+	@$(CLOUD) up $(CHOSEN) $(if $(GUESTS),--guests $(GUESTS)) $(if $(WITH_CYBORG),--cyborg) $(if $(WITH_NETWORK),--network) $(if $(WITH_VOLUME),--volume)
 
 .PHONY: host
 host: ## describe one more host: NAME=gpu3 GPUS=8 ID=10de:20b5 VGPUS=4 (into HOSTS=directory, else var/described)

@@ -24,6 +24,7 @@ POLICY = Path('/usr/sbin/policy-rc.d')
 REQUIREMENTS = ROOT / 'tools' / 'cloud' / 'requirements-services.txt'
 CYBORG = ROOT / 'tools' / 'cloud' / 'requirements-cyborg.txt'
 NEUTRON = ROOT / 'tools' / 'cloud' / 'requirements-neutron.txt'
+CINDER = ROOT / 'tools' / 'cloud' / 'requirements-cinder.txt'
 ACCEPTANCE = ROOT / 'tools' / 'acceptance' / 'requirements.txt'
 _ENTRY = re.compile(r'^(?P<name>[a-z0-9][a-z0-9+.-]*)\s*(?:\[(?P<profiles>[^\]]*)\])?$')
 
@@ -133,10 +134,10 @@ def _pip(argv: Sequence[str]) -> None:
 
 
 def environments(layout: Layout, *, services: bool, tempest: bool = False, cyborg: bool = False,
-                 network: bool = False) -> None:
-    """The project's environment and, where asked for, that of Keystone, Glance and Placement, that of Cyborg and that
-    of Neutron and that of Tempest, side by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_CYBORG_VENV,
-    KILONOVA_NEUTRON_VENV or KILONOVA_TEMPEST_VENV names is another's to keep."""
+                 network: bool = False, volume: bool = False) -> None:
+    """The project's environment and, where asked for, that of Keystone, Glance and Placement, and those of Cyborg,
+    Neutron, Cinder and Tempest, side by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_CYBORG_VENV,
+    KILONOVA_NEUTRON_VENV, KILONOVA_CINDER_VENV or KILONOVA_TEMPEST_VENV names is another's to keep."""
     jobs = []
     if not os.environ.get('KILONOVA_VENV'):
         jobs.append((layout.venv, 'Kilonova', ['-e', '.[test]'], [ROOT / 'setup.cfg', ROOT / 'pyproject.toml']))
@@ -147,6 +148,8 @@ def environments(layout: Layout, *, services: bool, tempest: bool = False, cybor
         jobs.append((layout.cyborg_venv, 'Cyborg', ['-r', str(CYBORG)], [CYBORG]))
     if network and not os.environ.get('KILONOVA_NEUTRON_VENV'):
         jobs.append((layout.neutron_venv, 'Neutron', ['-r', str(NEUTRON)], [NEUTRON]))
+    if volume and not os.environ.get('KILONOVA_CINDER_VENV'):
+        jobs.append((layout.cinder_venv, 'Cinder', ['-r', str(CINDER)], [CINDER]))
     if tempest and not os.environ.get('KILONOVA_TEMPEST_VENV'):
         jobs.append((layout.tempest_venv, 'Tempest', ['-r', str(ACCEPTANCE)], [ACCEPTANCE]))
     with ThreadPoolExecutor(2) as pool:
@@ -171,10 +174,12 @@ def foreign(environment: Path) -> str | None:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
     parser.add_argument('--test', action='store_true',
-                        help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg, Neutron')
+                        help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg, Neutron, '
+                             'Cinder')
     parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
     parser.add_argument('--cyborg', action='store_true', help='also Cyborg, the accelerator service')
     parser.add_argument('--network', action='store_true', help='also Neutron, the network service, and OVN')
+    parser.add_argument('--volume', action='store_true', help='also Cinder, the volume service')
     parser.add_argument('--vfio', action='store_true', help='also what the nested machine of make test-vfio is made by')
     parser.add_argument('--tempest', action='store_true', help="also Tempest, the field's acceptance suite")
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
@@ -189,7 +194,8 @@ def main(argv: list[str]) -> int:
             ('network', args.network)) if asked])
         layout = Layout.at()
         environments(layout, services=not args.no_services, tempest=args.tempest,
-                     cyborg=args.cyborg or args.test, network=args.network or args.test)
+                     cyborg=args.cyborg or args.test, network=args.network or args.test,
+                     volume=args.volume or args.test)
         if os.environ.get('KILONOVA_VENV') and (wrong := foreign(layout.venv)) is not None:
             say(f'WARNING: {wrong}')
     except CloudError as error:

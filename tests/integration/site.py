@@ -48,11 +48,12 @@ control.down(Layout.at(Path(sys.argv[1])))
 class Site:
     """The cloud under ``directory/var``; ``directory/extra.conf`` is one more configuration file of all daemons.
     ``guests``: test or qemu, as ``make up GUESTS=``; ``hosts``: descriptions, as ``make up HOSTS=``;
-    ``accelerators``: as ``make up CYBORG=1``; ``network``: as ``make up NETWORK=1``."""
+    ``accelerators``: as ``make up CYBORG=1``; ``network``: as ``make up NETWORK=1``; ``volume``: ``VOLUME=1``."""
 
     def __init__(self, directory: Path, guests: str = 'test', hosts: Path = DEFAULT_HOSTS, *,
-                 accelerators: bool = False, network: bool = False) -> None:
-        self._kind, self._hosts, self._accelerators, self._network = guests, hosts, accelerators, network
+                 accelerators: bool = False, network: bool = False, volume: bool = False) -> None:
+        self._kind, self._hosts = guests, hosts
+        self._accelerators, self._network, self._volume = accelerators, network, volume
         self.layout = Layout.at(directory / 'var')
         self.extra = directory / 'extra.conf'
         self.configure('')
@@ -69,7 +70,7 @@ class Site:
     def up(self) -> None:
         """What ``make up CONF=extra.conf`` does."""
         self.cloud = control.up(self.layout, hosts=self._hosts, extra=self.extra, kind=self._kind,
-                                accelerators=self._accelerators, network=self._network)
+                                accelerators=self._accelerators, network=self._network, volume=self._volume)
 
     def down(self) -> None:
         """What ``make down`` does."""

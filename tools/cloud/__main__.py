@@ -19,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
         started.add_argument('--hosts', type=Path, default=DEFAULT_HOSTS, help='directory of host descriptions')
         started.add_argument('--conf', type=Path, help='a configuration file more for all daemons')
         started.add_argument('--network', action='store_true', help='with Neutron, the network service')
+        started.add_argument('--volume', action='store_true', help='with Cinder, the volume service')
         if verb == 'up':
             started.add_argument('--guests', choices=control.GUESTS, help="what servers are: those of libvirt's test "
                                  'driver (test), or QEMU guests on machines of their own, as root (qemu)')
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
     match args.verb:
         case 'up':
             control.up(layout, hosts=args.hosts, extra=args.conf, only_services=args.only_services,
-                       kind=args.guests, accelerators=args.cyborg, network=args.network)
+                       kind=args.guests, accelerators=args.cyborg, network=args.network, volume=args.volume)
         case 'down':
             control.down(layout)
         case 'restart' | 'start':
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace, layout: Layout) -> int:
                   + (', a vGPU with --property resources:VGPU=1' if args.vgpus else ''))
         case 'demo':
             from tools.cloud import demo
-            return demo.run(layout, hosts=args.hosts, extra=args.conf, network=args.network)
+            return demo.run(layout, hosts=args.hosts, extra=args.conf, network=args.network, volume=args.volume)
     return 0
 
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tools.cloud import cyborg, databases, http, identity, machine, neutron, ports, process, render, services
+from tools.cloud import cinder, cyborg, databases, http, identity, machine, neutron, ports, process, render, services
 from tools.cloud.image import ensure_guest, ensure_image
 from tools.cloud.layout import (
     DEFAULT_HOSTS,
@@ -71,8 +71,8 @@ def kept(layout: Layout) -> dict[str, Any]:
     return found
 
 
-def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str, *, accelerators: bool,
-             network: bool) -> Cloud:
+def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str, *, accelerators: bool, network: bool,
+             volume: bool) -> Cloud:
     """The cloud as its arguments describe it, with ports and passwords settled."""
     if extra is not None and not extra.is_file():
         raise CloudError(f'there is no configuration file {extra}')
@@ -85,7 +85,7 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str, *, acce
         ours.add('rabbitmq-dist')
     settled = ports.settle(layout.var / 'ports.json', layout.var, described, ours=ours)
     return with_machines(Cloud(layout, settled, load_secrets(layout), described, extra, cyborg=accelerators,
-                               network=network), kind)
+                               network=network, volume=volume), kind)
 
 
 def with_machines(cloud: Cloud, kind: str) -> Cloud:
@@ -100,7 +100,8 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
     if found != kept:
         write_private(path, json.dumps(kept | found, indent=1) + '\n')
     served = tuple(cloud.ports[name] for name in ('rabbitmq', 'keystone', 'placement', 'glance',
-                                                  *(('neutron',) if cloud.network else ())))
+                                                  *(('neutron',) if cloud.network else ()),
+                                                  *(('cinder',) if cloud.volume else ())))
     hidden = tuple(str(path) for path in (layout.var / 'hosts', layout.var / 'data', layout.machines))
     made = {host: machine.Machine(str(layout.machines / host), host, found[host], hidden, (str(layout.host(host)),),
                                   served, (cloud.ports[f'health-compute-{host}'],)) for host in cloud.hosts}
@@ -130,29 +131,30 @@ def remembered(layout: Layout) -> Cloud:
         raise CloudError('the cloud is described anew; bring it up to date with: make up')
     extra = Path(settings['extra']) if settings['extra'] else None
     made = Cloud(layout, kept_ports, load_secrets(layout), hosts, extra, cyborg=settings.get('cyborg', False),
-                 network=settings.get('network', False))
+                 network=settings.get('network', False), volume=settings.get('volume', False))
     return with_machines(made, settings.get('guests', 'test'))
 
 
 def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None, only_services: bool = False,
-       kind: str | None = None, accelerators: bool = False, network: bool = False) -> Cloud:
+       kind: str | None = None, accelerators: bool = False, network: bool = False, volume: bool = False) -> Cloud:
     """Bring everything up that is not; nothing is restarted whose configuration is as it was.
 
     ``only_services`` leaves the four daemons out. ``kind``: of GUESTS; None: those that the cloud has.
-    ``accelerators``: with Cyborg, ``network``: with Neutron, which a cloud keeps from then on.
+    ``accelerators``: with Cyborg, ``network``: with Neutron, ``volume``: with Cinder, which a cloud keeps from then on.
     """
     began = time.monotonic()
     with exclusive(layout):
         kind = kind_of(layout, kind)
         cloud = assemble(layout, hosts.resolve(), extra.resolve() if extra else None, kind,
                          accelerators=accelerators or kept(layout).get('cyborg', False),
-                         network=network or kept(layout).get('network', False))
+                         network=network or kept(layout).get('network', False),
+                         volume=volume or kept(layout).get('volume', False))
         check_requirements(cloud, only_services=only_services)
         say(f'Kilonova on one machine, under {layout.shown(layout.var)}/')
         services.write_configuration(cloud)
         write_private(settings_path(layout), json.dumps(
             {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None, 'guests': kind,
-             'cyborg': cloud.cyborg, 'network': cloud.network}) + '\n')
+             'cyborg': cloud.cyborg, 'network': cloud.network, 'volume': cloud.volume}) + '\n')
         if cloud.console_machine:
             machine.prepare(layout.machines, [*cloud.machines.values(), cloud.console_machine])
         end_undescribed(cloud)
@@ -177,6 +179,8 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
                    for name in ('gunicorn', 'cyborg-dbsync', 'cyborg-conductor', 'cyborg-agent')]
     if cloud.network:
         needed += [layout.neutron_bin('gunicorn'), layout.neutron_bin('neutron-status')]
+    if cloud.volume:
+        needed += [layout.cinder_bin('cinder-manage')]
     if not only_services:
         needed += [layout.bin(f'kilonova-{name}') for name in ('manage', 'api', 'conductor', 'scheduler', 'compute')]
     missing = [path for path in needed if not databases.executable(path)]
@@ -184,7 +188,8 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
     missing += [name for name in programs if not shutil.which(name)]
     missing += neutron.missing_programs() if cloud.network else []
     if missing:
-        wanted = [name for name, there in (('cyborg', cloud.cyborg), ('network', cloud.network)) if there] or ['']
+        wanted = [name for name, there in (('cyborg', cloud.cyborg), ('network', cloud.network),
+                                           ('volume', cloud.volume)) if there] or ['']
         targets = ' '.join(f'bootstrap-{name}'.removesuffix('-') for name in wanted)
         raise CloudError(f'not installed: {", ".join(missing)}; make {targets} installs it')
 
@@ -277,11 +282,12 @@ def fill_services(cloud: Cloud) -> None:
     served = {name: cloud.ports[name] for name in ports.NAMES}
     guest = guests.build(GUEST_DIRECTORY) if cloud.machines else None
     wanted = json.dumps([served, identity.SERVICES, identity.ACCOUNTS, str(guest.directory) if guest else None,
-                         cloud.cyborg, cloud.network])
+                         cloud.cyborg, cloud.network, cloud.volume])
     if mark.exists() and mark.read_text() == wanted:
         return
     keystone = identity.Keystone(render.url(cloud.ports, 'keystone'), cloud.secrets['admin'])
-    identity.reconcile(keystone, cloud.ports, cloud.secrets, accelerators=cloud.cyborg, networks=cloud.network)
+    identity.reconcile(keystone, cloud.ports, cloud.secrets, accelerators=cloud.cyborg, networks=cloud.network,
+                       volumes=cloud.volume)
     say('  made projects, users and the catalog in Keystone')
     if ensure_image(render.url(cloud.ports, 'glance'), keystone.token, layout):
         say('  uploaded the image demo to Glance')
@@ -290,6 +296,8 @@ def fill_services(cloud: Cloud) -> None:
     if cloud.network and neutron.seed(render.url(cloud.ports, 'neutron'), keystone.token,
                                       keystone.named('projects')['demo']['id']):
         say(f'  made the network {neutron.NETWORK}')
+    if cloud.volume and cinder.seed(render.url(cloud.ports, 'cinder'), keystone.token):
+        say(f'  made the volume types {", ".join(cinder.TYPES)}')
     mark.write_text(wanted)
 
 
@@ -433,7 +441,8 @@ def down(layout: Layout) -> None:
             {'conductor', 'cyborg', 'cyborg-conductor'} & names,
             {name for name in names if name.startswith('libvirtd-')},
             {name for name in names if name.startswith('machine-')},
-            {'placement', 'glance', 'keystone', 'neutron', 'ovn-hosts', 'ovn-northd'} & names, {'rabbitmq'} & names]
+            {'placement', 'glance', 'keystone', 'neutron', 'ovn-hosts', 'ovn-northd', 'cinder'} & names,
+            {'rabbitmq'} & names]
         waves.append(names.difference(*waves))
         ended: list[str] = []
         for wave in waves:

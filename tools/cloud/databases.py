@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tools.cloud import cyborg, neutron, render
+from tools.cloud import cinder, cyborg, neutron, render
 from tools.cloud.layout import CloudError, Layout, write_private
 from tools.cloud.process import child_environment
 from tools.cloud.services import Cloud
@@ -47,10 +47,10 @@ def run(layout: Layout, argv: Sequence[str], *, env: Mapping[str, str] | None = 
 
 
 def prepare_services(cloud: Cloud) -> bool:
-    """Schemas, keys and the first administrator of Keystone, Glance, Cyborg and Neutron; says whether there was
-    anything to do. (Placement makes its tables when it starts.)"""
+    """Schemas, keys and the first administrator of Keystone, Glance, Cyborg, Neutron and Cinder; says whether
+    there was anything to do. (Placement makes its tables when it starts.)"""
     wanted = (_prepare_keystone, _prepare_glance, *((_prepare_cyborg,) if cloud.cyborg else ()),
-              *((_prepare_neutron,) if cloud.network else ()))
+              *((_prepare_neutron,) if cloud.network else ()), *((_prepare_cinder,) if cloud.volume else ()))
     steps = [step for step in wanted if step(cloud, ask=True)]
     with ThreadPoolExecutor(2) as pool:
         for future in [pool.submit(step, cloud, ask=False) for step in steps]:
@@ -128,6 +128,17 @@ def _prepare_neutron(cloud: Cloud, *, ask: bool) -> bool:
         left.unlink()
     run(layout, [layout.neutron_bin('python'), '-W', 'ignore', '-c', neutron.MAKE_TABLES, render.sqlite(database)],
         log='neutron', shown="making Neutron's tables")
+    mark.touch()
+    return True
+
+
+def _prepare_cinder(cloud: Cloud, *, ask: bool) -> bool:
+    layout = cloud.layout
+    mark = layout.data('cinder') / 'ready'
+    if ask:
+        return not mark.exists()
+    run(layout, [layout.cinder_bin('cinder-manage'), '--config-file', str(cinder.conf_path(layout)), 'db', 'sync'],
+        log='cinder')
     mark.touch()
     return True
 

@@ -440,10 +440,11 @@ def allocations(cloud: Cloud) -> dict[str, list[str]]:
     return found
 
 
-def run(layout: Layout, *, hosts: Path, extra: Path | None, network: bool = False) -> int:
+def run(layout: Layout, *, hosts: Path, extra: Path | None, network: bool = False,
+        volume: bool = False) -> int:
     """Bring the cloud up, play the scenario, say how to go on. 0 only if everything held."""
     began = time.monotonic()
-    cloud = control.up(layout, hosts=hosts, extra=extra, network=network)
+    cloud = control.up(layout, hosts=hosts, extra=extra, network=network, volume=volume)
     demo = Demo(cloud)
     try:
         demo.play()

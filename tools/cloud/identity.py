@@ -18,6 +18,8 @@ ACCELERATORS = ('cyborg', 'accelerator', 'cyborg')
 INTERFACES = ('public', 'internal', 'admin')
 # Besides, where it has networks.
 NETWORKS = ('neutron', 'network', 'neutron')
+# Besides, where it has volumes.
+VOLUMES = ('cinder', 'block-storage', 'cinder')
 # user, project, roles: the daemons' accounts, and a plain member elsewhere.
 ACCOUNTS = (
     ('kilonova', 'service', ('service', 'admin')),
@@ -25,6 +27,7 @@ ACCOUNTS = (
     ('placement', 'service', ('service', 'admin')),
     ('cyborg', 'service', ('service', 'admin')),
     ('neutron', 'service', ('service', 'admin')),
+    ('cinder', 'service', ('service', 'admin')),
     ('demo', 'demo', ('member', 'reader')),
 )
 
@@ -79,11 +82,11 @@ def issue_token(url: str, user: str, project: str, password: str) -> str:
 
 
 def reconcile(keystone: Keystone, ports: Mapping[str, int], secrets: Mapping[str, str], *,
-              accelerators: bool = False, networks: bool = False) -> None:
+              accelerators: bool = False, networks: bool = False, volumes: bool = False) -> None:
     """Bring Keystone to what this cloud needs; nothing is written where nothing differs."""
     _accounts(keystone, secrets)
     _catalog(keystone, ports, (*SERVICES, *((ACCELERATORS,) if accelerators else ()),
-                               *((NETWORKS,) if networks else ())))
+                               *((NETWORKS,) if networks else ()), *((VOLUMES,) if volumes else ())))
 
 
 def _accounts(keystone: Keystone, secrets: Mapping[str, str]) -> None:

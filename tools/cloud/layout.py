@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_HOSTS = ROOT / 'etc' / 'kilonova' / 'dev' / 'hosts'
-SECRET_NAMES = ('rabbitmq', 'admin', 'demo', 'kilonova', 'glance', 'placement', 'cyborg', 'neutron')
+SECRET_NAMES = ('rabbitmq', 'admin', 'demo', 'kilonova', 'glance', 'placement', 'cyborg', 'neutron', 'cinder')
 
 
 class CloudError(Exception):
@@ -30,12 +30,13 @@ class Layout:
     tempest_venv: Path
     cyborg_venv: Path
     neutron_venv: Path
+    cinder_venv: Path
 
     @classmethod
     def at(cls, var: Path | None = None) -> Layout:
         """The layout under ``var`` (default ``var/`` of this tree); the environments may be named by the
-        environment variables KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_TEMPEST_VENV, KILONOVA_CYBORG_VENV and
-        KILONOVA_NEUTRON_VENV."""
+        environment variables KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_TEMPEST_VENV, KILONOVA_CYBORG_VENV,
+        KILONOVA_NEUTRON_VENV and KILONOVA_CINDER_VENV."""
         return cls(
             var=Path(os.path.abspath(var or ROOT / 'var')),
             venv=environment_dir('KILONOVA_VENV', '.venv'),
@@ -43,6 +44,7 @@ class Layout:
             tempest_venv=environment_dir('KILONOVA_TEMPEST_VENV', '.venv-tempest'),
             cyborg_venv=environment_dir('KILONOVA_CYBORG_VENV', '.venv-cyborg'),
             neutron_venv=environment_dir('KILONOVA_NEUTRON_VENV', '.venv-neutron'),
+            cinder_venv=environment_dir('KILONOVA_CINDER_VENV', '.venv-cinder'),
         )
 
     @property
@@ -102,6 +104,10 @@ class Layout:
     def neutron_bin(self, script: str) -> str:
         """The path of a script of Neutron's virtual environment."""
         return str(self.neutron_venv / 'bin' / script)
+
+    def cinder_bin(self, script: str) -> str:
+        """The path of a script of Cinder's virtual environment."""
+        return str(self.cinder_venv / 'bin' / script)
 
     def make_directories(self) -> None:
         for path in (self.etc, self.var / 'log', self.var / 'run', self.var / 'hosts', self.var / 'data',

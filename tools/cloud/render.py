@@ -38,8 +38,8 @@ def ini(sections: Mapping[str, Section]) -> str:
 
 
 def url(ports: Mapping[str, int], service: str) -> str:
-    """Where a service answers; the URLs of Keystone, Cyborg and the compute API carry their version."""
-    path = {'keystone': '/v3', 'api': '/v2.1', 'cyborg': '/v2'}.get(service, '')
+    """Where a service answers; the URLs of Keystone, Cyborg, Cinder and the compute API carry their version."""
+    path = {'keystone': '/v3', 'api': '/v2.1', 'cyborg': '/v2', 'cinder': '/v3'}.get(service, '')
     return f'http://127.0.0.1:{ports[service]}{path}'
 
 
@@ -164,9 +164,9 @@ def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
 
 
 def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *,
-             accelerators: bool = False, networks: bool = False) -> str:
+             accelerators: bool = False, networks: bool = False, volumes: bool = False) -> str:
     """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg; ``networks``:
-    there is Neutron."""
+    there is Neutron; ``volumes``: there is Cinder."""
     databases = layout.data('kilonova')
     return ini({
         'DEFAULT': {
@@ -196,6 +196,7 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'glance': account(ports, secrets, 'kilonova'),
         **({'cyborg': account(ports, secrets, 'kilonova')} if accelerators else {}),
         **({'neutron': account(ports, secrets, 'kilonova')} if networks else {}),
+        **({'cinder': account(ports, secrets, 'kilonova')} if volumes else {}),
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
         'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},

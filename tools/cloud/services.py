@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.cloud import cyborg, http, neutron, render
+from tools.cloud import cinder, cyborg, http, neutron, render
 from tools.cloud.layout import ROOT, Layout, write_private
 from tools.cloud.machine import Machine
 
@@ -67,6 +67,8 @@ class Cloud:
     cyborg: bool = False
     # Whether Neutron runs.
     network: bool = False
+    # Whether Cinder runs.
+    volume: bool = False
 
     @property
     def config_arguments(self) -> list[str]:
@@ -76,7 +78,7 @@ class Cloud:
 
 
 def infrastructure(cloud: Cloud) -> list[Service]:
-    """RabbitMQ with its name server, Keystone, Glance, Placement and, where it is wanted, Neutron."""
+    """RabbitMQ with its name server, Keystone, Glance, Placement and, where they are wanted, Neutron and Cinder."""
     layout, ports = cloud.layout, cloud.ports
     keystone, glance, placement = (render.url(ports, name) for name in ('keystone', 'glance', 'placement'))
     return [
@@ -91,6 +93,7 @@ def infrastructure(cloud: Cloud) -> list[Service]:
         _wsgi(cloud, 'placement', lambda: http.answers(placement, (200,)), 'placement.conf',
               {'OS_PLACEMENT_CONFIG_DIR': str(layout.etc / 'placement')}),
         *(networks(cloud) if cloud.network else ()),
+        *((volumes(cloud),) if cloud.volume else ()),
     ]
 
 
@@ -112,6 +115,15 @@ def networks(cloud: Cloud) -> list[Service]:
                'ASGI_WORKERS': '1'},
               layout.neutron_bin('gunicorn')),
     ]
+
+
+def volumes(cloud: Cloud) -> Service:
+    """Cinder."""
+    layout, port, conf = cloud.layout, cloud.ports['cinder'], cinder.conf_path(cloud.layout)
+    return Service('cinder', (layout.cinder_bin('python'), '-P', '-W', 'ignore', '-m', 'tools.cloud.cinder_process',
+                              '--config-file', str(conf)),
+                   lambda: http.answers(f'http://127.0.0.1:{port}/', (300,)), port, {'PYTHONPATH': str(ROOT)},
+                   inputs=(conf,))
 
 
 def daemons(cloud: Cloud) -> list[Service]:
@@ -185,7 +197,8 @@ def write_configuration(cloud: Cloud) -> None:
         layout.etc / 'placement' / 'placement.conf': render.placement(layout, ports, secrets),
         **{layout.etc / name / 'gunicorn.conf.py': render.gunicorn(ports, name)
            for name in ('keystone', 'glance', 'placement')},
-        layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg, networks=cloud.network),
+        layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg, networks=cloud.network,
+                                     volumes=cloud.volume),
         layout.clouds: render.clouds(ports, secrets),
     }
     for host, node_file in cloud.hosts.items():
@@ -204,7 +217,9 @@ def write_configuration(cloud: Cloud) -> None:
     if cloud.network:
         files |= {neutron.conf_path(layout): neutron.conf(layout, ports, secrets),
                   layout.etc / 'neutron' / 'gunicorn.conf.py': neutron.gunicorn(ports)}
-    for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'cyborg', 'neutron', 'kilonova'):
+    if cloud.volume:
+        files[cinder.conf_path(layout)] = cinder.conf(layout, ports, secrets)
+    for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'cyborg', 'neutron', 'cinder', 'kilonova'):
         layout.data(name).mkdir(parents=True, exist_ok=True)
     for stale in (*layout.etc.glob('compute-*.conf'), *(layout.etc / 'cyborg').glob('agent-*.conf')):
         if stale not in files:

@@ -85,7 +85,7 @@ def test_nothing_that_ran_is_no_success():
 
 def test_configuration_names_the_cloud(tmp_path):
     layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path,
-                    cyborg_venv=tmp_path, neutron_venv=tmp_path)
+                    cyborg_venv=tmp_path, neutron_venv=tmp_path, cinder_venv=tmp_path)
     hosts = {'gpu1': Path('a.xml'), 'gpu2': Path('b.xml')}
     numbers = {name: 20000 + number for number, name in enumerate(ports.names_for(hosts))}
     cloud = services.Cloud(layout, numbers, dict.fromkeys(SECRET_NAMES, 'secret'), hosts, None)

@@ -44,7 +44,8 @@ def test_own_bindep_is_readable_and_keeps_servers_to_the_tests():
 
 @pytest.mark.parametrize(('path', 'there'), [
     (bootstrap.REQUIREMENTS, {'keystone', 'glance', 'openstack-placement', 'gunicorn'}),
-    (bootstrap.CYBORG, {'openstack-cyborg', 'gunicorn'}), (bootstrap.NEUTRON, {'neutron', 'gunicorn'})])
+    (bootstrap.CYBORG, {'openstack-cyborg', 'gunicorn'}), (bootstrap.NEUTRON, {'neutron', 'gunicorn'}),
+    (bootstrap.CINDER, {'cinder'})])
 def test_services_are_pinned(path, there):
     lines = [line for line in path.read_text().splitlines() if line and not line.startswith('#')]
     assert all('==' in line for line in lines)

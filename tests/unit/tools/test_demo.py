@@ -305,14 +305,15 @@ class OpenStack:
 @pytest.fixture
 def openstack(tmp_path, monkeypatch):
     layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path,
-                    cyborg_venv=tmp_path, neutron_venv=tmp_path)
+                    cyborg_venv=tmp_path, neutron_venv=tmp_path, cinder_venv=tmp_path)
     fake = OpenStack(layout)
     cloud = Cloud(layout, {}, {}, dict.fromkeys(HOSTS, tmp_path))
     monkeypatch.setattr(demo.subprocess, 'run', fake.run)
     monkeypatch.setattr(demo.databases, 'manage', fake.manage)
     monkeypatch.setattr(demo, 'allocations', lambda _: json.loads(json.dumps(fake.allocations)))
     monkeypatch.setattr(demo, 'time', fake)
-    monkeypatch.setattr(control, 'up', lambda layout, hosts, extra, network: replace(cloud, network=network))
+    monkeypatch.setattr(control, 'up', lambda layout, hosts, extra, network, volume: replace(
+        cloud, network=network, volume=volume))
     return fake
 
 

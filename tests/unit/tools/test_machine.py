@@ -19,7 +19,8 @@ SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     return Layout(var=tmp_path / 'var', venv=tmp_path / 'venv', services_venv=tmp_path / 'services',
-                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg', neutron_venv=tmp_path / 'neutron')
+                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg', neutron_venv=tmp_path / 'neutron',
+                  cinder_venv=tmp_path / 'cinder')
 
 
 @pytest.fixture

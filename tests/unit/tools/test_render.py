@@ -18,7 +18,8 @@ SECRETS = {name: f'secret-of-{name}' for name in layouts.SECRET_NAMES}
 @pytest.fixture
 def layout(tmp_path):
     return Layout(var=tmp_path / 'var', venv=tmp_path / 'venv', services_venv=tmp_path / 'services',
-                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg', neutron_venv=tmp_path / 'neutron')
+                  tempest_venv=tmp_path / 'tempest', cyborg_venv=tmp_path / 'cyborg', neutron_venv=tmp_path / 'neutron',
+                  cinder_venv=tmp_path / 'cinder')
 
 
 def parse(tmp_path: Path, *texts: str) -> dict[str, dict[str, list[str]]]:
@@ -106,11 +107,13 @@ def test_placement_has_one_process_with_one_thread(layout):
     assert settings['wsgi_app'] == 'placement.wsgi.api:application'
 
 
-def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True, network: bool = True) -> services.Cloud:
+def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True, network: bool = True,
+             volume: bool = True) -> services.Cloud:
     node = tmp_path / 'hosts' / 'alpha.xml'
     node.parent.mkdir(exist_ok=True)
     node.write_text('<node/>')
-    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node}, cyborg=cyborg, network=network)
+    return services.Cloud(layout, PORTS, SECRETS, {'alpha': node}, cyborg=cyborg, network=network,
+                          volume=volume)
 
 
 def test_written_files_are_private_and_complete(layout, tmp_path):
@@ -119,7 +122,7 @@ def test_written_files_are_private_and_complete(layout, tmp_path):
     services.write_configuration(cloud)
     written = [path for path in layout.etc.rglob('*') if path.is_file()] + [layout.clouds]
     assert {path.name for path in written} >= {'kilonova.conf', 'compute-alpha.conf', 'clouds.yaml', 'rabbitmq.conf',
-                                               'cyborg.conf', 'agent-alpha.conf', 'neutron.conf'}
+                                               'cyborg.conf', 'agent-alpha.conf', 'neutron.conf', 'cinder.conf'}
     assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
     assert layout.instances('alpha').is_dir()
 
@@ -185,6 +188,21 @@ def test_neutron_is_there_where_it_is_wanted(layout, tmp_path):
     read = parse(tmp_path, (layout.etc / 'neutron' / 'neutron.conf').read_text())
     assert read['ovn']['ovn_sb_connection'] == [f'unix:{layout.var}/data/neutron/sb.sock']
     assert read['nova']['username'] == read['keystone_authtoken']['username'] == ['neutron']
+
+
+def test_cinder_is_there_where_it_is_wanted(layout, tmp_path):
+    """Without it neither a process, a file nor a section of kilonova.conf is about it."""
+    without, there = (cloud_of(layout, tmp_path, volume=wanted) for wanted in (False, True))
+    before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
+    assert after - before == {'cinder'}
+    layout.make_directories()
+    services.write_configuration(without)
+    assert not (layout.etc / 'cinder').exists() and '[cinder]' not in layout.conf.read_text()
+    services.write_configuration(there)
+    assert parse(tmp_path, layout.conf.read_text())['cinder']['username'] == ['kilonova']
+    read = parse(tmp_path, (layout.etc / 'cinder' / 'cinder.conf').read_text())
+    assert read['DEFAULT']['osapi_volume_listen_port'] == [str(PORTS['cinder'])]
+    assert read['nova']['username'] == read['keystone_authtoken']['username'] == ['cinder']
 
 
 def test_extra_configuration_comes_last_for_every_daemon(layout, tmp_path):

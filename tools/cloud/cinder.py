@@ -1,0 +1,74 @@
+"""Cinder, the volume service, in the one-machine cloud (``make up VOLUME=1``): its configuration, and the types of its
+volumes.
+
+    text = cinder.conf(layout, ports, secrets)
+    cinder.seed(url, token)
+
+It is one process (``cinder_process``) with a back end that stores nothing (``pretended_volumes``): volumes have every
+state that Cinder gives them, and no data.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.cloud import http, render
+from tools.cloud.layout import Layout
+
+BACKEND = 'pretended'
+# {name: what tells the back end and Cinder's scheduler about its volumes}; a volume is of the first one unless its user
+# says otherwise.
+TYPES: dict[str, dict[str, str]] = {
+    'rbd': {'connection:kind': 'rbd'},
+    'shared': {'connection:kind': 'rbd', 'multiattach': '<is> True'},
+    'iscsi': {'connection:kind': 'iscsi'},
+}
+DEFAULT_TYPE = next(iter(TYPES))
+
+
+def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
+    """cinder.conf"""
+    account = render.account(ports, secrets, 'cinder')
+    data = layout.data('cinder')
+    return render.ini({
+        'DEFAULT': {
+            'host': 'volumes',
+            'my_ip': '127.0.0.1',
+            'log_file': str(layout.log('cinder')),
+            'state_path': str(data),
+            'api_paste_config': str(layout.cinder_venv / 'etc' / 'cinder' / 'api-paste.ini'),
+            'resource_query_filters_file': str(layout.cinder_venv / 'etc' / 'cinder' / 'resource_filters.json'),
+            'osapi_volume_listen': '127.0.0.1',
+            'osapi_volume_listen_port': ports['cinder'],
+            # Within the process.
+            'transport_url': 'fake:/',
+            'glance_api_servers': render.url(ports, 'glance'),
+            'enabled_backends': BACKEND,
+            'default_volume_type': DEFAULT_TYPE,
+            # The scheduler waits so long for the back end's report at the start.
+            'scheduler_driver_init_wait_time': 1,
+            'report_interval': 5,
+            'service_down_time': 20,
+        },
+        BACKEND: {'volume_driver': 'tools.cloud.pretended_volumes.Driver', 'volume_backend_name': BACKEND},
+        'database': render.services_database(layout, 'cinder'),
+        'keystone_authtoken': render.token_check(ports, secrets, 'cinder') | {'service_token_roles_required': 'true'},
+        # It asks the compute API in the catalog whose an attachment is that a user deletes.
+        'nova': account,
+        'service_user': account | {'send_service_user_token': 'true'},
+        'coordination': {'backend_url': f'file://{data}'},
+        'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
+        'oslo_messaging_notifications': {'driver': 'noop'},
+    })
+
+
+def conf_path(layout: Layout) -> Path:
+    return layout.etc / 'cinder' / 'cinder.conf'
+
+
+def seed(url: str, token: str) -> bool:
+    """The types of volumes; whether any was missing."""
+    there = {row['name'] for row in http.call('GET', f'{url}/types?is_public=None', token=token).data['volume_types']}
+    for name in TYPES.keys() - there:
+        http.call('POST', f'{url}/types', {'volume_type': {'name': name, 'extra_specs': TYPES[name]}}, token=token)
+    return not there.issuperset(TYPES)
