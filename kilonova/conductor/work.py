@@ -113,9 +113,7 @@ class Work(OwnedRow[OutputsT]):
 
     def inquire(self, host: str, method: str, **kwargs: Any) -> Any:
         """A question to a host, which changes nothing there and needs no key. Errors as ``ask`` has them."""
-        with engine.silence():
-            if self.env.hearing.known_down(self.db, host):
-                raise HostGone(host=host)
+        self._check_known(host)
         self.before_sending()
         try:
             return getattr(self.env.compute, method)(self.ctxt, server=host, **kwargs)
@@ -123,17 +121,27 @@ class Work(OwnedRow[OutputsT]):
             self.env.hearing.cut_off()
             raise
         except Unanswered:
-            with engine.silence():
-                if not self.env.hearing.is_down(self.db, host):
-                    raise
-            raise HostGone(host=host) from None
+            self._check_alive(method, host)
+            raise
+
+    def _check_known(self, host: str) -> None:
+        """HostGone: it is known to be down."""
+        with engine.silence():
+            if self.env.hearing.known_down(self.db, host):
+                raise HostGone(host=host)
+
+    def _check_alive(self, method: str, host: str) -> None:
+        """A host didn't answer. HostGone: its service is down."""
+        with engine.silence():
+            if not self.env.hearing.is_down(self.db, host):
+                return
+        LOG.warning('%s of %s: host %s does not answer and its service is down', method, self.instance_uuid, host)
+        raise HostGone(host=host) from None
 
     def ask(self, host: str, method: str, **kwargs: Any) -> Any:
         """A long call to a host under this step's key. Silence means ask again (Unanswered), until its service is down
         (HostGone); a host that is known to be down isn't sent anything."""
-        with engine.silence():
-            if self.env.hearing.known_down(self.db, host):
-                raise HostGone(host=host)
+        self._check_known(host)
         if self.held_host != host:
             self.release_host()
             # What waited is compared again: it may have waited for long.
@@ -149,11 +157,8 @@ class Work(OwnedRow[OutputsT]):
             raise
         except Unanswered:
             self.env.slots.silent(host)
-            with engine.silence():
-                if not self.env.hearing.is_down(self.db, host):
-                    raise
-            LOG.warning('%s of %s: host %s does not answer and its service is down', method, self.instance_uuid, host)
-            raise HostGone(host=host) from None
+            self._check_alive(method, host)
+            raise
         except KilonovaError:
             self.env.slots.answers(host)
             raise

@@ -2,26 +2,30 @@
 
     volume = AttachedVolume.read(row)                 # columns of block_device_mapping
     volume.kind, volume.connection['name']            # 'rbd', 'volumes/volume-…'
-    AttachedVolume.connection_info(volume_id, server, 'gpu1', attachment.connection, False)      # the column
+    volume.connection_info(server, 'gpu1', attachment.connection, connector)      # the column from then on
 
 The form of connection_info is the field's: {"driver_volume_type", "data": {what Cinder's attachment says}, "serial",
-"status", …}; ``attached_to`` is ours, the host whose connection it is.
+"status", …}; ``attached_to`` is ours, the host whose connection it is, and so is ``hosts``: what hosts said of
+themselves, and got, when it was attached to them.
 """
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 KIND = 'driver_volume_type'
+# Hosts that are known of one volume: where it is, where it came from, and one before.
+KNOWN = 3
 
 
 @dataclass(frozen=True)
 class AttachedVolume:
     """``uuid``: of its row; ``size``: GiB; ``device``: '/dev/vdb', None: not known yet; ``host``: where it is attached,
     None: nowhere; ``connection``: what Cinder said of it for that host, with secrets; ``boot_index`` 0: it is booted
-    from; ``bus``, ``device_type``: as its user asked, None: the image's."""
+    from; ``bus``, ``device_type``: as its user asked, None: the image's; ``known_at``: {host: its
+    connector, and the connection there}."""
 
     uuid: str
     volume_id: str
@@ -38,6 +42,7 @@ class AttachedVolume:
     tag: str | None = None
     volume_type: str | None = None
     source_type: str = 'volume'
+    known_at: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def kind(self) -> str | None:
@@ -48,6 +53,13 @@ class AttachedVolume:
     @property
     def is_root(self) -> bool:
         return self.boot_index == 0
+
+    def at(self, host: str) -> AttachedVolume | None:
+        """As it was attached to this host when it last was; None: nobody knows of that."""
+        if host == self.host:
+            return self
+        known = self.known_at.get(host)
+        return None if known is None else replace(self, host=host, connection=known['connection'])
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> AttachedVolume:
@@ -60,19 +72,23 @@ class AttachedVolume:
             connection=connection, boot_index=row.get('boot_index'),
             delete_on_termination=bool(row.get('delete_on_termination')), multiattach=bool(stored.get('multiattach')),
             bus=row.get('disk_bus'), device_type=row.get('device_type'), tag=row.get('tag'),
-            volume_type=row.get('volume_type'), source_type=row.get('source_type') or 'volume')
+            volume_type=row.get('volume_type'), source_type=row.get('source_type') or 'volume',
+            known_at=stored.get('hosts') or {})
 
-    @staticmethod
-    def connection_info(volume_id: str, server: str, host: str | None, connection: Mapping[str, Any],
-                        multiattach: bool) -> str:
-        """The column's text for a volume that is attached so to ``server`` on ``host``; ``connection``: as Cinder has
-        it, flat, {}: it is only reserved."""
+    def connection_info(self, server: str, host: str | None = None, connection: Mapping[str, Any] | None = None,
+                        connector: Mapping[str, Any] | None = None) -> str:
+        """The column's text from when it is attached so to ``server`` on ``host``, which is known by ``connector``;
+        ``connection``: as Cinder has it, flat. None: it is only reserved."""
         kept: dict[str, Any] = {'status': 'reserved', 'instance': server, 'attached_at': '', 'detached_at': '',
-                                'volume_id': volume_id, 'serial': volume_id}
-        if multiattach:
+                                'volume_id': self.volume_id, 'serial': self.volume_id}
+        if self.multiattach:
             kept['multiattach'] = True
-        if connection:
+        hosts = dict(self.known_at)
+        if host is not None and connection is not None:
             kept[KIND] = connection[KIND]
             kept['data'] = {key: value for key, value in connection.items() if key not in (KIND, 'attachment_id')}
             kept['attached_to'] = host
+            hosts.pop(host, None)
+            hosts[host] = {'connector': dict(connector or {}), 'connection': {**kept['data'], KIND: kept[KIND]}}
+        kept['hosts'] = dict(list(hosts.items())[-KNOWN:])
         return json.dumps(kept)

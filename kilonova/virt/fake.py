@@ -192,7 +192,7 @@ class FakeDriver:
 
     def disconnect(self, instance: objects.Instance, volumes: Iterable[AttachedVolume] | None = None) -> None:
         """Those, or all of the server's that are attached to this host."""
-        here = [volume for volume in instance.volumes if volume.host == self.name] if volumes is None else volumes
+        here = [volume for volume in instance.volumes if volume.at(self.name)] if volumes is None else volumes
         for volume in here:
             users = self.connected.get(volume.volume_id, set())
             users.discard(instance.uuid)

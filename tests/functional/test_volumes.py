@@ -41,7 +41,7 @@ class Storing:
         mapping = [{'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}, *devices]
         server: str = self.cloud.create(self.flavor, block_device_mapping_v2=mapping, **more)['server']['id']
         self.cloud.settle(kinds_left=('release',))
-        assert self.cloud.status(server) == status, self.cloud.story(server)
+        assert self.cloud.status(server) == status, (self.cloud.story(server), self.cloud.show(server).get('fault'))
         return server
 
     def volume(self, **fields: Any) -> str:

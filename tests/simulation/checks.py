@@ -21,7 +21,7 @@ from kilonova.context import get_admin_context
 from kilonova.db.queries import cells as cell_queries
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import Client
-from tests.simulation import hosts, ports
+from tests.simulation import hosts, ports, volumes
 from tests.simulation.accounts import Accounts
 from tests.simulation.cloud import ABANDONED, DATABASES, Cloud
 from tests.simulation.users import GONE, Users
@@ -187,6 +187,7 @@ class Checks:
             self._wrong(f"{row['instance_uuid']} failed: {row['message']}")
         self._accounts.settled()
         ports.settled(cloud, self._wrong)
+        volumes.settled(cloud, self._wrong)
         report = self.audit()
         for line in [*report.disagreements, *(f'silent: {line}' for line in report.silent),
                      *(f'in flight: {line}' for line in report.in_flight)]:
@@ -199,7 +200,8 @@ class Checks:
         databases = cloud.databases()
         return Audit(databases, cell_queries.Cells(databases), cloud.placement(),
                      Client(Compute, cloud.bus.transport('operator', conf)), get_admin_context(),
-                     accelerators=cloud.accelerators(), networks=cloud.networks()).run()
+                     accelerators=cloud.accelerators(), networks=cloud.networks(),
+                     volumes=cloud.volumes()).run()
 
     def servers(self) -> list[str]:
         """All that aren't deleted."""
@@ -223,6 +225,7 @@ class Checks:
             self._wrong(f'left over on {host}: files {", ".join(disks)}')
         self._accounts.empty()
         ports.empty(cloud, self._wrong)
+        volumes.empty(cloud, self._wrong)
         if cloud.images.made:
             self._wrong(f'left over: images {", ".join(cloud.images.made)}')
         left_rows: dict[str, list[str]] = defaultdict(list)

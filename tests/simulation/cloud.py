@@ -24,6 +24,7 @@ from kilonova.accel.client import AcceleratorClient
 from kilonova.api.app import make_app
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
+from kilonova.clients.volume import VolumeClient
 from kilonova.compute.manager import ComputeManager
 from kilonova.conductor import expiry
 from kilonova.conductor import process as conductor_process
@@ -48,6 +49,7 @@ from tests.simulation.placement_model import ModelAdapter, PlacementModel
 from tests.simulation.ports import Neutron
 from tests.simulation.stores import Stores
 from tests.simulation.timeline import Process, Timeline, Waiter
+from tests.simulation.volumes import Cinder
 
 IMAGE = '70a599e0-31e7-49b7-b260-868f441e862b'
 PROJECT = '11111111111111111111111111111111'
@@ -70,7 +72,8 @@ PATIENCE = 300.0
 class Shape:
     """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs). ``lives``:
     users migrate servers while they run, suspend, rescue, rebuild, shelve and evacuate them, too. ``offers``,
-    ``profiles``: what Cyborg has, if there is one. ``has_network``: there is Neutron, and each server has a port."""
+    ``profiles``: what Cyborg has, if there is one. ``has_network``: there is Neutron, and each server has a port;
+    ``has_volumes``: there is Cinder, and each server has a volume that is made for it."""
 
     name: str
     devices: dict[str, list[dict[str, Any]]]
@@ -84,6 +87,7 @@ class Shape:
     cells: int = 0
     lives: bool = False
     has_network: bool = False
+    has_volumes: bool = False
     offers: Offers = field(default_factory=dict)
     profiles: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -174,6 +178,7 @@ SHAPES = {
         options={'devices__enabled_mdev_types': ['nvidia-35'], 'arq_binding_timeout': 60}),
     'ports': Shape('ports', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_network=True,
                    options={'vif_plugging_timeout': 60}),
+    'volumes': Shape('volumes', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_volumes=True),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 
@@ -225,6 +230,7 @@ class Cloud:
         self.images = Images()
         self.cyborg: Cyborg | None = None
         self.neutron: Neutron | None = None
+        self.cinder = Cinder(timeline, PROJECT) if shape.has_volumes else None
         self.disks = FakeMachine()
         self.machines = {name: hosts.Machine(name, devices, shape.vcpus, shape.cells)
                          for name, devices in shape.devices.items()}
@@ -315,7 +321,7 @@ class Cloud:
                 *([({'resize': {'flavorRef': self.flavors[-1]}}, {'confirmResize': None}, {'suspend': None},
                     {'resume': None}, {'rescue': None}, {'unrescue': None}, {'rebuild': {'imageRef': IMAGE}},
                     {'shelve': None}, {'unshelve': None})] if self.shape.profiles else []))):
-            body = {'name': f'warm{number}', 'flavorRef': first, 'imageRef': IMAGE, 'networks': self.interfaces}
+            body = {'name': f'warm{number}', 'flavorRef': first, 'imageRef': IMAGE, **self.wishes}
             server = self.request('POST', '/servers', {'server': body}).json['server']['id']
             for act in acts:
                 self._rests(server)
@@ -410,10 +416,20 @@ class Cloud:
         """A process's own client of Neutron, if there is one."""
         return self.neutron.client_by(self.stores) if self.neutron is not None else None
 
+    def volumes(self) -> VolumeClient | None:
+        """A process's own client of Cinder, if there is one."""
+        return self.cinder.client_by(self.stores) if self.cinder is not None else None
+
     @property
-    def interfaces(self) -> Any:
-        """What servers ask for."""
-        return 'none' if self.neutron is None else [{'uuid': self.neutron.network}]
+    def wishes(self) -> dict[str, Any]:
+        """What servers ask for besides name, flavor and image."""
+        found: dict[str, Any] = {'networks': 'none' if self.neutron is None else [{'uuid': self.neutron.network}]}
+        if self.cinder is not None:
+            found['block_device_mapping_v2'] = [
+                {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE, 'boot_index': 0},
+                {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1,
+                 'delete_on_termination': True}]
+        return found
 
     def _told(self, body: Any) -> None:
         """Events of Cyborg or Neutron."""
@@ -427,7 +443,7 @@ class Cloud:
         manager = ConductorManager(
             conf, databases=databases, cells=cell_queries.Cells(databases), transport=transport,
             scheduler=Client(Scheduler, transport), compute=Client(Compute, transport), placement=self.placement(),
-            images=self.images, accelerators=self.accelerators(), networks=self.networks())
+            images=self.images, accelerators=self.accelerators(), networks=self.networks(), volumes=self.volumes())
         # Longer than the options allow: an idle second of the cloud shall cost little.
         manager.runner.sweep_interval, manager.runner._renew_interval = SWEEP, RENEW
         manager.start()
@@ -447,7 +463,7 @@ class Cloud:
         return make_app(conf, databases=databases, cells=cell_queries.Cells(databases),
                         conductor=Client(ComputeTask, transport), image_client=self.images,
                         compute=Client(Compute, transport), placement=self.placement(),
-                        accelerators=self.accelerators(), networks=self.networks())
+                        accelerators=self.accelerators(), networks=self.networks(), volumes=self.volumes())
 
     def _compute(self, name: str) -> Any:
         conf = self.confs[name]

@@ -71,6 +71,8 @@ def run(cloud: Cloud, story: Story) -> Result:
         cloud.cyborg.begin(story.seed)
     if cloud.neutron is not None:
         cloud.neutron.begin(story.seed)
+    if cloud.cinder is not None:
+        cloud.cinder.begin(story.seed)
     try:
         timeline.complete(lambda: _play(cloud, story, users, checks))
     except Wrong:

@@ -127,6 +127,10 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
         others += _of_service(chance, acts, 'cyborg')
     if shape.has_network:
         others += _of_service(chance, acts, 'neutron')
+    if shape.has_volumes:
+        acts = [replace(act, kind=chance.choice(('attach', 'detach'))) if act.kind in ('reboot', 'hard_reboot', 'live')
+                and chance.random() < 0.6 else act for act in acts]
+        others += _of_service(chance, acts, 'cinder')
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
                  sorted(plotted + others, key=lambda each: each.time), names)
 
@@ -236,6 +240,8 @@ def _troubles(chance: random.Random, shape: Shape, acts: list[Act], span: float)
                 parties.append('cyborg')
             if shape.has_network:
                 parties.append('neutron')
+            if shape.has_volumes:
+                parties.append('cinder')
             return Trouble(moment, kind, target, lasts, chance.choice(parties))
         if kind == 'database':
             return Trouble(moment, kind, chance.choice(DATABASES), lasts, chance.choice(('hang', 'refuse')))

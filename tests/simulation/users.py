@@ -85,6 +85,7 @@ _AFTER: dict[str, tuple[frozenset[str] | None, Callable[[State], set[State]]]] =
                lambda state: {*_each(state, 'SHELVED_OFFLOADED', 'SHUTOFF'), state}),
     'unshelve': (frozenset(('SHELVED_OFFLOADED',)), lambda state: {replace(state, status='ACTIVE'), state}),
     'evacuate': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')), lambda state: {replace(state, status='SHUTOFF'), state}),
+    **dict.fromkeys(('attach', 'detach'), (frozenset(('ACTIVE', 'SHUTOFF')), lambda state: {state})),
     'restore': (frozenset((SOFT,)), lambda state: {State('ACTIVE', state.flavor), state}),
     'force_delete': (None, lambda state: {State(GONE, '')}),
 }
@@ -144,7 +145,8 @@ class Users:
         elif response.status_int < 300:
             self._accepted(known, act, response, before, known.accepted[others:])
             self._look(known)
-        elif response.status_int == 404 and not self._may(known, GONE):
+        elif response.status_int == 404 and act.kind != 'detach' and not self._may(known, GONE):
+            # A server has no volume that it is asked to detach.
             self.wrong(f's{act.server} is told to be gone and nobody deleted it ({act.kind})')
 
     def _wait(self, known: Known) -> None:
@@ -177,9 +179,14 @@ class Users:
         if act.kind == 'create':
             return cloud.request('POST', '/servers', {'server': {
                 'name': f's{act.server}', 'flavorRef': self._flavor(act.argument), 'imageRef': IMAGE,
-                'networks': cloud.interfaces}}, api)
+                **cloud.wishes}}, api)
         if act.kind == 'delete':
             return cloud.request('DELETE', f'/servers/{known.uuid}', None, api)
+        if act.kind in ('attach', 'detach') and cloud.cinder is not None:
+            volume, path = cloud.cinder.own(str(act.server)), f'/servers/{known.uuid}/os-volume_attachments'
+            if act.kind == 'detach':
+                return cloud.request('DELETE', f'{path}/{volume}', None, api)
+            return cloud.request('POST', path, {'volumeAttachment': {'volumeId': volume}}, api)
         body = ({'resize': {'flavorRef': self._flavor(act.argument)}} if act.kind == 'resize'
                 else _BODIES[act.kind])
         return cloud.request('POST', f'/servers/{known.uuid}/action', body, api)

@@ -211,11 +211,11 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
 
 
 def _release_volumes(work: Work[Outputs]) -> None:
-    """What the server has of attachments besides those of its rows goes: all, of one that is deleted. While an
-    operation is at it, nobody knows which are its own."""
+    """What the server has of attachments besides those of its rows goes: all, of one that is deleted, or never came to
+    a cell. While an operation is at it, nobody knows which are its own."""
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
-        server = instances.get(conn, work.instance_uuid)
+        server = instances.get(conn, work.instance_uuid) if work.db is not work.env.api else None
     if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
         raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     kept = [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []

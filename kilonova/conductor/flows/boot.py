@@ -201,9 +201,11 @@ def _requested(work: BootWork) -> objects.Instance:
 
 
 def _created(work: BootWork) -> objects.Instance:
-    """``_requested`` with its id in the cell."""
+    """``_requested`` with its id in the cell, and its volumes as they are attached."""
     instance = _requested(work)
     instance.id = (work.outputs.create_instance or {})['id']
+    if volumes.wanted(work.args.get('bdms')):
+        instance.block_devices = work.instance(fresh=True).block_devices
     return instance
 
 
@@ -301,8 +303,6 @@ def build(work: BootWork) -> None:
     LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates)
     instance.availability_zone = host.availability_zone or instance.availability_zone
     ports.cached(instance, work.outputs.vifs or ())
-    if volumes.wanted(work.args.get('bdms')):
-        instance.block_devices = work.instance().block_devices
     if work.env.notify.enabled:
         # Nothing but notifications tells them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())

@@ -12,7 +12,6 @@ no answer.
 """
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -41,8 +40,6 @@ LOG = logging.getLogger(__name__)
 
 # Seconds after which a request that got no answer has made its attachment, or never will.
 LATE = 120.0
-# Of connection_info: what hosts said of themselves when the volume was attached to them, by their names.
-_CONNECTORS = 'connectors'
 # States of a volume that is being made, and of one that can be attached.
 _COMING, _THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
 
@@ -127,16 +124,10 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
     try:
         said = work.inquire(host, 'prepare_volumes', instance=server)
     except HostGone:
-        known = [_connectors(row).get(host) for row in work.instance_row()['extra_volumes']]
-        if None in known:
+        if not all(host in volume.known_at for volume in server.volumes):
             raise
-        return known[0] or {}, ()
+        return dict(server.volumes[0].known_at[host]['connector']), ()
     return said['connector'], said['devices']
-
-
-def _connectors(row: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(row['connection_info'] or '{}').get(_CONNECTORS, {})
-    return found
 
 
 def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str) -> None:
@@ -152,12 +143,8 @@ def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mappi
         _release(work, (), delay=LATE)
         raise
     LOG.info('Volume %s of %s is attached to %s', volume.volume_id, work.instance_uuid, host)
-    row = next(row for row in work.instance_row()['extra_volumes'] if row['uuid'] == volume.uuid)
-    multiattach = volume.multiattach
-    info = json.loads(AttachedVolume.connection_info(volume.volume_id, work.instance_uuid, host, made.connection,
-                                                     multiattach))
-    info[_CONNECTORS] = {**_connectors(row), host: dict(connector)}
-    _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': json.dumps(info)})
+    _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': volume.connection_info(
+        work.instance_uuid, host, made.connection, connector)})
 
 
 def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
@@ -205,8 +192,7 @@ def off_host(work: Work[Any]) -> None:
         except Unanswered:
             _release(work, (), delay=LATE)
             raise
-        _keep(work, volume, {'attachment_id': made.id, 'connection_info': AttachedVolume.connection_info(
-            volume.volume_id, work.instance_uuid, None, {}, volume.multiattach)})
+        _keep(work, volume, {'attachment_id': made.id, 'connection_info': volume.connection_info(work.instance_uuid)})
 
 
 # --- back ------------------------------------------------------------------------------------------------------------

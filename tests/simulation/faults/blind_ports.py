@@ -12,7 +12,6 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def bind_wanted(work: Any, host: Any) -> Any:
-        work.just_handed_over = True
-        return real(work, host)
+    def bind_wanted(work: Any, host: Any, is_first: bool) -> Any:
+        return real(work, host, True)
     real = replace(ports, 'bind_wanted', bind_wanted)

@@ -8,6 +8,7 @@ from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
 
 SERVER, VOLUME, ROW = (str(uuid.uuid4()) for _ in range(3))
+NEW = AttachedVolume(ROW, VOLUME, 3, multiattach=True)
 CONNECTION = {'driver_volume_type': 'iscsi', 'target_lun': 1, 'auth_password': 'secret', 'attachment_id': 'a'}
 
 
@@ -19,7 +20,7 @@ def row(**values):
 
 
 def test_a_row_tells_where_and_how_a_volume_is_attached():
-    text = AttachedVolume.connection_info(VOLUME, SERVER, 'gpu1', CONNECTION, True)
+    text = NEW.connection_info(SERVER, 'gpu1', CONNECTION, {'ip': '192.0.2.1'})
     volume = AttachedVolume.read(row(connection_info=text, attachment_id=str(uuid.uuid4())))
     assert (volume.host, volume.kind, volume.multiattach, volume.size, volume.tag) == ('gpu1', 'iscsi', True, 3, 't')
     assert volume.connection == {'driver_volume_type': 'iscsi', 'target_lun': 1, 'auth_password': 'secret'}
@@ -31,14 +32,14 @@ def test_a_row_tells_where_and_how_a_volume_is_attached():
 
 
 def test_one_that_is_only_reserved_is_on_no_host():
-    volume = AttachedVolume.read(row(connection_info=AttachedVolume.connection_info(VOLUME, SERVER, 'gpu1', {}, False)))
+    volume = AttachedVolume.read(row(connection_info=AttachedVolume(ROW, VOLUME, 3).connection_info(SERVER)))
     assert (volume.host, volume.kind, volume.connection, volume.multiattach) == (None, None, {}, False)
     # Columns that the API writes before anything is attached.
     assert AttachedVolume.read({'uuid': ROW, 'volume_id': VOLUME}) == AttachedVolume(ROW, VOLUME, 0)
 
 
 def test_volumes_come_with_their_server_and_secrets_stay_out_of_what_is_printed():
-    text = AttachedVolume.connection_info(VOLUME, SERVER, 'gpu1', CONNECTION, False)
+    text = NEW.connection_info(SERVER, 'gpu1', CONNECTION)
     server = objects.Instance.from_row(None, {'uuid': SERVER}, {'volumes': [row(connection_info=text)]})
     again = objects.Instance.obj_from_primitive(server.obj_to_primitive())
     assert [volume.volume_id for volume in again.volumes] == [VOLUME]
@@ -50,3 +51,19 @@ def test_an_older_release_gets_a_server_without_them():
     server = objects.Instance.from_row(None, {'uuid': SERVER}, {'volumes': [row()]})
     older = server.obj_to_primitive(target_version='2.8', version_manifest={'Instance': '2.8'})
     assert older['nova_object.version'] == '2.8' and 'block_devices' not in older['nova_object.data']
+
+
+def test_what_hosts_it_was_attached_to_is_kept_for_a_while():
+    """A host that comes back can let go of it."""
+    text = None
+    for number in range(5):
+        text = AttachedVolume.read(row(connection_info=text)).connection_info(
+            SERVER, f'gpu{number}', {**CONNECTION, 'target_lun': number}, {'host': f'gpu{number}'})
+    volume = AttachedVolume.read(row(connection_info=text))
+    assert [volume.at(f'gpu{number}') is not None for number in range(5)] == [False, False, True, True, True]
+    before, now = volume.at('gpu3'), volume.at('gpu4')
+    assert now is volume and before is not None
+    assert (before.host, before.connection['target_lun'], volume.connection['target_lun']) == ('gpu3', 3, 4)
+    assert volume.known_at['gpu2']['connector'] == {'host': 'gpu2'}
+    off = AttachedVolume.read(row(connection_info=volume.connection_info(SERVER)))
+    assert off.host is None and off.at('gpu4') is not None
