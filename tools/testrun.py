@@ -72,7 +72,7 @@ DEVICE_FLOWS = ('tests/flows/test_devices.py',)
 APART = tuple(f'tests/integration/test_{name}.py' for name in (
     'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))
 BESIDE = tuple(f'tests/integration/test_{name}.py' for name in (
-    'cyborg', 'neutron', 'live_migration', 'full_disk', 'database_outage', 'kill'))
+    'cyborg', 'neutron', 'cinder', 'live_migration', 'full_disk', 'database_outage', 'kill'))
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
 # QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.

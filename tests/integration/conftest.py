@@ -32,6 +32,19 @@ def site(running_site: Site) -> Site:
 
 
 @pytest.fixture(scope='session')
+def site_with_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cloud with Neutron and Cinder. Whoever uses it leaves nothing in it."""
+    made = Site(tmp_path_factory.mktemp('services'), network=True, volume=True)
+    # Guests with such ports don't migrate live.
+    made.configure('[serial_console]\nenabled = false\n')
+    try:
+        made.up()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope='session')
 def running_guests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGuests]:
     """A cloud whose hosts gpu1 and gpu2 are machines, and its servers QEMU guests. In the end nothing is left."""
     directory = tmp_path_factory.mktemp('real')

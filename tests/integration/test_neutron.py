@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,17 +21,9 @@ from tools.cloud import http, identity, neutron, process
 NAMES = ('neutron', 'ovn-hosts', 'ovn-nb', 'ovn-northd', 'ovn-sb')
 
 
-@pytest.fixture(scope='module')
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A cloud with Neutron."""
-    made = Site(tmp_path_factory.mktemp('neutron'), network=True)
-    # Guests with such ports don't migrate live.
-    made.configure('[serial_console]\nenabled = false\n')
-    try:
-        made.up()
-        yield made
-    finally:
-        made.end()
+@pytest.fixture
+def site(site_with_services: Site) -> Site:
+    return site_with_services
 
 
 @pytest.fixture

@@ -1,0 +1,282 @@
+"""The real Cinder in the one-machine cloud (``make up VOLUME=1``): our client of it, and servers with volumes."""
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from keystoneauth1 import exceptions as ks_exceptions
+
+from kilonova import conf as kilonova_conf
+from kilonova import errors
+from kilonova.clients import volume as volume_client
+from kilonova.clients.volume import Attachment, Volume, VolumeClient
+from kilonova.cmd import parts
+from kilonova.context import RequestContext
+from tests.integration.site import Site
+from tools.cloud import cinder, http, process
+
+# What a host says of itself, as far as this back end looks.
+CONNECTOR = {'host': 'gpu1', 'ip': '192.0.2.7', 'initiator': 'iqn.1993-08.org.debian:01:1', 'mountpoint': '/dev/vdb'}
+
+
+@pytest.fixture
+def site(site_with_services: Site) -> Site:
+    return site_with_services
+
+
+@pytest.fixture
+def client(site: Site) -> VolumeClient:
+    """As a daemon of this cloud has it."""
+    conf = kilonova_conf.new()
+    conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
+    made = parts.volumes(conf)
+    assert made is not None
+    return made
+
+
+@pytest.fixture
+def user(site: Site) -> RequestContext:
+    """The demo project's."""
+    rows = http.call('GET', site.url('keystone') + '/projects?name=demo', token=site.token('admin')).data['projects']
+    return RequestContext(auth_token=site.token('demo'), user_id='u', project_id=rows[0]['id'])
+
+
+@pytest.fixture
+def make(client: VolumeClient, user: RequestContext) -> Iterator[Callable[..., Volume]]:
+    """Makes volumes of the demo project, which are there when it returns, and gone after the test."""
+    made = []
+
+    def one(**fields: Any) -> Volume:
+        asked = client.create_volume(user, **{'size': 1, 'name': 'data', **fields})
+        made.append(asked.id)
+        assert asked.status == 'creating'
+        until(lambda: client.volume(user, asked.id).status != 'creating')
+        return client.volume(user, asked.id)
+    yield one
+    for identifier in made:
+        client.delete_volume(identifier)
+    for identifier in made:
+        until(lambda identifier=identifier: gone(client, identifier))  # type: ignore[misc]
+
+
+def until(done: Callable[[], bool], within: float = 60.0) -> None:
+    deadline = time.monotonic() + within
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def gone(client: VolumeClient, volume: str) -> bool:
+    try:
+        client.volume(None, volume)
+    except volume_client.VolumeNotFound:
+        return True
+    return False
+
+
+def attached(client: VolumeClient, volume: Volume, server: str, host: str = 'gpu1') -> Attachment:
+    made = client.create_attachment(volume.id, server, {**CONNECTOR, 'host': host})
+    client.complete_attachment(made.id)
+    return made
+
+
+def status(client: VolumeClient, volume: Volume) -> str:
+    return client.volume(None, volume.id).status
+
+
+def new_server() -> str:
+    return str(uuid.uuid4())
+
+
+def test_its_process_is_of_the_cloud(site: Site) -> None:
+    """Up again doesn't restart it."""
+    before = site.pid('cinder')
+    site.up()
+    assert site.pid('cinder') == before
+    assert 'cinder' in process.recorded(site.layout)
+
+
+def test_volumes_as_a_user_and_as_the_service_see_them(client: VolumeClient, site: Site, user: RequestContext,
+                                                       make: Callable[..., Volume]) -> None:
+    """From an image, and from a snapshot of that."""
+    volume = make(name='root', image_id=site.image, metadata={'server': 'x'})
+    assert (volume.status, volume.size, volume.bootable, volume.multiattach, volume.encrypted, volume.volume_type,
+            volume.project_id) == ('available', 1, True, False, False, cinder.DEFAULT_TYPE, user.project_id)
+    assert volume.image_metadata['image_id'] == site.image
+    assert client.volume(None, volume.id) == volume
+    made = http.call('POST', site.url('cinder') + '/snapshots', {'snapshot': {'volume_id': volume.id, 'name': 's'}},
+                     token=user.auth_token).data['snapshot']['id']
+    until(lambda: client.snapshot(user, made).status == 'available')
+    assert client.snapshot(None, made) == volume_client.Snapshot(made, 's', volume.id, 'available', 1)
+    copy = make(size=2, snapshot_id=made)
+    assert (copy.snapshot_id, copy.size, copy.volume_type, copy.bootable) == (made, 2, cinder.DEFAULT_TYPE, True)
+    with pytest.raises(volume_client.VolumeInvalid, match='have snapshots'):
+        client.delete_volume(volume.id)
+    http.call('DELETE', f'{site.url("cinder")}/snapshots/{made}', token=user.auth_token)
+    until(lambda: missing(lambda: client.snapshot(None, made)))
+
+
+def missing(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except errors.NotFound:
+        return True
+    return False
+
+
+def test_what_users_do_not_see_and_cannot_have(client: VolumeClient, site: Site, user: RequestContext,
+                                               make: Callable[..., Volume]) -> None:
+    """In the words on which our errors rest."""
+    other = http.call('POST', site.url('cinder') + '/volumes', {'volume': {'size': 1}},
+                      token=site.token('admin')).data['volume']['id']
+    until(lambda: client.volume(None, other).status == 'available')
+    nothing = str(uuid.uuid4())
+    for volume in (other, nothing):
+        with pytest.raises(volume_client.VolumeNotFound, match=f'^Volume {volume} could not be found.$'):
+            client.volume(user, volume)
+        with pytest.raises(volume_client.VolumeNotFound):
+            client.begin_detaching(user, volume)
+    client.delete_volume(other)
+    until(lambda: gone(client, other))
+    client.delete_volume(other)
+    with pytest.raises(volume_client.SnapshotNotFound, match=nothing):
+        client.snapshot(user, nothing)
+    for fields, error, text in (
+            ({'snapshot_id': nothing}, volume_client.SnapshotNotFound, f'Snapshot {nothing} could not be found.'),
+            ({'volume_type': 'fast'}, volume_client.VolumeTypeNotFound, 'Volume type fast could not be found.'),
+            ({'image_id': nothing}, volume_client.VolumeInvalid,
+             'Invalid image identifier or unable to access requested image.'),
+            ({'availability_zone': 'far'}, volume_client.VolumeInvalid, "Availability zone 'far' is invalid."),
+            ({'size': 0}, volume_client.VolumeInvalid,
+             'Invalid input for field/attribute size. Value: 0. 0 is less than the minimum of 1')):
+        with pytest.raises(error) as caught:
+            make(**fields)
+        assert str(caught.value) == text
+
+
+def test_the_quota_of_volumes(client: VolumeClient, site: Site, user: RequestContext,
+                              make: Callable[..., Volume]) -> None:
+    url, token = f'{site.url("cinder")}/os-quota-sets/{user.project_id}', site.token('admin')
+    used = http.call('GET', f'{url}?usage=true', token=token).data['quota_set']['volumes']['in_use']
+    http.call('PUT', url, {'quota_set': {'volumes': used + 1}}, token=token)
+    try:
+        make()
+        with pytest.raises(volume_client.VolumeQuotaFull, match=r'^VolumeLimitExceeded: Maximum number of volumes '
+                                                                r"allowed \(\d+\) exceeded for quota 'volumes'.$"):
+            make()
+    finally:
+        http.call('DELETE', url, token=token)
+
+
+def test_an_attachment_from_its_reservation_to_its_end(client: VolumeClient, user: RequestContext,
+                                                       make: Callable[..., Volume]) -> None:
+    volume, server = make(volume_type='iscsi'), new_server()
+    reserved = client.create_attachment(volume.id, server, None)
+    assert reserved == Attachment(reserved.id, volume.id, server, 'reserved')
+    assert (status(client, volume), client.attachment(reserved.id)) == ('reserved', reserved)
+    made = client.create_attachment(volume.id, server, CONNECTOR)
+    client.delete_attachment(reserved.id)
+    assert (made.status, status(client, volume)) == ('reserved', 'attaching')
+    assert client.attachments(server) == [Attachment(made.id, volume.id, server, 'attaching', made.connection)]
+    assert (made.connection['driver_volume_type'], made.connection['auth_password']) == ('iscsi', 'secret')
+    for _ in range(2):
+        client.complete_attachment(made.id)
+    assert (client.attachment(made.id).status, status(client, volume)) == ('attached', 'in-use')
+    assert client.volume(user, volume.id).attachments == ((server, made.id, None, '/dev/vdb'),)
+    assert client.volume(None, volume.id).attachments == ((server, made.id, 'gpu1', '/dev/vdb'),)
+    with pytest.raises(volume_client.VolumeInvalid, match='Volume status must be available or error'):
+        client.delete_volume(volume.id)
+    client.begin_detaching(user, volume.id)
+    with pytest.raises(volume_client.VolumeInvalid, match="Volume status must be 'in-use'"):
+        client.begin_detaching(user, volume.id)
+    for _ in range(2):
+        client.roll_detaching(volume.id)
+        assert status(client, volume) == 'in-use'
+    for _ in range(2):
+        client.delete_attachment(made.id)
+    assert (client.attachments(server), status(client, volume)) == ([], 'available')
+    for call in (client.attachment, client.complete_attachment):
+        with pytest.raises(volume_client.AttachmentNotFound, match=made.id):
+            call(made.id)
+    client.roll_detaching(volume.id)
+    assert status(client, volume) == 'available'
+
+
+def test_one_server_has_a_volume_on_two_hosts(client: VolumeClient, make: Callable[..., Volume]) -> None:
+    volume, server = make(), new_server()
+    old = attached(client, volume, server)
+    with pytest.raises(volume_client.VolumeInvalid,
+                       match=f'^Invalid volume: Volume {volume.id} status must be available or downloading to '
+                             'reserve, but the current status is in-use.$'):
+        client.create_attachment(volume.id, new_server(), None)
+    new = client.create_attachment(volume.id, server, {**CONNECTOR, 'host': 'gpu2'})
+    client.delete_attachment(old.id)
+    client.complete_attachment(new.id)
+    assert client.volume(None, volume.id).attachments == ((server, new.id, 'gpu2', '/dev/vdb'),)
+    client.delete_attachment(new.id)
+
+
+def test_several_servers_have_one(client: VolumeClient, make: Callable[..., Volume]) -> None:
+    """Not before the first one's is complete. They are listed in pages, as long as Cinder has more."""
+    volume, servers = make(volume_type='shared'), [new_server(), new_server()]
+    assert volume.multiattach
+    first = client.create_attachment(volume.id, servers[0], CONNECTOR)
+    with pytest.raises(volume_client.VolumeInvalid, match='the current status is attaching'):
+        client.create_attachment(volume.id, servers[1], CONNECTOR)
+    client.complete_attachment(first.id)
+    second = attached(client, volume, servers[1], 'gpu2')
+    assert {first.id, second.id} <= {one.id for one in client.attachments_of_servers()}
+    client.delete_attachment(first.id)
+    assert (status(client, volume), client.attachments(servers[0])) == ('in-use', [])
+    client.delete_attachment(second.id)
+    assert status(client, volume) == 'available'
+
+
+def test_a_back_end_that_fails(client: VolumeClient, site: Site, make: Callable[..., Volume]) -> None:
+    """It is Cinder that answers; what it began stays until it is deleted."""
+    server = new_server()
+    volume = make(metadata={'fail': 'connect'})
+    with pytest.raises(volume_client.VolumeBackendFailed, match='fails to connect'):
+        client.create_attachment(volume.id, server, CONNECTOR)
+    (left,) = client.attachments(server)
+    assert left == Attachment(left.id, volume.id, server, 'reserved')
+    client.delete_attachment(left.id)
+    assert status(client, volume) == 'available'
+    volume = make(metadata={'fail': 'disconnect'})
+    made = attached(client, volume, server)
+    with pytest.raises(volume_client.VolumeBackendFailed):
+        client.delete_attachment(made.id)
+    assert client.attachment(made.id).status == 'attached'
+    http.call('POST', f'{site.url("cinder")}/volumes/{volume.id}/metadata', {'metadata': {'fail': 'no more'}},
+              token=site.token('demo'))
+    client.delete_attachment(made.id)
+    volume = make(metadata={'fail': 'create'})
+    assert volume.status == 'error'
+    with pytest.raises(volume_client.VolumeInvalid, match='in an error state'):
+        client.create_attachment(volume.id, server, None)
+
+
+def test_an_answer_that_is_lost(client: VolumeClient, make: Callable[..., Volume],
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it would have said is found by the server."""
+    volume, server = make(), new_server()
+    request = client._adapter.request
+
+    def lost(*arguments: Any, **more: Any) -> None:
+        request(*arguments, **more)
+        raise ks_exceptions.ConnectFailure('lost')
+    monkeypatch.setattr(client._adapter, 'request', lost)
+    with pytest.raises(errors.Unanswered):
+        client.create_attachment(volume.id, server, CONNECTOR)
+    monkeypatch.undo()
+    (found,) = client.attachments(server)
+    assert (found.volume_id, found.status, found.connection['attachment_id']) == (volume.id, 'attaching', found.id)
+    monkeypatch.setattr(client._adapter, 'request', lost)
+    with pytest.raises(errors.Unanswered):
+        client.delete_attachment(found.id)
+    monkeypatch.undo()
+    client.delete_attachment(found.id)
+    assert status(client, volume) == 'available'
