@@ -22,11 +22,14 @@ class Usage:
     topology: objects.InstanceNUMATopology | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None) -> Usage:
-        """What a server of this flavor takes; swap counts as disk, in whole GiB."""
+    def of(cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None,
+           from_volume: bool = False) -> Usage:
+        """What a server of this flavor takes; swap counts as disk, in whole GiB. ``from_volume``: its root disk is
+        elsewhere."""
         swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
+        root = 0 if from_volume else flavor.root_gb
         return cls(constraints.shared_cpus(flavor, topology), flavor.memory_mb,
-                   flavor.root_gb + flavor.ephemeral_gb + swap, constraints.dedicated_cpus(topology), topology)
+                   root + flavor.ephemeral_gb + swap, constraints.dedicated_cpus(topology), topology)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(self.vcpus + other.vcpus, self.memory_mb + other.memory_mb, self.local_gb + other.local_gb,

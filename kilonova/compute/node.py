@@ -109,21 +109,23 @@ class Node:
                 self._adopt_one(moving, migration)
 
     def _adopt_one(self, instance: objects.Instance, migration: objects.Migration | None) -> None:
-        tracker, name = self._host.tracker, self._host.name
+        tracker, name, from_volume = self._host.tracker, self._host.name, instance.is_from_volume
         finished = migration is not None and (migration.is_live_migration or (
             'old_flavor' in instance and instance.old_flavor is not None))
         context = move.context_of(instance, migration) if migration is not None else None
         if migration is None or migration.dest_compute != name:
             tracker.adopt(instance.uuid, RUN, instance.flavor if migration is None else move.old_flavor(instance),
-                          topology=move.place_of(instance) if context is None else context.old_numa_topology)
+                          topology=move.place_of(instance) if context is None else context.old_numa_topology,
+                          from_volume=from_volume)
         elif move.same_host(migration):
             move.learn(self._host, instance, migration, instance.flavor if finished else None)
             if not tracker.sides(instance.uuid):
-                tracker.adopt(instance.uuid, RUN, instance.flavor, topology=move.place_of(instance))
+                tracker.adopt(instance.uuid, RUN, instance.flavor, topology=move.place_of(instance),
+                              from_volume=from_volume)
         else:
             # Until finish_resize nobody has told us how big the server will be; finish_resize does.
             tracker.adopt(instance.uuid, side_of(migration), instance.flavor if finished else None,
-                          topology=context.new_numa_topology if context is not None else None)
+                          topology=context.new_numa_topology if context is not None else None, from_volume=from_volume)
 
     def recount(self, ctxt: RequestContext, instance_uuid: str) -> None:
         """Count a server anew: what it was in the middle of when this process started is over."""

@@ -212,12 +212,12 @@ class Operation:
         or the server moved on. Nothing stays claimed then.
         """
         tracker, uuid = self.host.tracker, self.instance.uuid
-        usage = Usage.of(flavor)
+        usage = Usage.of(flavor, from_volume=self.instance.is_from_volume)
         LOG.info('Attempting claim: memory %d MB, disk %d GB, vcpus %d CPU', usage.memory_mb, usage.local_gb,
                  usage.vcpus, instance_uuid=uuid)
         try:
             with tracker.writing(self.ctxt):
-                plan = tracker.plan(uuid, side, flavor, requests, wanted, limits)
+                plan = tracker.plan(uuid, side, flavor, requests, wanted, limits, self.instance.is_from_volume)
                 self._write_claim(plan, side, extra(plan), fields)
         except errors.KilonovaError as error:
             LOG.info('Failed to claim: %s', error, instance_uuid=uuid)

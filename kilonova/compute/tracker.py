@@ -164,12 +164,13 @@ class Tracker:
     def plan(self, instance_uuid: str, side: str, flavor: objects.Flavor,
              requests: objects.InstancePCIRequests | None,
              wanted: objects.InstanceNUMATopology | None = None,
-             limits: objects.SchedulerLimits | None = None) -> Plan:
+             limits: objects.SchedulerLimits | None = None, from_volume: bool = False) -> Plan:
         """What a server needs here, or HostRejected.
 
         Devices: exactly those of the providers that Placement allocated, where the requests name them. ``wanted``:
         the NUMA cells, CPUs and pages that it asks for; the devices are then near enough to them. ``limits``: how far
-        a filter lets this claim go. An entry that is there keeps its amounts and its place.
+        a filter lets this claim go; ``from_volume``: its root disk is elsewhere. An entry that is there keeps its
+        amounts and its place.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -177,7 +178,7 @@ class Tracker:
             if side in before:
                 usage = before[side].usage
             else:
-                usage = self._fit(flavor, asked, wanted, limits)
+                usage = self._fit(flavor, asked, wanted, limits, from_volume)
             cells = [cell.id for cell in usage.topology.cells] if usage.topology is not None else []
             try:
                 taken = self._take(instance_uuid, side, asked, cells)
@@ -189,13 +190,14 @@ class Tracker:
                               list(taken), topology=usage.topology, begun=frozenset({(instance_uuid, side)}))
 
     def _fit(self, flavor: objects.Flavor, requests: list[objects.InstancePCIRequest],
-             wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None) -> Usage:
+             wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None,
+             from_volume: bool) -> Usage:
         """What a server takes and where. HostRejected: there isn't room."""
         placed = None
         if wanted is not None:
             placed = self.cells.place(wanted, _places(self._entries), limits,
                                       numa.Devices(self.host_devices.pools, requests))
-        usage = Usage.of(flavor, placed)
+        usage = Usage.of(flavor, placed, from_volume)
         lacking = self.capacity.lacking(self.used + usage)
         if lacking is None and limits is not None:
             lacking = Capacity(limits.vcpu, limits.memory_mb, limits.disk_gb).lacking(self.used + usage)
@@ -357,18 +359,20 @@ class Tracker:
     # -- filling -------------------------------------------------------------------------------------------------------
     def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor | None,
               addresses: Collection[str] | None = None,
-              topology: objects.InstanceNUMATopology | None = None) -> None:
+              topology: objects.InstanceNUMATopology | None = None, from_volume: bool = False) -> None:
         """A server that is known to hold this much here (after a restart); an entry that is there stays.
 
         ``flavor`` None: nobody has told yet how much. ``addresses``: the devices that it holds under ``side``; None:
-        all that it holds here. ``topology``: its place on the host's NUMA cells.
+        all that it holds here. ``topology``: its place on the host's NUMA cells; ``from_volume``: its root disk is
+        elsewhere.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
             entry = before.get(side, Entry(Usage()))
             if entry.usage == Usage():
                 place = topology if topology is not None else entry.usage.topology
-                entry = replace(entry, usage=Usage(topology=place) if flavor is None else Usage.of(flavor, place))
+                entry = replace(entry, usage=Usage(topology=place) if flavor is None else Usage.of(
+                    flavor, place, from_volume))
             held = frozenset(device.address for device in self.devices(instance_uuid))
             mine = held if addresses is None else held & frozenset(addresses)
             others = {name: replace(other, devices=other.devices - mine) for name, other in before.items()}

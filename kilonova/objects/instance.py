@@ -277,6 +277,11 @@ class Instance(PersistentObject, KilonovaObject):
 
     # -- volumes -------------------------------------------------------------------------------------------------------
     @property
+    def is_from_volume(self) -> bool:
+        """Whether its root disk is a volume: no image is its own then."""
+        return 'image_ref' in self and not self.image_ref
+
+    @property
     def volumes(self) -> list[AttachedVolume]:
         """Its volumes, in the order in which its guest has them; [] where their rows did not come with it. One without
         an attachment isn't the server's yet."""

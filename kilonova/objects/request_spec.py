@@ -221,7 +221,8 @@ class RequestSpec(KilonovaObject):
 
     @property
     def root_gb(self) -> int:
-        return self.flavor.root_gb
+        """None of one whose root disk is a volume."""
+        return 0 if 'is_bfv' in self and self.is_bfv else self.flavor.root_gb
 
     @property
     def ephemeral_gb(self) -> int:

@@ -44,22 +44,23 @@ def old_flavor(instance: objects.Instance) -> objects.Flavor:
 def learn(host: Host, instance: objects.Instance, migration: objects.Migration,
           new_flavor: objects.Flavor | None = None) -> None:
     """See to it that the ledger knows both ends of this move that are here (a restarted compute may not)."""
-    uuid, side, tracker = instance.uuid, side_of(migration), host.tracker
+    uuid, side, tracker, from_volume = instance.uuid, side_of(migration), host.tracker, instance.is_from_volume
     known = tracker.sides(uuid)
     if migration.dest_compute != host.name:
         return
     context = context_of(instance, migration)
     if not same_host(migration):
         if not known - {side}:
-            tracker.adopt(uuid, side, new_flavor, topology=context.new_numa_topology if context is not None else None)
+            tracker.adopt(uuid, side, new_flavor, topology=context.new_numa_topology if context is not None else None,
+                          from_volume=from_volume)
         return
     if context is None:
         return
     arrived = {device.address for device in context.new_pci_devices or ()}
     if not known - {side}:
         tracker.adopt(uuid, RUN, old_flavor(instance), {device.address for device in tracker.devices(uuid)} - arrived,
-                      context.old_numa_topology)
-    tracker.adopt(uuid, side, new_flavor, arrived, context.new_numa_topology)
+                      context.old_numa_topology, from_volume)
+    tracker.adopt(uuid, side, new_flavor, arrived, context.new_numa_topology, from_volume)
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:

@@ -146,7 +146,10 @@ def statistics(connection: sa.Connection) -> Row:
 
 def promised(connection: sa.Connection, host: str) -> list[Row]:
     """project_id, vcpus, memory_mb, disk_gb: sums of the flavors of a host's servers, by project."""
-    disk = sa.func.coalesce(instances.c.root_gb, 0) + sa.func.coalesce(instances.c.ephemeral_gb, 0)
+    # A root disk that is a volume is elsewhere.
+    root = sa.case((sa.func.coalesce(instances.c.image_ref, '') == '', 0),
+                   else_=sa.func.coalesce(instances.c.root_gb, 0))
+    disk = root + sa.func.coalesce(instances.c.ephemeral_gb, 0)
     return many(connection.execute(
         sa.select(instances.c.project_id, sa.func.sum(instances.c.vcpus).label('vcpus'),
                   sa.func.sum(instances.c.memory_mb).label('memory_mb'), sa.func.sum(disk).label('disk_gb'))

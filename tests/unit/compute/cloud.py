@@ -59,6 +59,9 @@ def new_context() -> RequestContext:
     return RequestContext(user_id='u', project_id='p', roles=['member', 'reader'], overwrite=False)
 
 
+IMAGE = 'a0000000-0000-4000-8000-000000000001'
+
+
 def flavor(number: int = 1, vcpus: int = 8, memory_mb: int = 32768, root_gb: int = 16) -> objects.Flavor:
     made = objects.Flavor(id=number, name=f'tmp{number}', flavorid=f'tmp{number}', vcpus=vcpus, memory_mb=memory_mb,
                           root_gb=root_gb, ephemeral_gb=0, swap=0, rxtx_factor=1.0, disabled=False, is_public=True,
@@ -303,7 +306,7 @@ class Cell:
         made = of or flavor()
         cur = json.dumps({'cur': made.stored_primitive(), 'old': None, 'new': None})
         self.instances[uuid] = {
-            'id': len(self.instances) + 1, 'uuid': uuid, 'user_id': 'u', 'project_id': 'p', 'image_ref': None,
+            'id': len(self.instances) + 1, 'uuid': uuid, 'user_id': 'u', 'project_id': 'p', 'image_ref': IMAGE,
             'display_name': 'vm', 'hostname': 'vm', 'host': None, 'node': None, 'compute_id': None,
             'vm_state': 'building', 'task_state': 'scheduling', 'power_state': 0, 'availability_zone': None,
             'config_drive': '', 'memory_mb': made.memory_mb, 'vcpus': made.vcpus, 'root_gb': made.root_gb,

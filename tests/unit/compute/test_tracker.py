@@ -496,3 +496,11 @@ def test_hosts_do_not_share_what_they_hold() -> None:
     one, two = gpus(), gpus()
     claim(one, A, request(1))
     assert (one.used, two.used, held(two, A)) == (ONE, Usage(), {})
+
+
+def test_a_root_disk_that_is_a_volume_takes_nothing_here() -> None:
+    """Neither when it is claimed nor after a restart."""
+    made, again = gpus(), gpus()
+    made.commit(made.plan(A, RUN, flavor(root_gb=18), None, from_volume=True))
+    again.adopt(A, RUN, flavor(root_gb=18), from_volume=True)
+    assert made.used.local_gb == again.used.local_gb == 0 and made.used == again.used

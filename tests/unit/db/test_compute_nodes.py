@@ -51,13 +51,15 @@ def test_what_the_servers_of_a_host_were_promised(cell):
     with cell.write() as connection:
         for number, (host, project, deleted) in enumerate((
                 ('node1', 'b', 0), ('node1', 'a', 0), ('node1', 'a', 0), ('node2', 'a', 0), ('node1', 'a', 1))):
+            # The root disk of the third is a volume.
             connection.execute(compute_nodes.instances.insert().values(
                 uuid=f'i{number}', host=host, project_id=project, deleted=deleted, vcpus=2, memory_mb=512, root_gb=3,
+                image_ref='' if number == 2 else 'image',
                 ephemeral_gb=None if number else 4))
         rows = compute_nodes.promised(connection, 'node1')
         assert compute_nodes.promised(connection, 'node9') == []
     assert [(row['project_id'], row['vcpus'], row['memory_mb'], row['disk_gb']) for row in rows] == [
-        ('a', 4, 1024, 6), ('b', 2, 512, 7)]
+        ('a', 4, 1024, 3), ('b', 2, 512, 7)]
 
 
 def test_show_and_get(cell, nodes):
