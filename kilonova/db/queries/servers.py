@@ -1,8 +1,8 @@
 """Reads for the lists and details of servers: a fixed number of statements, whatever the length, and plain rows.
 
 A row is a dict of ``instances`` columns plus ``flavor`` (the data of the flavor's envelope), ``network_info``,
-``trusted_certs``, ``metadata``, ``tags``, ``image_properties``, ``fault`` as far as they were asked for. Build requests
-are given the same form, so that nobody has to know where a server stands.
+``trusted_certs``, ``metadata``, ``tags``, ``volumes``, ``image_properties``, ``fault`` as far as they were asked for.
+Build requests are given the same form, so that nobody has to know where a server stands.
 """
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ caches = cell_models.InstanceInfoCache.__table__
 metadata = cell_models.InstanceMetadata.__table__
 system_metadata = cell_models.InstanceSystemMetadata.__table__
 tags = cell_models.Tag.__table__
+volumes = cell_models.BlockDeviceMapping.__table__
 faults = cell_models.InstanceFault.__table__
 services = cell_models.Service.__table__
 mappings = api_models.InstanceMapping.__table__
@@ -38,6 +39,8 @@ requests = api_models.BuildRequest.__table__
 specs = api_models.RequestSpec.__table__
 
 IMAGE_PREFIX = 'image_'
+# Of a volume that is deleted with its server, in rows that are text.
+_GOES = '1'
 _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_at')
 # Long, and seen by few.
 _BULKY = frozenset(('user_data', 'key_data'))
@@ -253,7 +256,7 @@ def from_request(row: sa.RowMapping) -> dict[str, Any]:
     found.update(
         id=None, deleted=0, created_at=found['created_at'] or row['created_at'], network_info=None, fault=None,
         flavor=data['flavor']['nova_object.data'], metadata=data.get('metadata') or {},
-        tags=_tags(row['tags']), image_properties=_image_properties(data.get('system_metadata') or {}),
+        tags=_tags(row['tags']), volumes=[], image_properties=_image_properties(data.get('system_metadata') or {}),
         trusted_certs=json.dumps(data['trusted_certs']) if data.get('trusted_certs') else None)
     return found
 
@@ -372,16 +375,21 @@ def get(conn: Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | 
 
 def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, with_image: bool = False,
           with_reason: bool = False) -> dict[str, dict[str, Any]]:
-    """uuid → {metadata, tags, image_properties, locked_reason} in one statement; what a server has none of is empty."""
+    """uuid → {metadata, tags, volumes, image_properties, locked_reason} in one statement; what a server has none of is
+    empty. ``volumes``: (id, whether it goes with the server), in the order in which they came."""
     found: dict[str, dict[str, Any]] = {
-        uuid: {'metadata': {}, 'tags': [], 'image_properties': {}, 'locked_reason': None} for uuid in uuids}
+        uuid: {'metadata': {}, 'tags': [], 'volumes': [], 'image_properties': {}, 'locked_reason': None}
+        for uuid in uuids}
     if not found:
         return found
-    for uuid, kind, key, value in conn.execute(_facts(with_tags, with_image, with_reason), {'uuids': list(found)}):
+    rows = conn.execute(_facts(with_tags, with_image, with_reason), {'uuids': list(found)})
+    for uuid, kind, key, value, _ in sorted(rows, key=lambda row: int(row.number)):
         if kind == 'm':
             found[uuid]['metadata'][key] = value
         elif kind == 't':
             found[uuid]['tags'].append(key)
+        elif kind == 'v':
+            found[uuid]['volumes'].append((key, value == _GOES))
         elif key == LOCKED_REASON:
             found[uuid]['locked_reason'] = value
         else:
@@ -394,16 +402,22 @@ def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, wit
 @functools.cache
 def _facts(with_tags: bool, with_image: bool, with_reason: bool) -> Any:
     wanted: Any = sa.bindparam('uuids', expanding=True)
-    parts = [sa.select(metadata.c.instance_uuid, sa.literal('m'), metadata.c.key, metadata.c.value).where(
-        metadata.c.instance_uuid.in_(wanted), metadata.c.deleted == 0)]
+    zero: Any = sa.literal_column('0')
+    parts = [sa.select(metadata.c.instance_uuid, sa.literal('m'), metadata.c.key, metadata.c.value,
+                       zero.label('number')).where(metadata.c.instance_uuid.in_(wanted), metadata.c.deleted == 0),
+             sa.select(volumes.c.instance_uuid, sa.literal('v'), volumes.c.volume_id,
+                       sa.case((volumes.c.delete_on_termination == sa.true(), _GOES), else_=''), volumes.c.id).where(
+                 volumes.c.instance_uuid.in_(wanted), volumes.c.destination_type == 'volume',
+                 volumes.c.volume_id.is_not(None), volumes.c.deleted == 0)]
     if with_tags:
-        parts.append(sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null()).where(
+        parts.append(sa.select(tags.c.resource_id, sa.literal('t'), tags.c.tag, sa.null(), zero).where(
             tags.c.resource_id.in_(wanted)))
     column = system_metadata.c.key
     keys = [*([column.startswith(IMAGE_PREFIX, autoescape=True)] if with_image else []),
             *([column == LOCKED_REASON] if with_reason else [])]
     if keys:
-        parts.append(sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value).where(
+        parts.append(sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value,
+                               zero).where(
             system_metadata.c.instance_uuid.in_(wanted), system_metadata.c.deleted == 0, sa.or_(*keys)))
     return sa.union_all(*parts)
 

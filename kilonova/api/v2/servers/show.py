@@ -40,6 +40,7 @@ SEEN = (HOST_STATUS, HOST_STATUS_UNKNOWN, FLAVOR_EXTRA_SPECS, EXTENDED_ATTRIBUTE
 ONE, LISTED, CHANGED, REBUILT = 'show', 'detail', 'update', 'rebuild'
 _PROGRESSING = frozenset(('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING'))
 _FAULTY = frozenset(('ERROR', 'DELETED'))
+VOLUMES = 'os-extended-volumes:volumes_attached'
 # The flavor's own names, and those under which a server shows them.
 _FLAVOR = (('vcpus', 'vcpus'), ('ram', 'memory_mb'), ('disk', 'root_gb'), ('ephemeral', 'ephemeral_gb'),
            ('swap', 'swap'), ('original_name', 'name'))
@@ -162,6 +163,10 @@ def _host_status(row: Row, viewer: Viewer) -> Any:
     return status if status == 'UNKNOWN' and viewer.allows(HOST_STATUS_UNKNOWN, row) else ABSENT
 
 
+def _volumes(row: Row, viewer: Viewer) -> list[dict[str, Any]]:
+    return [{'id': volume, 'delete_on_termination': goes} for volume, goes in row['volumes']]
+
+
 def _certificates(row: Row, viewer: Viewer) -> list[str] | None:
     text = row['trusted_certs']
     return json.loads(text)['nova_object.data']['ids'] if text else None
@@ -235,7 +240,8 @@ FIELDS = Fields(
     *_extended('OS-EXT-STS:task_state', column('task_state')),
     *_extended('OS-EXT-STS:vm_state', column('vm_state')),
     *_extended('OS-EXT-STS:power_state', lambda row, viewer: int(row['power_state'] or 0)),
-    *_extended('os-extended-volumes:volumes_attached', lambda row, viewer: []),
+    Field(VOLUMES, lambda row, viewer: [{'id': volume} for volume, _ in row['volumes']], until=2, kinds=_LATER),
+    *_extended(VOLUMES, _volumes, since=3),
     Field('locked', lambda row, viewer: bool(row['locked']), since=9),
     *_extended('host_status', _host_status, since=16),
     Field('description', column('display_description'), since=19),
@@ -316,7 +322,8 @@ def body(call: Call, kind: str, changed: Found | None = None) -> dict[str, Any]:
 
 
 def add_facts(conn: Connection, rows: Sequence[dict[str, Any]], version: int) -> None:
-    """What stands in other tables of the cell: metadata, tags, image properties, faults. Two statements at most."""
+    """What stands in other tables of the cell: metadata, tags, volumes, image properties, faults. Two
+    statements at most."""
     facts = queries.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98,
                           with_reason=version >= 73)
     failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
