@@ -29,6 +29,7 @@ from kilonova.clients.image import ImageClient
 from kilonova.clients.limits import LimitsClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
+from kilonova.clients.volume import VolumeClient
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries.cells import Cells
@@ -177,21 +178,22 @@ def _own_paths() -> Paths:
 def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conductor: Client, image_client: ImageClient,
              compute: Client | None = None, placement: PlacementClient | None = None,
              limits: LimitsClient | None = None, accelerators: AcceleratorClient | None = None,
-             networks: NetworkClient | None = None, policy: Policy | None = None,
-             notify: Notifications = OFF) -> WSGIApplication:
+             networks: NetworkClient | None = None, volumes: VolumeClient | None = None,
+             policy: Policy | None = None, notify: Notifications = OFF) -> WSGIApplication:
     """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, the front (versions, faults
     and log), size limit, tokens, dispatcher.
 
     ``databases``: db.engine.Databases; ``cells``: db.queries.cells.Cells; ``conductor``, ``compute``: rpc clients of
     the compute tasks and of hosts; ``placement``: a PlacementClient, for the providers of deleted services; ``limits``:
     a LimitsClient where [quota]driver is UnifiedLimitsDriver; ``accelerators``: the client of [cyborg], where there is
-    one; ``networks``: that of [neutron], where there is one; ``notify``: who is told what happens.
+    one; ``networks`` and ``volumes``: those of [neutron] and [cinder], where there are any; ``notify``: who is told
+    what happens.
     """
     policy = policy or Policy(conf)
     options = Options.of(conf)
     backend = Backend(api_db=databases.api(), cells=cells, conductor=conductor, images=image_client,
                       aliases=Aliases.from_conf(conf), options=options, compute=compute, placement=placement,
-                      limits=limits, accelerators=accelerators, networks=networks, notify=notify)
+                      limits=limits, accelerators=accelerators, networks=networks, volumes=volumes, notify=notify)
     noauth = conf.api.auth_strategy == 'noauth2'
     identify = identity_of_token if noauth else functools.partial(identity_of_keystone, policy)
     served: WSGIApplication = Served(Dispatcher(_paths(), backend, policy, identify),

@@ -40,6 +40,8 @@ ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
 UNSAID_TYPES = ('', 'text/plain')
 # Lists and objects of a body in each other.
 MOST_FLOORS = 64
+# Positions of a list behind this one are as good as the end.
+LAST = 0x7FFFFFFF
 
 
 # The policy of routes that ask for no right but a token.
@@ -195,6 +197,14 @@ class Call:
         if not wanted.isascii() or not wanted.isdigit():
             raise Invalid('limit param must be an integer')
         return min(int(wanted), cap)
+
+    def offset(self) -> int:
+        """How many items the answer leaves out first, in lists that have ``offset``."""
+        text = self.one('offset') or '0'
+        # The pattern of the schema lets a line's end through.
+        if not text.isascii() or not text.isdigit():
+            raise Invalid('offset param must be an integer')
+        return min(int(text), LAST)
 
 
 class Paths:

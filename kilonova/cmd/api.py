@@ -50,7 +50,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
     parts.warn_without_keys(conf, 'new servers get no admin password; requests that bring one, or files, are refused')
     app = make_app(
         conf, databases=databases, cells=cells, image_client=parts.images(conf), placement=parts.placement(conf),
-        limits=parts.limits(conf), accelerators=parts.accelerators(conf), networks=parts.networks(conf), notify=notify,
+        limits=parts.limits(conf), accelerators=parts.accelerators(conf), networks=parts.networks(conf),
+        volumes=parts.volumes(conf), notify=notify,
         conductor=Client(ComputeTask, transport, levels.of('compute_task')),
         compute=Client(Compute, transport, levels.of('compute')))
     checks = (database_parts.checks(databases) | parts.broker_checks(conf) | parts.placement_checks(conf)

@@ -22,6 +22,10 @@ OPTS = [
     cfg.IntOpt('resource_provider_association_refresh', default=300, min=0,
                help='Seconds after which everything that Placement holds of this host is read again, so that changes '
                     'by others are seen; so is a change of enabled and disabled that this host missed. 0: never.'),
+    cfg.IntOpt('max_disk_devices_to_attach', default=-1, min=-1,
+               help='Disks that one server may have: its root disk, ephemeral ones, swap, and volumes. A create and an '
+                    'attach that would make more are refused. Read by kilonova-api. -1: no limit but those of the '
+                    'hypervisor.'),
     cfg.IntOpt('shutdown_retry_interval', default=10, min=1,
                help='Seconds between two requests to a guest to shut down, within shutdown_timeout.'),
 ]

@@ -149,6 +149,17 @@ EXAMPLES: dict[str, Example] = {
     'POST /servers/{server_id}/os-interface': say({'interfaceAttachment': {
         'net_id': '{network}', 'fixed_ips': [{'ip_address': '192.0.2.77'}]}}),
     'DELETE /servers/{server_id}/os-interface/{port_id}': NOTHING,
+    'GET /servers/{server_id}/os-volume_attachments': Example(query='limit=1'),
+    'GET /servers/{server_id}/os-volume_attachments/{volume_id}': NOTHING,
+    'POST /servers/{server_id}/os-volume_attachments': say({'volumeAttachment': {
+        'volumeId': '{free_volume}', 'device': '/dev/vdc', 'tag': 'scratch', 'delete_on_termination': True}},
+        other=((101, 104, 202),)),
+    'PUT /servers/{server_id}/os-volume_attachments/{volume_id} since 1': say({'volumeAttachment': {
+        'volumeId': '{free_volume}', 'device': '/dev/vdb'}}),
+    'PUT /servers/{server_id}/os-volume_attachments/{volume_id} since 85': say({'volumeAttachment': {
+        'volumeId': '{volume}', 'device': '/dev/vdb', 'tag': 'data', 'delete_on_termination': True, 'id': '{volume}',
+        'serverId': '{server}'}}),
+    'DELETE /servers/{server_id}/os-volume_attachments/{volume_id}': NOTHING,
     'GET /servers/{server_id}/topology': NOTHING,
     'GET /servers/{server_id}/diagnostics since 1': NOTHING,
     'GET /servers/{server_id}/diagnostics since 48': NOTHING,

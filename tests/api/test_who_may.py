@@ -75,9 +75,9 @@ def expected(route, example, caller):
         return success, ()
     rules = (route.policy, *example.needs)
     missing = [rule for rule in rules if caller not in PASS[RULES[rule][0]]]
+    if caller in OUTSIDERS and route.server:
+        return 404, ()
     if caller in OUTSIDERS and RULES[route.policy][0] != 'SERVICE':
-        if route.server:
-            return 404, ()
         if route.owner and RULES[route.policy][0] != 'ANY':
             return 403, rules
         if example.foreign:

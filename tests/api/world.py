@@ -32,9 +32,11 @@ from kilonova.db.queries import (
     migrations,
     operations,
     services,
+    volumes,
 )
 from kilonova.errors import ImageNotFound
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
+from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import put_vifs
 from tests.unit.api import conftest as site_module
@@ -55,6 +57,9 @@ CALLERS = {
     'foreign admin': (OTHER_USER, OTHER_PROJECT, 'admin,manager,member,reader'),
 }
 KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKzXn1cYbq7d8L7bJXU3hEJ1mQ2sW0o5cRkz8m4Kf1yQ bob@example'
+# Volumes: the server's, and a free one.
+VOLUME, FREE = '0fffffff-eeee-4fff-8fff-000000000005', '0fffffff-eeee-4fff-8fff-000000000006'
+ATTACHMENT = '0fffffff-eeee-4fff-8fff-000000000007'
 # What Neutron's answers become on the way to a server's row.
 PORT = '0fffffff-eeee-4fff-8fff-000000000001'
 ATTACHED = '0fffffff-eeee-4fff-8fff-000000000004'
@@ -172,11 +177,14 @@ class World(Site):
         neutron = FakeNeutron(hosts={'gpu1'})
         neutron.add_network(VIF.label, PROJECT, id=VIF.network_id, cidr=VIF.subnets[0].cidr)
         neutron.add_group('default', PROJECT)
+        cinder = FakeCinder()
+        for volume in (VOLUME, FREE):
+            cinder.add_volume(PROJECT, id=volume, size=10)
         with mock.patch.object(site_module, 'Recorder', Answering), \
                 mock.patch.object(site_module, 'Images', Images), \
                 mock.patch.object(api_app.auth_token, 'AuthProtocol', lambda app, conf: app):
             # Nobody reports any more once it stands, however long a file's tests take.
-            super().__init__(directory, templates, neutron=neutron, **{
+            super().__init__(directory, templates, neutron=neutron, cinder=cinder, **{
                 'api__auth_strategy': 'keystone', 'service_down_time': 86400, **options})
         self.names: dict[str, str] = {'tenant_id': PROJECT, 'project': PROJECT, 'other_project': OTHER_PROJECT,
                                       'user': USER, 'other_user': OTHER_USER, 'image': IMAGE, 'unknown': UNKNOWN}
@@ -294,9 +302,13 @@ class World(Site):
         """An attach is done at once: the request waits for its end. ATTACHED is the port."""
         with self.cell1.write() as conn:
             row = operations.get(conn, operation)
-            if row is not None and row.kind == 'attach_interface':
+            if row is None or row.kind not in ('attach_interface', 'attach_volume'):
+                return
+            if row.kind == 'attach_interface':
                 put_vifs(conn, row.instance_uuid, [VIF, replace(VIF, id=ATTACHED)])
-                operations.end(conn, row.uuid, row.instance_uuid)
+            else:
+                volumes.change(conn, row.args['row'], None, {'attachment_id': ATTACHMENT, 'device_name': '/dev/vdc'})
+            operations.end(conn, row.uuid, row.instance_uuid)
 
     # -- things ---------------------------------------------------------------------------------------------------
     def _populate(self) -> None:
@@ -327,7 +339,8 @@ class World(Site):
         self.names.update(service_id=self.names['gpu2_service'], hypervisor_id=self.names['gpu1_node'],
                           hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
                           image_id=IMAGE, tag='gpu', network_label='private', port_id=PORT, quota_class='default',
-                          network=VIF.network_id, alias='os-keypairs', migration_id='0',
+                          network=VIF.network_id, volume_id=VOLUME, volume=VOLUME, free_volume=FREE,
+                          alias='os-keypairs', migration_id='0',
                           before_timestamp='2025-11-22 00:00:00')
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')
@@ -391,6 +404,9 @@ class World(Site):
                                                   'trusted_certs': json.dumps(trusted.obj_to_primitive())})
             instances.set_system_metadata(conn, server, {'password_0': 'c2VjcmV0'})
             put_vifs(conn, server, [VIF])
+            volumes.add(conn, server, {
+                **volumes.new_row(VOLUME, size=10, connection_info='{}', tag='data', volume_type='plain'),
+                'device_name': '/dev/vdb', 'attachment_id': ATTACHMENT})
         self.neutron.add_port(VIF.network_id, PROJECT, id=ATTACHED, mac_address='fa:16:3e:00:00:02')
         self.neutron.add_port(VIF.network_id, PROJECT, id=PORT, mac_address=VIF.mac, device_id=server,
                          device_owner='compute:nova', fixed_ips=[{'ip_address': '192.0.2.30'}],

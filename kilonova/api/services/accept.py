@@ -1,16 +1,18 @@
 """The server that a request names: found wherever it stands (in a cell, or still as a build request), checked, and an
-operation on it accepted: its row, its action, the transaction, the wake-up."""
+operation on it accepted: its row, its action, the transaction, the wake-up; and its end waited for."""
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kilonova import states
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import is_silence
 from kilonova.context import RequestContext
-from kilonova.db.engine import Database
-from kilonova.db.queries import instances, operations, servers
+from kilonova.db.engine import Connection, Database
+from kilonova.db.queries import actions, instances, operations, servers
 from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound, InstanceNotReady
 
 # What a server is found for: to be shown; to be worked on (with all that moves need); to be shown though deleted; to be
@@ -20,6 +22,10 @@ VIEW, WORK, HISTORY, PARTIAL = 'view', 'work', 'history', 'partial'
 PARTIAL_SINCE = 69
 # Stories of deleted servers can be read from this version on.
 HISTORY_SINCE = 21
+# Seconds between two looks whether what is waited for is there: at first, and at most.
+_LOOK, _LONGEST_LOOK = 0.05, 0.5
+
+T = TypeVar('T')
 
 
 @dataclass(frozen=True)
@@ -128,3 +134,25 @@ def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event:
     row = operations.Operation.new(ctxt, kind, server.uuid, args or {})
     accept(ctxt, server, event, row, kind)
     backend.conductor.run_operation(ctxt, operation=row.uuid)
+
+
+def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]) -> T | None:
+    """What ``look`` finds in the server's cell, which is asked again and again; None: nothing in the time for which an
+    answer may be waited for."""
+    end, pause = time.monotonic() + backend.options.answer_seconds, _LOOK
+    while True:
+        with server.cell.read() as conn:
+            found = look(conn)
+        if found is not None or time.monotonic() >= end:
+            return found
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_LOOK)
+
+
+def failure(conn: Connection, server: Found, request_id: str) -> str | None:
+    """Why an action of the server failed; None: it didn't."""
+    action = actions.get(conn, server.uuid, request_id)
+    if action is None or action['message'] is None:
+        return None
+    message: str = action['message']
+    return actions.reasons(conn, [action['id']]).get(action['id'], message)

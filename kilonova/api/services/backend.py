@@ -8,6 +8,7 @@ from oslo_config import cfg
 
 from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.network import NetworkClient
+from kilonova.clients.volume import VolumeClient
 from kilonova.rpc.notify import OFF, Notifications
 
 # Resources that quotas know, and what they count.
@@ -37,6 +38,7 @@ class Options:
     instance_name_template: str = 'instance-%08x'
     host: str = ''
     max_local_block_devices: int = 3
+    max_disk_devices_to_attach: int = -1
     non_inheritable_image_properties: tuple[str, ...] = ()
     reclaim_instance_interval: int = 0
     recheck_quota: bool = True
@@ -64,6 +66,7 @@ class Options:
             service_down_time=conf.service_down_time, allow_resize_to_same_host=conf.allow_resize_to_same_host,
             instance_name_template=conf.instance_name_template, host=conf.host,
             max_local_block_devices=conf.max_local_block_devices,
+            max_disk_devices_to_attach=conf.compute.max_disk_devices_to_attach,
             non_inheritable_image_properties=tuple(conf.non_inheritable_image_properties),
             reclaim_instance_interval=conf.reclaim_instance_interval,
             quota_driver=conf.quota.driver.rpartition('.')[2],
@@ -83,8 +86,8 @@ class Backend:
     ``api_db`` is a ``db.engine.Database``, ``cells`` a ``db.queries.cells.Cells``, ``conductor`` a client of its
     compute tasks, ``compute`` one of the hosts (None: nobody is told), ``images`` an ImageClient, ``placement`` a
     PlacementClient (None: providers of deleted services stay), ``limits`` a LimitsClient where limits are Keystone's,
-    ``accelerators`` the client of the accelerator service (None: there is no account for it), ``networks`` that of the
-    network service (None: this cloud has none),
+    ``accelerators`` the client of the accelerator service (None: there is no account for it), ``networks`` and
+    ``volumes`` those of the network and the volume service (None: this cloud has none),
     ``aliases`` the PCI aliases, ``notify`` tells other programs what happens.
     """
 
@@ -99,6 +102,7 @@ class Backend:
     limits: Any = None
     accelerators: AcceleratorClient | None = None
     networks: NetworkClient | None = None
+    volumes: VolumeClient | None = None
     notify: Notifications = OFF
 
     def all_cells(self) -> list[Any]:

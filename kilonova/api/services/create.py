@@ -29,6 +29,7 @@ from kilonova.api.services import (
     quota,
     refusals,
     server_groups,
+    volumes,
 )
 from kilonova.api.services.accept import WORK, find_server
 from kilonova.api.services.backend import Backend
@@ -110,6 +111,7 @@ class CreateRequest:
     certificates: list[str] = field(default_factory=list)
     zero_disk_allowed: bool = False
     external_network_allowed: bool = False
+    multiattach_allowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ class _Shared:
     automatic_disk: bool
     kernels: images.Kernels
     networks: networks.Found
+    volumes: list[volumes.Chosen]
     group: dict[str, Any] | None = None
     accelerators: list[RequestGroup] | None = None
 
@@ -163,7 +166,8 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     # 2. What it is made of.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
     disks = block_devices.read(request.block_devices, request.old_block_devices, flavor,
-                               backend.options.max_local_block_devices)
+                               backend.options.max_local_block_devices, volumes=backend.volumes is not None)
+    block_devices.check_count(backend.options.max_disk_devices_to_attach, disks.local + len(disks.volumes))
     image = images.find(backend, ctxt, root_image(request, disks))
     images.check_fits(image, flavor, request.zero_disk_allowed)
     automatic = images.disk_config(image.get('properties') or {}, image.get('id'), request.disk_config)
@@ -176,6 +180,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     interfaces = networks.find(backend, ctxt, asked, external=request.external_network_allowed)
+    chosen = volumes.find(backend, ctxt, disks.volumes, request.max_count, multiattach=request.multiattach_allowed)
     # 3. Where it may go.
     zone, destination = _place(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
@@ -193,7 +198,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     server_groups.check_members(allowed, group, count)
     shared = _Shared(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
                      destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels,
-                     interfaces, group, groups)
+                     interfaces, chosen, group, groups)
     keys = passwords.keys(backend, request.admin_password or request.personality)
     # 5. Write and wake.
     return _accept(backend, ctxt, shared, allowed, keys)
@@ -230,6 +235,8 @@ def root_image(request: CreateRequest, disks: block_devices.Wanted) -> str:
     if request.image_ref and disks.image and request.image_ref != disks.image:
         raise block_devices.InvalidBlockDevice(reason='the image of the root disk is not imageRef.')
     image_id = request.image_ref or disks.image
+    if not image_id and disks.volumes:
+        raise block_devices.BootFromVolume(wanted='volume')
     if not image_id or not uuidutils.is_uuid_like(image_id):
         raise Invalid('Invalid imageRef provided.')
     return image_id
@@ -325,17 +332,37 @@ def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: qu
             keys: sealing.Keys | None) -> Created:
     password = passwords.choose(backend, keys, shared.request.admin_password)
     servers = [_server(ctxt, shared, index) for index in range(shared.count)]
+    uuids = [server.uuid for server in servers]
+
+    def withdraw() -> bool:
+        return _withdraw(backend, ctxt, uuids)
+    with volumes.made(backend, ctxt, shared.volumes, uuids,
+                      multiattach=shared.request.multiattach_allowed) as attached:
+        devices = [shared.disks.rows(shared.image['id']) + attached[uuid] for uuid in uuids]
+        rows = _write(backend, ctxt, shared, servers, devices,
+                      [passwords.seal(keys, password, shared.files, uuid) for uuid in uuids])
+        wanted = quota.of_servers(backend, shared.count, quota.sizes(shared.flavor, shared.image))
+        quota.recheck(backend, allowed, wanted, withdraw)
+        server_groups.recheck(backend, allowed, shared.group, withdraw)
+    server_groups.tell_members(backend, ctxt, shared.group)
+    backend.conductor.schedule_and_build_instances(ctxt, operations=rows)
+    return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
+                   shared.reservation_id, password)
+
+
+def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Sequence[Instance],
+           devices: Sequence[list[dict[str, Any]]], sealed: Sequence[Any]) -> list[str]:
+    """The transaction; the uuids of the operations. ``devices``: rows of disks, ``sealed``: secrets, of each server."""
     specs = [_spec(ctxt, shared, server) for server in servers]
     tags = [TagList.from_words(ctxt, server.uuid, shared.request.tags) for server in servers]
-    devices = [shared.disks.rows(shared.image['id']) for _ in servers]
     requests = [BuildRequest(ctxt, instance_uuid=server.uuid, project_id=ctxt.project_id, instance=server,
                              block_device_mappings=BlockDeviceMappingList.of_server(ctxt, server.uuid, rows),
                              tags=words)
                 for server, words, rows in zip(servers, tags, devices, strict=True)]
     rows = [operations.Operation.new(ctxt, 'boot', server.uuid, {
         'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': shared.image,
-        'sealed': passwords.seal(keys, password, shared.files, server.uuid),
-        'bdms': bdms, 'tags': shared.request.tags}) for server, spec, bdms in zip(servers, specs, devices, strict=True)]
+        'sealed': secrets, 'bdms': bdms, 'tags': shared.request.tags})
+        for server, spec, bdms, secrets in zip(servers, specs, devices, sealed, strict=True)]
     with server_groups.refused_as_asked():
         operations.accept_create(
             backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
@@ -343,16 +370,7 @@ def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: qu
             mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
                        'cell_id': None, 'queued_for_delete': False} for server in servers],
             operations=rows, group=(shared.group['id'], shared.group['uuid']) if shared.group is not None else None)
-
-    def withdraw() -> bool:
-        return _withdraw(backend, ctxt, [server.uuid for server in servers])
-    wanted = quota.of_servers(backend, shared.count, quota.sizes(shared.flavor, shared.image))
-    quota.recheck(backend, allowed, wanted, withdraw)
-    server_groups.recheck(backend, allowed, shared.group, withdraw)
-    server_groups.tell_members(backend, ctxt, shared.group)
-    backend.conductor.schedule_and_build_instances(ctxt, operations=[row.uuid for row in rows])
-    return Created([{'uuid': server.uuid, 'auto_disk_config': server.auto_disk_config} for server in servers],
-                   shared.reservation_id, password)
+    return [row.uuid for row in rows]
 
 
 def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:

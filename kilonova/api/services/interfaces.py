@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +14,12 @@ from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.clients.network import Port, PortNotFound
 from kilonova.context import RequestContext
-from kilonova.db.queries import actions, instances, operations
+from kilonova.db.engine import Connection
+from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid, Unavailable
 
 ATTACH, DETACH = 'attach_interface', 'detach_interface'
-# Seconds between two looks whether an attach has ended: at first, and at most.
-_LOOK, _LONGEST_LOOK = 0.05, 0.5
 
 
 class NetworkAndPort(Invalid):
@@ -108,27 +106,24 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
 
 def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation, before: set[str]) -> str:
     """Wait for the end of the operation: what the info cache has that wasn't there ``before`` is its port."""
-    seconds, look = backend.options.answer_seconds, _LOOK
-    end = time.monotonic() + seconds
-    while True:
-        with server.cell.read() as conn:
-            ended = operations.get(conn, row.uuid) is None
-            action = actions.get(conn, server.uuid, ctxt.request_id) if ended else None
-            new = [vif['id'] for vif in _cached(conn, server.uuid) if vif['id'] not in before] if ended else []
-            if action is not None and action['message'] is not None:
-                reason = actions.reasons(conn, [action['id']]).get(action['id'], action['message'])
-                raise AttachFailed(server=server.uuid, reason=reason)
-        if new:
-            return str(new[0])
-        if ended:
+    def look(conn: Connection) -> str | None:
+        if operations.get(conn, row.uuid) is not None:
+            return None
+        reason = accept.failure(conn, server, ctxt.request_id)
+        if reason is not None:
+            raise AttachFailed(server=server.uuid, reason=reason)
+        new = [vif['id'] for vif in _cached(conn, server.uuid) if vif['id'] not in before]
+        if not new:
             raise AttachFailed(server=server.uuid, reason='its port was taken from the server at once')
-        if time.monotonic() >= end:
-            raise AttachGoesOn(server=server.uuid, seconds=seconds, action=ATTACH, request=ctxt.request_id)
-        time.sleep(look)
-        look = min(look * 2, _LONGEST_LOOK)
+        return str(new[0])
+    port_id = accept.wait(backend, server, look)
+    if port_id is None:
+        raise AttachGoesOn(server=server.uuid, seconds=backend.options.answer_seconds, action=ATTACH,
+                           request=ctxt.request_id)
+    return port_id
 
 
-def _cached(conn: Any, uuid: str) -> list[dict[str, Any]]:
+def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
     """The interfaces of a server, in its guest's order; none of one that is gone."""
     row = instances.get(conn, uuid)
     found: list[dict[str, Any]] = json.loads((row['extra_network_info'] if row is not None else None) or '[]')

@@ -3,7 +3,8 @@ event.
 
 Where the cloud has a network service, ``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host,
 which may wait for them, and to both hosts of a move that hasn't ended; for ``network-changed`` and
-``network-vif-deleted`` a conductor looks at the server's ports and writes its info cache anew. ``power-update`` says
+``network-vif-deleted`` a conductor looks at the server's ports and writes its info cache anew. For ``volume-extended``
+one looks at a volume that the server has, and its guest learns the new size. ``power-update`` says
 that somebody switched a server on or off behind our back: the server is started or stopped like by its user, so that
 its state, its host and its story agree again.
 ``accelerator-request-bound`` goes to the server's host, if its flavor asks for accelerators. With all others nothing
@@ -57,7 +58,7 @@ BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'it
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
-POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
+POWER_UPDATE, ACCELERATOR, GROWN = 'power-update', 'accelerator-request-bound', 'volume-extended'
 # The tag is the port's id.
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Something of a server's ports is no longer as its info cache says.
@@ -66,7 +67,7 @@ CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
 POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
          'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
 # Events that mean nothing without what they are about: a volume, an accelerator request.
-TAGGED = frozenset(('volume-extended', 'volume-reimaged', ACCELERATOR))
+TAGGED = frozenset((GROWN, 'volume-reimaged', ACCELERATOR))
 # The last one: it has no host, or nothing that the event is about.
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
@@ -93,6 +94,8 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
                 _switch(backend, ctxt, server, event['tag'])
             elif event['name'] in CHANGES:
                 changed[uuid] = server
+            elif event['name'] == GROWN:
+                _look(backend, ctxt, server, 'volume_extended', {'volume_id': event['tag']})
             else:
                 for host in sorted({server.row['host'], *ends.get(uuid, ())}):
                     of_host[host].append(event)
@@ -100,7 +103,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     for host, told in of_host.items():
         _hand_on(backend, ctxt, host, told, servers)
     for server in changed.values():
-        _look_at_ports(backend, ctxt, server)
+        _look(backend, ctxt, server, 'network_changed', {})
     return answers
 
 
@@ -183,14 +186,17 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
         return NOTHING_THERE
     if name in PLUGGING and backend.networks is not None:
         return ACCEPTED if tag else BAD_TAG
+    if name == GROWN and backend.volumes is not None and any(
+            row['volume_id'] == tag for row in server.row['extra_volumes']):
+        return ACCEPTED
     if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.are_wanted(accelerators.specs_of(ctxt, server))):
         return ACCEPTED
     return NOTHING_THERE
 
 
-def _look_at_ports(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """A conductor asks the network service what the server's ports are like now, for its info cache."""
-    row = Operation.new(ctxt, 'network_changed', server.uuid, {}, beside=True)
+def _look(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> None:
+    """A conductor asks the service what the server's ports, or one of its volumes, are like now."""
+    row = Operation.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 

@@ -11,7 +11,6 @@ from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import server_groups as service
 from kilonova.api.wsgi import Call, Route
 from kilonova.db.queries import owners
-from kilonova.errors import Invalid
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, DELETE = (f'{PREFIX}os-server-groups:{verb}' for verb in ('index', 'show', 'create', 'delete'))
@@ -64,25 +63,13 @@ def _body(row: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
-# Positions behind this one are as good as the end.
-LAST = 0x7FFFFFFF
-
-
 def index(call: Call) -> Any:
     """GET /os-server-groups."""
     # Who may not see all projects' is shown the own ones.
     everywhere = 'all_projects' in call.query and call.may(ALL_PROJECTS)
     limit = call.limit() or call.backend.options.max_limit
-    rows = service.list_groups(call.backend, owners.ALL if everywhere else call.ctxt.project_id, limit, _offset(call))
+    rows = service.list_groups(call.backend, owners.ALL if everywhere else call.ctxt.project_id, limit, call.offset())
     return {'server_groups': [_body(row, call.version) for row in rows]}
-
-
-def _offset(call: Call) -> int:
-    text = call.one('offset') or '0'
-    # The pattern of the schema lets a line's end through.
-    if not text.isascii() or not text.isdigit():
-        raise Invalid('offset param must be an integer')
-    return min(int(text), LAST)
 
 
 def show(call: Call) -> Any:

@@ -1,7 +1,7 @@
 """Statements on block_device_mapping about a server's volumes (destination_type 'volume'): conductors attach and free
 them, the API adds one that is to be attached and says whether one goes with its server.
 
-    volumes.add(conn, uuid, volumes.new_row(volume_id, size=10, delete_on_termination=False))
+    volumes.add(conn, uuid, volumes.new_row(volume_id, size=10, connection_info='{…}'))
     volumes.change(conn, row_uuid, seen_attachment, {'attachment_id': …, 'connection_info': …})
     volumes.remove(conn, row_uuid)
 
@@ -22,12 +22,13 @@ bdm_table = models.BlockDeviceMapping.__table__
 instances = models.Instance.__table__
 
 
-def new_row(volume_id: str, *, size: int, delete_on_termination: bool = False, multiattach: bool = False,
+def new_row(volume_id: str, *, size: int, connection_info: str, delete_on_termination: bool = False,
             tag: str | None = None, volume_type: str | None = None) -> dict[str, Any]:
     """Columns of a volume that is there, and is to be attached to a server that is."""
     return {'uuid': uuidutils.generate_uuid(), 'source_type': 'volume', 'destination_type': 'volume',
-            'volume_id': volume_id, 'volume_size': size, 'delete_on_termination': delete_on_termination,
-            'boot_index': None, 'no_device': False, 'tag': tag, 'volume_type': volume_type}
+            'volume_id': volume_id, 'volume_size': size, 'connection_info': connection_info,
+            'delete_on_termination': delete_on_termination, 'boot_index': None, 'no_device': False, 'tag': tag,
+            'volume_type': volume_type}
 
 
 def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:

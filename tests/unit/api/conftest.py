@@ -25,6 +25,7 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.queries import instances, operations
 from kilonova.errors import ImageNotFound
 from tests.fixtures import policies
+from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import put_server
 
@@ -140,7 +141,7 @@ class Site:
     """See the module."""
 
     def __init__(self, directory: pathlib.Path, templates: pathlib.Path, *, neutron: FakeNeutron | None = None,
-                 **options: Any) -> None:
+                 cinder: FakeCinder | None = None, **options: Any) -> None:
         urls = database_urls(directory, templates)
         self.databases = engine.Databases(urls['api'], urls['cell1'])
         engine.install(self.databases)
@@ -164,6 +165,7 @@ class Site:
         self.app = make_app(self.conf, databases=self.databases, cells=self.cells, conductor=self.conductor,
                             image_client=self.images, compute=self.compute, placement=self.placement,
                             limits=self.limits, networks=neutron.client if neutron else None,
+                            volumes=cinder.client if cinder else None,
                             policy=policies.shared(options))
         self.flavors = 0
 

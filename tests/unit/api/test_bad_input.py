@@ -52,6 +52,11 @@ BODIES = {
     'PUT /servers/{server_id}/metadata/{key}': {'meta': {'key': 'b'}},
     'POST /servers/{server_id}/os-interface': {'interfaceAttachment': {
         'net_id': UUID, 'port_id': UUID, 'fixed_ips': [{'ip_address': '10.0.0.1'}], 'tag': 't'}},
+    'POST /servers/{server_id}/os-volume_attachments': {'volumeAttachment': {
+        'volumeId': UUID, 'device': '/dev/vdb', 'tag': 't', 'delete_on_termination': True}},
+    'PUT /servers/{server_id}/os-volume_attachments/{volume_id}': {'volumeAttachment': {
+        'volumeId': UUID, 'device': '/dev/vdb', 'tag': 't', 'delete_on_termination': True, 'id': UUID,
+        'serverId': UUID}},
     'PUT /servers/{server_id}/tags': {'tags': ['a']}, 'PUT /servers/{server_id}/tags/{tag}': None,
     'POST /os-server-external-events': {'events': [
         {'name': 'network-changed', 'server_uuid': UUID, 'status': 'completed', 'tag': 't'}]},

@@ -1,0 +1,305 @@
+"""Volumes of servers: attached to servers that are there, and detached; and those that a create asks for.
+
+    attach = volumes.attach(backend, ctxt, server, volumes.Wanted(volume_id), multiattach=True)
+    volumes.attached(backend, ctxt, server, attach)             # its row, once it has a place at the server
+    volumes.detach(backend, ctxt, server, volume_id)
+
+    chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # what there is
+    with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as rows:      # what is made,
+        …                                                                           # and kept if this ends well
+
+The volume service is asked as the user, who must see the volume: attachments are conductors' work.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kilonova.api.services import accept, block_devices
+from kilonova.api.services.accept import Found
+from kilonova.api.services.backend import Backend
+from kilonova.api.services.block_devices import BLANK, IMAGE, SNAPSHOT, VOLUME, VolumeWish
+from kilonova.clients.volume import Volume, VolumeClient, VolumeInvalid, VolumeNotFound
+from kilonova.context import RequestContext
+from kilonova.db import engine
+from kilonova.db.queries import instances, operations
+from kilonova.db.queries import volumes as queries
+from kilonova.db.queries.operations import Operation
+from kilonova.errors import Conflict, Invalid, KilonovaError, NotFound, Unavailable
+from kilonova.objects.volume import AttachedVolume
+
+LOG = logging.getLogger(__name__)
+
+ATTACH, DETACH = 'attach_volume', 'detach_volume'
+# What the volume service calls a volume that a server may get; one that several may have is in use, too.
+AVAILABLE, IN_USE = 'available', 'in-use'
+# Volumes of a create that failed can be deleted once they are made: seconds for which that is tried, and between tries.
+TAKE_BACK, _PAUSE = 30.0, 0.5
+
+
+class NotAttached(NotFound):
+    msg_fmt = 'Instance %(server)s is not attached to volume %(volume)s'
+
+
+class AlreadyAttached(Invalid):
+    msg_fmt = 'Invalid volume: volume %(volume)s already attached'
+
+
+class AttachedElsewhere(Invalid):
+    msg_fmt = 'Invalid volume: volume %(volume)s is already attached to instances: %(servers)s'
+
+
+class NotAvailable(Invalid):
+    msg_fmt = ('Invalid volume: Volume %(volume)s status must be available to reserve, but the current status is '
+               '%(status)s.')
+
+
+class MultiattachUnknown(Invalid):
+    msg_fmt = 'Multiattach volumes are only supported starting with compute API version 2.60.'
+
+
+class EncryptedNotServed(Invalid):
+    msg_fmt = 'Volume %(volume)s is encrypted: encrypted volumes are not served in this cloud.'
+
+
+class RootVolume(Invalid):
+    msg_fmt = 'Cannot detach a root device volume'
+
+
+class VolumeOfMany(Invalid):
+    msg_fmt = 'Cannot attach one or more volumes to multiple instances'
+
+
+class AttachFailed(Conflict):
+    msg_fmt = 'Failed to attach volume %(volume)s to server %(server)s: %(reason)s'
+
+
+class AttachGoesOn(Unavailable):
+    msg_fmt = ('Volume %(volume)s is not attached to server %(server)s after %(seconds)g s, and the request goes on: '
+               'its instance action %(action)s tells how it ends, request %(request)s.')
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A volume that a server is to get; ``delete_on_termination``: it is deleted with the server."""
+
+    volume_id: str
+    tag: str | None = None
+    delete_on_termination: bool = False
+
+
+@dataclass(frozen=True)
+class Attach:
+    """An attach that was accepted: its operation, and the row that it fills."""
+
+    operation: str
+    row: Mapping[str, Any]
+
+
+# --- those of a server -----------------------------------------------------------------------------------------------
+def of_server(server: Found) -> list[dict[str, Any]]:
+    """Rows of block_device_mapping, by age; none while no cell has it. The server was found for WORK."""
+    found: list[dict[str, Any]] = server.row['extra_volumes'] if server.cell is not None else []
+    return found
+
+
+def one_of(server: Found, volume_id: str) -> dict[str, Any]:
+    """One of them. NotAttached."""
+    for row in of_server(server):
+        if row['volume_id'] == volume_id.lower():
+            return row
+    raise NotAttached(server=server.uuid, volume=volume_id)
+
+
+@engine.retried
+def set_delete_on_termination(server: Found, volume_id: str, value: bool) -> None:
+    """Whether it is deleted with its server. NotAttached."""
+    with server.cell.write() as conn:
+        if not queries.set_delete_on_termination(conn, server.uuid, volume_id, value):
+            raise NotAttached(server=server.uuid, volume=volume_id)
+
+
+# --- attach ----------------------------------------------------------------------------------------------------------
+def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted, *, multiattach: bool) -> Attach:
+    """Begin it. ``multiattach``: it may be one that several servers may have.
+
+    Errors: those of ``accept.check``, VolumeNotFound, and those above.
+    """
+    client = backend.volumes
+    if client is None:
+        raise block_devices.NoVolumeService(wanted=f'volume {wanted.volume_id}')
+    accept.check(ctxt, server, f'{ATTACH}.start')
+    volume = client.volume(ctxt, wanted.volume_id)
+    if any(row['volume_id'] == volume.id for row in of_server(server)):
+        raise AlreadyAttached(volume=volume.id)
+    _check_kind(volume, multiattach)
+    _check_free(volume)
+    row = queries.new_row(volume.id, size=volume.size, connection_info=_connection(volume, server.uuid),
+                          delete_on_termination=wanted.delete_on_termination, tag=wanted.tag,
+                          volume_type=volume.volume_type)
+    operation = Operation.new(ctxt, ATTACH, server.uuid, {'volume_id': volume.id, 'row': row['uuid']})
+
+    def write(conn: engine.Connection) -> None:
+        _check_count(backend, conn, server)
+        if not queries.add(conn, server.uuid, row):
+            raise AlreadyAttached(volume=volume.id)
+    accept.accept(ctxt, server, f'{ATTACH}.start', operation, ATTACH, write=write)
+    backend.conductor.run_operation(ctxt, operation=operation.uuid)
+    return Attach(operation.uuid, row)
+
+
+def _connection(volume: Volume, server: str) -> str:
+    """The column of one that is attached nowhere yet."""
+    found = AttachedVolume('', volume.id, volume.size, multiattach=volume.multiattach)
+    return found.connection_info(server)
+
+
+def _check_kind(volume: Volume, multiattach: bool) -> None:
+    """EncryptedNotServed, MultiattachUnknown."""
+    if volume.encrypted:
+        raise EncryptedNotServed(volume=volume.id)
+    if volume.multiattach and not multiattach:
+        raise MultiattachUnknown
+
+
+def _check_free(volume: Volume) -> None:
+    """AttachedElsewhere, NotAvailable: no server can get it now."""
+    if volume.status == AVAILABLE or (volume.multiattach and volume.status == IN_USE):
+        return
+    if volume.attachments:
+        servers = ', '.join(one.server_id for one in volume.attachments)
+        raise AttachedElsewhere(volume=volume.id, servers=servers)
+    raise NotAvailable(volume=volume.id, status=volume.status)
+
+
+def _check_count(backend: Backend, conn: engine.Connection, server: Found) -> None:
+    """TooManyDisks: one more would be."""
+    rows = instances.get_bdms(conn, server.uuid)
+    blanks = [row for row in rows if row['destination_type'] == block_devices.LOCAL and row['source_type'] == BLANK]
+    swaps = [row for row in blanks if row['guest_format'] == block_devices.SWAP]
+    flavor = json.loads(server.row['extra_flavor'])['cur']['nova_object.data']
+    local = block_devices.local_disks(blanks[len(swaps):], swaps, flavor)
+    volumes = sum(row['destination_type'] == VOLUME for row in rows)
+    block_devices.check_count(backend.options.max_disk_devices_to_attach, local + volumes + 1)
+
+
+def attached(backend: Backend, ctxt: RequestContext, server: Found, attach: Attach) -> dict[str, Any]:
+    """The row of a volume, once it has an attachment and the name that its host gave it. AttachFailed, AttachGoesOn."""
+    volume_id = attach.row['volume_id']
+
+    def look(conn: engine.Connection) -> dict[str, Any] | None:
+        ended = operations.get(conn, attach.operation) is None
+        for row in queries.of_servers(conn, [server.uuid]).get(server.uuid, ()):
+            if row['uuid'] == attach.row['uuid'] and row['attachment_id'] and row['device_name']:
+                return row
+        if ended:
+            reason = accept.failure(conn, server, ctxt.request_id)
+            raise AttachFailed(volume=volume_id, server=server.uuid,
+                               reason=reason or 'it was taken from the server at once')
+        return None
+    row = accept.wait(backend, server, look)
+    if row is None:
+        raise AttachGoesOn(volume=volume_id, server=server.uuid, seconds=backend.options.answer_seconds,
+                           action=ATTACH, request=ctxt.request_id)
+    return row
+
+
+# --- detach ----------------------------------------------------------------------------------------------------------
+def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str) -> None:
+    """Begin it. NotAttached, RootVolume."""
+    row = one_of(server, volume_id)
+    if row['boot_index'] == 0:
+        raise RootVolume
+    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'volume_id': row['volume_id']})
+
+
+# --- those of new servers --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Chosen:
+    """A wish, and the volume that it names; None: one is made for each server. ``wish.size``: GiB that it will have."""
+
+    wish: VolumeWish
+    volume: Volume | None = None
+
+
+def find(backend: Backend, ctxt: RequestContext, wishes: Iterable[VolumeWish], most: int, *,
+         multiattach: bool) -> list[Chosen]:
+    """What they name, looked up. ``most``: servers that are asked for. Invalid: it isn't there, or can't be had. One
+    request for each volume and snapshot."""
+    client = backend.volumes
+    return [_chosen(client, ctxt, wish, most, multiattach) for wish in wishes] if client is not None else []
+
+
+def _chosen(client: VolumeClient, ctxt: RequestContext, wish: VolumeWish, most: int, multiattach: bool) -> Chosen:
+    if wish.source == VOLUME:
+        try:
+            volume = client.volume(ctxt, wish.source_id or '')
+        except VolumeNotFound:
+            raise block_devices.InvalidBlockDevice(reason=f'failed to get volume {wish.source_id}.') from None
+        _check_kind(volume, multiattach)
+        _check_free(volume)
+        if most > 1 and not volume.multiattach:
+            raise VolumeOfMany
+        return Chosen(wish, volume)
+    if wish.source == SNAPSHOT:
+        try:
+            snapshot = client.snapshot(ctxt, wish.source_id or '')
+        except NotFound as error:
+            raise Invalid(error.message) from None
+        return Chosen(replace(wish, size=wish.size or snapshot.size))
+    return Chosen(wish)
+
+
+@contextlib.contextmanager
+def made(backend: Backend, ctxt: RequestContext, chosen: Sequence[Chosen], uuids: Iterable[str], *,
+         multiattach: bool) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """{server: rows of its volumes}. Those that are made for a server may still be so while the block runs; if that
+    fails, they are deleted. One whose making was not answered may stay."""
+    new: list[str] = []
+
+    def rows(uuid: str) -> Iterator[dict[str, Any]]:
+        for one in chosen:
+            volume = one.volume or _make(backend.volumes, ctxt, one.wish, uuid)
+            if one.volume is None:
+                new.append(volume.id)
+                _check_kind(volume, multiattach)
+            yield one.wish.row(volume.id, volume_size=volume.size, volume_type=volume.volume_type,
+                               connection_info=_connection(volume, uuid))
+    with contextlib.ExitStack() as undo:
+        undo.callback(_take_back, backend.volumes, new)
+        yield {uuid: list(rows(uuid)) for uuid in uuids}
+        undo.pop_all()
+
+
+def _make(client: Any, ctxt: RequestContext, wish: VolumeWish, uuid: str) -> Volume:
+    try:
+        found: Volume = client.create_volume(
+            ctxt, size=wish.size, name=f'{uuid}-blank-vol' if wish.source == BLANK else '',
+            image_id=wish.source_id if wish.source == IMAGE else None,
+            snapshot_id=wish.source_id if wish.source == SNAPSHOT else None, volume_type=wish.volume_type)
+    except NotFound as error:
+        raise Invalid(error.message) from None
+    return found
+
+
+def _take_back(client: Any, ids: Iterable[str]) -> None:
+    end = time.monotonic() + TAKE_BACK
+    for volume_id in ids:
+        while not _is_deleted(client, volume_id, time.monotonic() >= end):
+            time.sleep(_PAUSE)
+
+
+def _is_deleted(client: VolumeClient, volume_id: str, is_last: bool) -> bool:
+    """False: it can't be yet. What the volume service can't do stays, and is named in the log."""
+    try:
+        client.delete_volume(volume_id)
+    except KilonovaError as error:
+        if isinstance(error, VolumeInvalid) and not is_last:
+            return False
+        LOG.warning('Volume %s of servers that were not created is not deleted: %s', volume_id, error)
+    return True

@@ -1,0 +1,143 @@
+"""Volumes of a server: as its rows have them; one more, one less; and whether one is deleted with it."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_utils import strutils
+
+from kilonova.api.fields import ABSENT, Field, Fields, column
+from kilonova.api.rules import MEMBER, PREFIX, READER, SERVICE, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.services import volumes
+from kilonova.api.services.accept import WORK
+from kilonova.api.wsgi import SERVER, Call, Reply, Route
+from kilonova.errors import Conflict, Invalid
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+INDEX, SHOW, CREATE, UPDATE, SWAP, DELETE = (
+    f'{PREFIX}os-volumes-attachments:{verb}' for verb in ('index', 'show', 'create', 'update', 'swap', 'delete'))
+RULES = (
+    rule(INDEX, READER, 'List the volumes of a server.'),
+    rule(SHOW, READER, 'Show a volume of a server.'),
+    rule(CREATE, MEMBER, 'Attach a volume to a server.'),
+    rule(UPDATE, MEMBER, 'Say whether a volume is deleted with its server.'),
+    rule(SWAP, SERVICE, 'Put another volume in the place of a volume of a server.'),
+    rule(DELETE, MEMBER, 'Detach a volume of a server.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+_DEVICE = {'type': ['string', 'null'], 'maxLength': 255, 'pattern': r'^/dev/x?[a-z]?d?[a-z]+[0-9]*$'}
+QUERY = Query.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT))
+# A device is taken and has no effect: hosts name disks.
+CREATE_BODY = Obj(Prop('volumeAttachment', Obj(
+    Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE), Prop('tag', t.TAG, since=49),
+    Prop('delete_on_termination', t.BOOLEAN, since=79)), required=True))
+SWAP_BODY = Obj(Prop('volumeAttachment', Obj(
+    Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE)), required=True))
+UPDATE_BODY = Obj(Prop('volumeAttachment', Obj(
+    Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE), Prop('tag', t.TAG),
+    Prop('delete_on_termination', t.BOOLEAN), Prop('id', t.UUID), Prop('serverId', t.UUID)), required=True))
+MULTIATTACH_SINCE, ASYNC_SINCE, UPDATE_SINCE = 60, 101, 85
+
+
+class NotMigrating(Conflict):
+    """Volumes are not swapped: there is no migration between back ends while a server has the volume."""
+
+    msg_fmt = 'volume %(volume)s is not migrating; this API should only be called by Cinder'
+
+
+class NotMutable(Invalid):
+    msg_fmt = 'The %(name)s property is not mutable: it is %(value)s.'
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+LISTED, CREATED = 'list', 'create'
+_LISTED, _CREATED = frozenset((LISTED,)), frozenset((CREATED,))
+
+
+def _device(row: Mapping[str, Any], viewer: object) -> Any:
+    """None is shown until a host has named it."""
+    return row['device_name'] or ABSENT
+
+
+FIELDS = Fields(
+    Field('id', column('volume_id'), until=88, kinds=_LISTED),
+    Field('id', column('volume_id'), kinds=_CREATED),
+    Field('volumeId', column('volume_id')),
+    Field('serverId', column('instance_uuid')),
+    Field('device', _device),
+    Field('tag', column('tag'), since=70),
+    Field('delete_on_termination', lambda row, viewer: bool(row['delete_on_termination']), since=79),
+    Field('attachment_id', column('attachment_id'), since=89, kinds=_LISTED),
+    Field('bdm_uuid', column('uuid'), since=89, kinds=_LISTED),
+)
+
+
+def _body(call: Call, row: Mapping[str, Any], kind: str = LISTED) -> dict[str, Any]:
+    return FIELDS.render(row, None, call.version, kind)
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+def index(call: Call) -> dict[str, Any]:
+    """GET /servers/{server_id}/os-volume_attachments, by age."""
+    first = call.offset()
+    rows = volumes.of_server(call.server)[first:first + (call.limit() or call.backend.options.max_limit)]
+    return {'volumeAttachments': [_body(call, row) for row in rows]}
+
+
+def show(call: Call) -> dict[str, Any]:
+    """GET /servers/{server_id}/os-volume_attachments/{volume_id}."""
+    return {'volumeAttachment': _body(call, volumes.one_of(call.server, call.path['volume_id']))}
+
+
+def create(call: Call) -> Any:
+    """POST /servers/{server_id}/os-volume_attachments: before 2.101 the answer says where the volume is."""
+    asked = call.body['volumeAttachment']
+    wanted = volumes.Wanted(asked['volumeId'], asked.get('tag'),
+                            strutils.bool_from_string(asked.get('delete_on_termination', False)))
+    attach = volumes.attach(call.backend, call.ctxt, call.server, wanted,
+                            multiattach=call.version >= MULTIATTACH_SINCE)
+    if call.version >= ASYNC_SINCE:
+        return Reply(status=202)
+    row = volumes.attached(call.backend, call.ctxt, call.server, attach)
+    return {'volumeAttachment': _body(call, row, CREATED)}
+
+
+def swap(call: Call) -> None:
+    """PUT /servers/{server_id}/os-volume_attachments/{volume_id}, until 2.84: always refused."""
+    raise NotMigrating(volume=volumes.one_of(call.server, call.path['volume_id'])['volume_id'])
+
+
+def update(call: Call) -> None:
+    """The same from 2.85 on: of the same volume it says whether that is deleted with its server."""
+    asked, row = call.body['volumeAttachment'], volumes.one_of(call.server, call.path['volume_id'])
+    if asked['volumeId'].lower() != row['volume_id']:
+        call.authorise(SWAP)
+        swap(call)
+    for name, value in (('id', row['volume_id']), ('serverId', call.server.uuid), ('device', row['device_name']),
+                        ('tag', row['tag'])):
+        if name in asked and asked[name] != value:
+            raise NotMutable(name=name, value=value)
+    if 'delete_on_termination' in asked:
+        volumes.set_delete_on_termination(call.server, row['volume_id'],
+                                          strutils.bool_from_string(asked['delete_on_termination']))
+
+
+def delete(call: Call) -> None:
+    """DELETE /servers/{server_id}/os-volume_attachments/{volume_id}: the guest is asked to let it go."""
+    volumes.detach(call.backend, call.ctxt, call.server, call.path['volume_id'])
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+_ALL, _ONE = f'{SERVER}/os-volume_attachments', f'{SERVER}/os-volume_attachments/{{volume_id}}'
+ROUTES = (
+    Route('GET', _ALL, index, INDEX, query=QUERY, server=WORK),
+    Route('GET', _ONE, show, SHOW, server=WORK),
+    Route('POST', _ALL, create, CREATE, body=CREATE_BODY, server=WORK),
+    Route('PUT', _ONE, swap, SWAP, body=SWAP_BODY, status=409, server=WORK, until=UPDATE_SINCE - 1),
+    Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY, status=202, server=WORK, asks=(SWAP,), since=UPDATE_SINCE),
+    Route('DELETE', _ONE, delete, DELETE, status=202, server=WORK),
+)

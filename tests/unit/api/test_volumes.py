@@ -1,0 +1,542 @@
+"""Volumes: what a create asks of the volume service, those that a server has, and what is refused.
+
+``tests/functional/test_volumes.py`` has attaches and detaches that are done.
+"""
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from kilonova.api.services.backend import Options
+from kilonova.db.queries import instances, operations
+from kilonova.db.queries import volumes as rows
+from kilonova.objects.volume import AttachedVolume
+from tests.fixtures.cinder import FakeCinder
+from tests.fixtures.servers import put_server
+from tests.unit.api.conftest import IMAGE, OTHER, PROJECT
+
+NOSUCH = '11111111-2222-4333-8444-555555555555'
+ATTACHMENT = '11111111-2222-4333-8444-666666666666'
+SHOWN = 'os-extended-volumes:volumes_attached'
+BLANK = {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 2}
+OF_IMAGE = {'source_type': 'image', 'destination_type': 'volume', 'uuid': IMAGE, 'volume_size': 3}
+
+
+@pytest.fixture
+def cinder():
+    made = FakeCinder()
+    made.users = {f'bob:{PROJECT}': PROJECT, f'eve:{OTHER}': OTHER, f'admin:{PROJECT}': PROJECT}
+    made.images[IMAGE] = {}
+    return made
+
+
+@pytest.fixture
+def site(make_site, cinder):
+    made = make_site(cinder=cinder)
+    made.small = made.flavor()
+    return made
+
+
+def there(volume, **more):
+    """A volume of the user's, as a create names it."""
+    return {'source_type': 'volume', 'destination_type': 'volume', 'uuid': volume, **more}
+
+
+def post(site, *devices, version='2.104', form='block_device_mapping_v2', **values):
+    body = {'name': 's', 'flavorRef': site.small, 'imageRef': IMAGE, 'networks': 'none', form: list(devices), **values}
+    if int(version[2:]) < 37:
+        del body['networks']
+    return site.request('POST', '/servers', {'server': body}, user='bob', version=version)
+
+
+def created(site, *devices, **values):
+    """The rows of volumes of each server that the conductor is told of."""
+    response = post(site, *devices, **values)
+    assert response.status_int == 202, response.text
+    return [[row for row in asked['args']['bdms'] if row['destination_type'] == 'volume'] for asked in site.asked()]
+
+
+def refused(site, *devices, **values):
+    response = post(site, *devices, **values)
+    (fault,) = response.json.values()
+    assert site.conductor.calls == [] and fault['code'] == response.status_int
+    return fault['code'], fault['message']
+
+
+def put_volume(site, server, volume, **columns):
+    """A server has it; its row."""
+    row = {**rows.new_row(volume, size=1, connection_info='{}'), **columns}
+    with site.cell1.write() as conn:
+        assert rows.add(conn, server, row)
+    return row
+
+
+# --- what a create asks for ------------------------------------------------------------------------------------------
+def test_volumes_that_are_there(site, cinder):
+    """One request for each; nothing is reserved for the server yet."""
+    volume, other = cinder.add_volume(PROJECT, size=5), cinder.add_volume(PROJECT, volume_type='shared')
+    cinder.asked.clear()
+    ((one, two),) = created(
+        site, there(volume, boot_index=None, tag='data', disk_bus='scsi', device_type='disk', volume_size=9,
+                    device_name='/dev/vdq', delete_on_termination=True),
+        {'source_type': 'volume', 'volume_id': other, 'boot_index': -1})
+    assert cinder.asked == [('GET', f'/volumes/{volume}'), ('GET', f'/volumes/{other}')]
+    assert cinder.headers[0]['X-Auth-Token'] == f'bob:{PROJECT}' and cinder.held() == []
+    assert [one[name] for name in ('source_type', 'volume_id', 'volume_size', 'volume_type', 'boot_index', 'tag',
+                                   'disk_bus', 'device_type', 'device_name', 'delete_on_termination', 'image_id')] == [
+        'volume', volume, 5, 'plain', None, 'data', 'scsi', 'disk', None, True, None]
+    assert [two[name] for name in ('volume_id', 'boot_index', 'delete_on_termination')] == [other, -1, False]
+    assert [AttachedVolume.read(row).multiattach for row in (one, two)] == [False, True]
+    assert 'secret' not in one['connection_info']
+
+
+def test_rows_of_all_disks_are_inserted_together(site, cinder):
+    """Volumes beside local disks that were asked for: every row has every column."""
+    site.small = site.flavor(swap=512)
+    volume = cinder.add_volume(PROJECT)
+    swap = {'source_type': 'blank', 'destination_type': 'local', 'boot_index': -1, 'guest_format': 'swap'}
+    assert post(site, swap, there(volume), BLANK).status_int == 202
+    (asked,) = site.asked()
+    with site.cell1.write() as conn:
+        put_server(conn, {'uuid': asked['instance_uuid'], 'project_id': PROJECT, 'user_id': 'bob'}, {}, {}, {}, (),
+                   asked['args']['bdms'])
+        assert [(row['source_type'], row['destination_type'], bool(row['volume_id']))
+                for row in instances.get_bdms(conn, asked['instance_uuid'])] == [
+            ('image', 'local', False), ('blank', 'local', False), ('volume', 'volume', True),
+            ('blank', 'volume', True)]
+
+
+def test_volumes_that_are_made(site, cinder):
+    """Each server has its own, as its user's; what they are made of is kept in their rows."""
+    snapshot = cinder.add_snapshot(cinder.add_volume(PROJECT, size=4))
+    before = set(cinder.volumes)
+    servers = created(site, BLANK, {**OF_IMAGE, 'volume_type': 'plain', 'delete_on_termination': True},
+                      {'source_type': 'snapshot', 'uuid': snapshot}, {'source_type': 'snapshot', 'volume_size': 8,
+                                                                      'snapshot_id': snapshot}, min_count=2)
+    new = [row['volume_id'] for server in servers for row in server]
+    assert len(set(new)) == 8 and set(new) == set(cinder.volumes) - before
+    for server, asked in zip(servers, site.asked(), strict=True):
+        assert [(row['source_type'], row['volume_size'], row['image_id'], row['snapshot_id'],
+                 row['delete_on_termination']) for row in server] == [
+            ('blank', 2, None, None, False), ('image', 3, IMAGE, None, True), ('snapshot', 4, None, snapshot, False),
+            ('snapshot', 8, None, snapshot, False)]
+        made = [cinder.volumes[row['volume_id']] for row in server]
+        assert [volume['size'] for volume in made] == [2, 3, 4, 8]
+        assert [volume['name'] for volume in made] == [f"{asked['instance_uuid']}-blank-vol", '', '', '']
+        assert {volume['os-vol-tenant-attr:tenant_id'] for volume in made} == {PROJECT}
+
+
+def test_the_first_form(site, cinder):
+    volume, other = cinder.add_volume(PROJECT), cinder.add_volume(PROJECT)
+    snapshot = cinder.add_snapshot(other)
+    ((one, two),) = created(
+        site, {'device_name': 'vdb', 'volume_id': volume, 'delete_on_termination': '1'},
+        {'device_name': 'vdc', 'snapshot_id': snapshot, 'volume_size': '3'}, form='block_device_mapping')
+    assert (one['source_type'], one['volume_id'], one['delete_on_termination'], one['device_name']) == (
+        'volume', volume, True, None)
+    assert (two['source_type'], two['snapshot_id'], two['volume_size']) == ('snapshot', snapshot, 3)
+
+
+def test_one_volume_of_several_servers(site, cinder):
+    shared, plain = cinder.add_volume(PROJECT, volume_type='shared'), cinder.add_volume(PROJECT)
+    assert [row['volume_id'] for server in created(site, there(shared), min_count=2) for row in server] == [shared] * 2
+    site.conductor.calls.clear()
+    assert refused(site, there(plain), max_count=2) == (
+        400, 'Cannot attach one or more volumes to multiple instances')
+    assert refused(site, there(shared), version='2.59') == (
+        400, 'Multiattach volumes are only supported starting with compute API version 2.60.')
+    assert created(site, there(shared), version='2.60')
+
+
+def test_what_a_create_can_not_have(site, cinder):
+    volume, theirs = cinder.add_volume(PROJECT), cinder.add_volume(OTHER)
+    snapshot = cinder.add_snapshot(theirs)
+    broken, locked = cinder.add_volume(PROJECT, status='error'), cinder.add_volume(PROJECT, encrypted=True)
+    used = cinder.add_volume(PROJECT)
+    cinder.client.complete_attachment(cinder.client.create_attachment(used, NOSUCH, None).id)
+    bad = 'Block Device Mapping is Invalid: '
+    for device, answer in (
+            (there(NOSUCH), f'{bad}failed to get volume {NOSUCH}.'),
+            (there(theirs), f'{bad}failed to get volume {theirs}.'),
+            (there('..'), f'{bad}failed to get volume ...'),
+            ({'source_type': 'volume', 'destination_type': 'volume'}, f'{bad}Missing device UUID.'),
+            (there(broken), (f'Invalid volume: Volume {broken} status must be available to reserve, but the current '
+                            f'status is error.')),
+            (there(used), f'Invalid volume: volume {used} is already attached to instances: {NOSUCH}'),
+            (there(locked), f'Volume {locked} is encrypted: encrypted volumes are not served in this cloud.'),
+            ({**there(volume), 'destination_type': 'local'}, f'{bad}Mapping volume to local is not supported.'),
+            ({'source_type': 'snapshot', 'uuid': NOSUCH}, f'Snapshot {NOSUCH} could not be found.'),
+            ({'source_type': 'snapshot', 'uuid': snapshot}, f'Snapshot {snapshot} could not be found.'),
+            ({**OF_IMAGE, 'volume_size': None},
+             "Images with destination_type 'volume' need to have a non-zero size specified"),
+            ({**BLANK, 'volume_size': None},
+             "Blank volumes (source: 'blank', dest: 'volume') need to have non-zero size"),
+            ({**BLANK, 'uuid': NOSUCH}, f'{bad}Invalid device UUID.'),
+            ({**BLANK, 'volume_type': 'nosuch'}, 'Volume type nosuch could not be found.'),
+            ({**OF_IMAGE, 'uuid': NOSUCH}, 'Invalid image identifier or unable to access requested image.'),
+            ({**BLANK, 'guest_format': 'swap'}, f"{bad}guest_format 'swap' is not supported for this disk."),
+            ({**BLANK, 'disk_bus': 'lxc'}, f"{bad}disk_bus 'lxc' is not supported for a volume."),
+            ({**BLANK, 'boot_index': 2}, (f'{bad}Boot sequence for the instance and image/block device mapping '
+                                         f'combination is not valid.'))):
+        assert refused(site, {key: value for key, value in device.items() if value is not None}) == (400, answer)
+    assert refused(site, there(volume), there(volume.upper())) == (
+        400, f'{bad}volume {volume} is named more than once.')
+
+
+def test_a_root_disk_is_no_volume(site, cinder):
+    """Seed map 3.27."""
+    volume = cinder.add_volume(PROJECT)
+    for devices, values, wanted in (
+            ([there(volume, boot_index=0)], {}, 'block device from volume on volume'),
+            ([there(volume, boot_index='0')], {'imageRef': ''}, 'block device from volume on volume'),
+            ([{**OF_IMAGE, 'boot_index': 0}], {}, 'block device from image on volume'),
+            ([there(volume)], {'imageRef': ''}, 'volume'),
+            ([{'device_name': 'vda', 'volume_id': volume}], {'imageRef': '', 'form': 'block_device_mapping'},
+             'volume')):
+        assert refused(site, *devices, **values) == (
+            400, (f'In this cloud booting from a volume is not served yet: the root disk is made of imageRef, not of a '
+                 f'{wanted}.'))
+
+
+def test_as_many_disks_as_a_server_may_have(make_site, cinder):
+    """Root, ephemeral disk and swap count."""
+    site = make_site(cinder=cinder, compute__max_disk_devices_to_attach=5)
+    site.small = site.flavor(swap=512, **{'OS-FLV-EXT-DATA:ephemeral': 1})
+    said = (403, 'The maximum allowed number of disk devices (5) to attach to a single instance has been exceeded.')
+    assert refused(site, BLANK, BLANK, BLANK) == said and cinder.volumes == {}
+    ((first, _),) = created(site, BLANK, BLANK)
+    server = site.server(flavor=site.small)
+    put_volume(site, server, first['volume_id'])
+    volume = cinder.add_volume(PROJECT)
+    assert attach(site, server, volume).status_int == 202
+    (row,) = site.rows(server)
+    with site.cell1.write() as conn:
+        operations.end(conn, row['uuid'], server)
+    assert fault(attach(site, server, cinder.add_volume(PROJECT))) == said and site.rows(server) == []
+
+
+@pytest.mark.parametrize('slow', [False, True])
+def test_what_was_made_is_deleted_if_the_create_fails(site, cinder, monkeypatch, slow):
+    """Also one that Cinder is still making: when it is made."""
+    monkeypatch.setattr('kilonova.api.services.volumes._PAUSE', 0.01)
+    cinder.slow = slow
+    cinder.limits[PROJECT] = 3
+    making = threading.Timer(0.1, lambda: [cinder.finish(volume) for volume in list(cinder.volumes)])
+    making.start()
+    said = "VolumeLimitExceeded: Maximum number of volumes allowed (3) exceeded for quota 'volumes'."
+    assert refused(site, BLANK, OF_IMAGE, min_count=2) == (403, said)
+    making.join()
+    assert set(cinder.statuses().values()) <= {'deleting'} and bool(cinder.volumes) == slow
+
+
+def test_what_can_not_be_deleted_is_named(site, cinder, monkeypatch, caplog):
+    monkeypatch.setattr('kilonova.api.services.volumes.TAKE_BACK', 0)
+    cinder.slow = True
+    cinder.limits[PROJECT] = 1
+    assert refused(site, BLANK, BLANK)[0] == 403
+    (volume,) = cinder.volumes
+    assert f'Volume {volume} of servers that were not created is not deleted: Invalid volume:' in caplog.text
+
+
+def test_servers_that_are_taken_back_leave_no_volume(make_site, cinder, monkeypatch):
+    """Another request was quicker: the quota is full after all."""
+    site = make_site(cinder=cinder, quota__instances=1)
+    site.small = site.flavor()
+    monkeypatch.setattr('kilonova.api.services.quota.check_create', lambda *args: 1)
+    assert created(site, BLANK)
+    (kept,) = cinder.volumes
+    site.conductor.calls.clear()
+    assert refused(site, BLANK)[0] == 403 and list(cinder.volumes) == [kept]
+
+
+def test_an_encrypted_type_is_found_out(site, cinder, monkeypatch):
+    make = cinder.add_volume
+    monkeypatch.setattr(cinder, 'add_volume', lambda project, **fields: make(project, **fields, encrypted=True))
+    code, message = refused(site, BLANK)
+    assert code == 400 and message.endswith('is encrypted: encrypted volumes are not served in this cloud.')
+    assert cinder.volumes == {}
+
+
+def test_a_create_with_a_silent_volume_service(site, cinder):
+    def silent(method, path):
+        raise cinder.broken()
+    volume, cinder.before = cinder.add_volume(PROJECT), silent
+    assert refused(site, there(volume))[0] == refused(site, BLANK)[0] == 503
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+def test_volumes_of_servers(site, cinder, statements):
+    """By age, without a request, and without a statement more; not those of others, nor those that are gone."""
+    server, other = site.server(), site.server()
+    first, second, third = (cinder.new_uuid() for _ in range(3))
+    gone = put_volume(site, server, third)
+    put_volume(site, server, second, delete_on_termination=True)
+    put_volume(site, server, first)
+    put_volume(site, other, third)
+    with site.cell1.write() as conn:
+        rows.remove(conn, gone['uuid'])
+    both = [{'id': second, 'delete_on_termination': True}, {'id': first, 'delete_on_termination': False}]
+    assert site.ok('GET', f'/servers/{server}', version='2.3')['server'][SHOWN] == both
+    assert site.ok('GET', f'/servers/{server}', version='2.2')['server'][SHOWN] == [{'id': second}, {'id': first}]
+    statements.clear()
+    shown = {each['id']: each for each in site.ok('GET', '/servers/detail')['servers']}
+    assert shown[server][SHOWN] == both and [each['id'] for each in shown[other][SHOWN]] == [third]
+    count = len(statements)
+    with site.cell1.write() as conn:
+        rows.remove_all(conn, server)
+    statements.clear()
+    assert site.ok('GET', '/servers/detail')['servers'] and len(statements) == count
+    assert site.ok('PUT', f'/servers/{other}', {'server': {'name': 'n'}})['server'][SHOWN] == shown[other][SHOWN]
+    assert site.ok('GET', f'/servers/{site.create()}')['server'][SHOWN] == [] and cinder.asked == []
+
+
+def test_volume_attachments(site, cinder):
+    server, volume, bare = site.server(), cinder.new_uuid(), cinder.new_uuid()
+    path, bob = f'/servers/{server}/os-volume_attachments', {'user': 'bob'}
+    row = put_volume(site, server, volume, device_name='/dev/vdb', attachment_id=ATTACHMENT, tag='data',
+                     delete_on_termination=True)
+    put_volume(site, server, bare)
+    whole = {'volumeId': volume, 'serverId': server, 'device': '/dev/vdb', 'tag': 'data',
+             'delete_on_termination': True, 'attachment_id': ATTACHMENT, 'bdm_uuid': row['uuid']}
+    assert site.ok('GET', f'{path}/{volume}', **bob) == {'volumeAttachment': whole}
+    listed = site.ok('GET', path, **bob)['volumeAttachments']
+    assert listed[0] == whole and [each['volumeId'] for each in listed] == [volume, bare]
+    assert listed[1]['attachment_id'] is None and 'device' not in listed[1]
+    for version, keys in (('2.1', 'device id serverId volumeId'), ('2.69', 'device id serverId volumeId'),
+                          ('2.70', 'device id serverId tag volumeId'),
+                          ('2.88', 'delete_on_termination device id serverId tag volumeId'),
+                          ('2.89', 'attachment_id bdm_uuid delete_on_termination device serverId tag volumeId')):
+        assert sorted(site.ok('GET', f'{path}/{volume.upper()}', version=version)['volumeAttachment']) == keys.split()
+    assert [each['volumeId'] for each in site.ok('GET', f'{path}?limit=1&offset=1')['volumeAttachments']] == [bare]
+    assert site.fault('GET', f'{path}/{NOSUCH}', **bob) == (
+        404, f'Instance {server} is not attached to volume {NOSUCH}')
+    assert site.fault('GET', path, user='eve', project=OTHER)[0] == 404
+    assert site.ok('GET', f'/servers/{site.create()}/os-volume_attachments') == {'volumeAttachments': []}
+    assert cinder.asked == []
+
+
+# --- attach ----------------------------------------------------------------------------------------------------------
+def attach(site, server, volume, version='2.104', user='bob', **more):
+    return site.request('POST', f'/servers/{server}/os-volume_attachments',
+                        {'volumeAttachment': {'volumeId': volume, **more}}, version=version, user=user)
+
+
+def fault(response):
+    (found,) = response.json.values()
+    assert found['code'] == response.status_int >= 400
+    return found['code'], found['message']
+
+
+def test_an_attach_is_an_operation_and_a_row(site, cinder):
+    server, volume = site.server(), cinder.add_volume(PROJECT, size=7, volume_type='shared')
+    site.conductor.calls.clear()
+    cinder.asked.clear()
+    answer = attach(site, server, volume, device='/dev/vdq', tag='data', delete_on_termination=True)
+    assert (answer.status_int, answer.body) == (202, b'')
+    assert cinder.asked == [('GET', f'/volumes/{volume}')] and cinder.held() == []
+    (operation,) = site.rows(server)
+    (row,) = site.row(server)['extra_volumes']
+    assert (operation['kind'], operation['args']) == ('attach_volume', {'volume_id': volume, 'row': row['uuid']})
+    assert site.conductor.calls == [('run_operation', {'operation': operation['uuid']})]
+    found = AttachedVolume.read(row)
+    assert (found.volume_id, found.size, found.volume_type, found.tag, found.delete_on_termination, found.multiattach,
+            found.device, found.attachment_id, found.host) == (volume, 7, 'shared', 'data', True, True, None, None,
+                                                               None)
+    (told,) = site.ok('GET', f'/servers/{server}/os-instance-actions')['instanceActions']
+    assert told['action'] == 'attach_volume'
+    assert fault(attach(site, server, cinder.add_volume(PROJECT)))[0] == 409
+
+
+def ending(site, **columns):
+    """What a conductor does: the row is filled, or the operation ends with this reason."""
+    def run(ctxt, operation):
+        with site.cell1.write() as conn:
+            row = operations.get(conn, operation)
+            if columns:
+                assert rows.change(conn, row.args['row'], None, columns)
+                return
+            rows.remove(conn, row.args['row'])
+            instances.add_events(conn, row.instance_uuid, row.request_id, [{
+                'event': 'compute_attach_volume', 'result': 'Error', 'host': 'h1', 'start_time': instances.utcnow(),
+                'finish_time': instances.utcnow(), 'details': 'no room on gpu1', 'traceback': None}])
+            instances.finish_action(conn, row.instance_uuid, row.request_id, 'Error')
+            operations.end(conn, row.uuid, row.instance_uuid)
+    return run
+
+
+@pytest.mark.parametrize(('version', 'keys'), [
+    ('2.1', 'device id serverId volumeId'), ('2.78', 'device id serverId tag volumeId'),
+    ('2.100', 'delete_on_termination device id serverId tag volumeId')])
+def test_older_versions_wait_for_the_name(site, cinder, monkeypatch, version, keys):
+    server, volume = site.server(), cinder.add_volume(PROJECT)
+    monkeypatch.setattr(site.conductor, 'run_operation', ending(
+        site, attachment_id=ATTACHMENT, device_name='/dev/vdb'), raising=False)
+    answer = attach(site, server, volume, version)
+    assert answer.status_int == 200, answer.text
+    shown = answer.json['volumeAttachment']
+    assert sorted(shown) == keys.split() and (shown['device'], shown['id']) == ('/dev/vdb', volume)
+
+
+def test_an_attach_that_fails_or_lasts(make_site, cinder, monkeypatch):
+    monkeypatch.setattr(Options, 'answer_seconds', 0.1)
+    site = make_site(cinder=cinder)
+    server, volume = site.server(), cinder.add_volume(PROJECT)
+    monkeypatch.setattr(site.conductor, 'run_operation', ending(site), raising=False)
+    assert fault(attach(site, server, volume, '2.100')) == (
+        409, f'Failed to attach volume {volume} to server {server}: no room on gpu1')
+    monkeypatch.delattr(site.conductor, 'run_operation')
+    code, message = fault(attach(site, server, volume, '2.100'))
+    assert code == 503 and message.startswith(
+        f'Volume {volume} is not attached to server {server} after 0.1 s, and the request goes on: its instance action '
+        f'attach_volume tells how it ends, request req-')
+
+
+def test_an_attach_that_can_not_be(site, cinder):
+    server = site.server()
+    has, theirs = cinder.add_volume(PROJECT), cinder.add_volume(OTHER)
+    put_volume(site, server, has)
+    shared, locked = cinder.add_volume(PROJECT, volume_type='shared'), cinder.add_volume(PROJECT, encrypted=True)
+    used, coming = cinder.add_volume(PROJECT), cinder.add_volume(PROJECT, status='creating')
+    cinder.client.complete_attachment(cinder.client.create_attachment(used, NOSUCH, None).id)
+    for volume, version, answer in (
+            (NOSUCH, '2.104', (404, f'Volume {NOSUCH} could not be found.')),
+            (theirs, '2.104', (404, f'Volume {theirs} could not be found.')),
+            (has, '2.104', (400, f'Invalid volume: volume {has} already attached')),
+            (used, '2.104', (400, f'Invalid volume: volume {used} is already attached to instances: {NOSUCH}')),
+            (coming, '2.104', (400, (f'Invalid volume: Volume {coming} status must be available to reserve, but the '
+                                    f'current status is creating.'))),
+            (locked, '2.104', (400, f'Volume {locked} is encrypted: encrypted volumes are not served in this cloud.')),
+            (shared, '2.59', (400, ('Multiattach volumes are only supported starting with compute API version '
+                                   '2.60.')))):
+        assert fault(attach(site, server, volume, version)) == answer
+        assert site.rows(server) == [] and len(site.row(server)['extra_volumes']) == 1
+    cinder.client.complete_attachment(cinder.client.create_attachment(shared, NOSUCH, None).id)
+    assert attach(site, server, shared).status_int == 202
+
+
+def test_two_attaches_of_one_volume(site, cinder, monkeypatch):
+    """The loser learns it from the transaction, and writes nothing."""
+    server, volume = site.server(), cinder.add_volume(PROJECT)
+    cinder.after = lambda method, path: put_volume(site, server, volume) and setattr(cinder, 'after', None)
+    assert fault(attach(site, server, volume)) == (400, f'Invalid volume: volume {volume} already attached')
+    assert site.rows(server) == [] and len(site.row(server)['extra_volumes']) == 1
+
+
+@pytest.mark.parametrize('state', [{'vm_state': 'rescued'}, {'vm_state': 'error'}, {'vm_state': 'shelved_offloaded'},
+                                   {'task_state': 'rebooting'}])
+def test_states_in_which_volumes_stay(site, cinder, state):
+    server, volume = site.server(**state), cinder.add_volume(PROJECT)
+    ((name, value),) = state.items()
+    for method, path, act in (('POST', '', 'attach_volume'), ('DELETE', f'/{volume}', 'detach_volume')):
+        body = {'volumeAttachment': {'volumeId': volume}} if method == 'POST' else None
+        if method == 'DELETE':
+            put_volume(site, server, volume)
+        assert site.fault(method, f'/servers/{server}/os-volume_attachments{path}', body, user='bob') == (
+            409, f"Cannot '{act}' instance {server} while it is in {name} {value}")
+    assert site.rows(server) == [] and cinder.asked == []
+
+
+def test_a_locked_server_keeps_its_volumes(site, cinder):
+    server, volume = site.server(locked=True), cinder.add_volume(PROJECT)
+    assert fault(attach(site, server, volume)) == (409, f'Instance {server} is locked')
+    put_volume(site, server, volume)
+    assert site.fault('DELETE', f'/servers/{server}/os-volume_attachments/{volume}', user='bob')[0] == 409
+
+
+def test_an_attach_with_a_silent_volume_service(site, cinder):
+    def silent(method, path):
+        raise cinder.broken()
+    server, cinder.before = site.server(), silent
+    assert fault(attach(site, server, NOSUCH))[0] == 503
+
+
+def test_without_a_volume_service(make_site):
+    site = make_site()
+    server = site.server()
+    path = f'/servers/{server}/os-volume_attachments'
+    assert site.ok('GET', path) == {'volumeAttachments': []}
+    assert fault(attach(site, server, NOSUCH)) == (
+        400, f'There is no volume service in this cloud: a server cannot have a volume {NOSUCH}.')
+    assert site.fault('DELETE', f'{path}/{NOSUCH}')[0] == 404
+
+
+# --- detach, change --------------------------------------------------------------------------------------------------
+def test_a_detach_is_an_operation(site, cinder):
+    server, volume, root = site.server(), cinder.new_uuid(), cinder.new_uuid()
+    put_volume(site, server, volume)
+    put_volume(site, server, root, boot_index=0)
+    path = f'/servers/{server}/os-volume_attachments'
+    assert site.fault('DELETE', f'{path}/{NOSUCH}') == (404, f'Instance {server} is not attached to volume {NOSUCH}')
+    assert site.fault('DELETE', f'{path}/{root}') == (400, 'Cannot detach a root device volume')
+    assert site.rows(server) == []
+    assert site.request('DELETE', f'{path}/{volume}', user='bob').status_int == 202
+    (operation,) = site.rows(server)
+    assert (operation['kind'], operation['args']) == ('detach_volume', {'volume_id': volume})
+    assert cinder.asked == [] and len(site.row(server)['extra_volumes']) == 2
+
+
+def put(site, server, volume, version='2.104', user='bob', **asked):
+    return site.request('PUT', f'/servers/{server}/os-volume_attachments/{volume}',
+                        {'volumeAttachment': {'volumeId': volume, **asked}}, user=user, version=version)
+
+
+def test_whether_a_volume_goes_with_its_server(site, cinder):
+    server, volume = site.server(), cinder.new_uuid()
+    row = put_volume(site, server, volume, device_name='/dev/vdb', tag='data')
+    same = {'device': '/dev/vdb', 'tag': 'data', 'id': volume, 'serverId': server}
+    for asked, goes in (({'delete_on_termination': True}, True), (same, True),
+                        ({**same, 'delete_on_termination': 'false'}, False)):
+        answer = put(site, server, volume, **asked)
+        assert (answer.status_int, answer.body) == (202, b'')
+        (now,) = site.row(server)['extra_volumes']
+        assert (bool(now['delete_on_termination']), now['uuid']) == (goes, row['uuid'])
+    for name, value in (('device', '/dev/vdc'), ('tag', 'other'), ('id', NOSUCH), ('serverId', NOSUCH)):
+        assert fault(put(site, server, volume, **{name: value}, delete_on_termination=True)) == (
+            400, f'The {name} property is not mutable: it is {same[name]}.')
+    (now,) = site.row(server)['extra_volumes']
+    assert not now['delete_on_termination'] and site.rows(server) == []
+    assert fault(put(site, server, NOSUCH)) == (404, f'Instance {server} is not attached to volume {NOSUCH}')
+
+
+def test_volumes_are_not_swapped(site, cinder):
+    server, volume = site.server(), cinder.new_uuid()
+    put_volume(site, server, volume)
+    said = f'volume {volume} is not migrating; this API should only be called by Cinder'
+    for version in ('2.1', '2.84', '2.85', '2.104'):
+        assert fault(put(site, server, volume, version, 'admin', volumeId=NOSUCH)) == (409, said)
+        assert fault(put(site, server, volume, version, volumeId=NOSUCH)) == (
+            403, "Policy doesn't allow os_compute_api:os-volumes-attachments:swap to be performed.")
+    assert fault(put(site, server, volume, '2.84', 'admin')) == (409, said)
+    assert cinder.asked == [] and site.rows(server) == []
+
+
+def test_bodies_of_attachments(site, cinder):
+    server = site.server()
+    for asked, version, named in (({'volumeId': 'x'}, '2.1', 'volumeId'), ({'device': 'vdb'}, '2.1', 'device'),
+                                  ({'tag': 'a'}, '2.48', "'tag'"), ({'tag': 'a,b'}, '2.49', 'tag'),
+                                  ({'tag': 'x' * 61}, '2.49', 'tag'),
+                                  ({'delete_on_termination': True}, '2.78', "'delete_on_termination'"),
+                                  ({'delete_on_termination': 'maybe'}, '2.79', 'delete_on_termination'),
+                                  ({'nosuch': 1}, '2.104', "'nosuch'")):
+        code, message = fault(attach(site, server, NOSUCH, version, **asked))
+        assert code == 400 and named in message
+    assert cinder.asked == []
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+def test_a_volume_that_has_grown(site, cinder):
+    """A conductor looks at it, once for all that is told before it does; what isn't there is told nothing."""
+    server, volume = site.server(), cinder.new_uuid()
+    put_volume(site, server, volume)
+    site.conductor.calls.clear()
+    event = {'name': 'volume-extended', 'server_uuid': server, 'tag': volume}
+    answer = site.request('POST', '/os-server-external-events', {'events': [event, event, {**event, 'tag': NOSUCH}]})
+    assert (answer.status_int, [each['code'] for each in answer.json['events']]) == (207, [200, 200, 422])
+    (operation,) = site.rows(server)
+    assert (operation['kind'], operation['args'], operation['slot']) == (
+        'volume_extended', {'volume_id': volume}, operation['uuid'])
+    assert {json.dumps(call) for call in site.conductor.calls} == {
+        json.dumps(('run_operation', {'operation': operation['uuid']}))}
+    assert site.compute.calls == []
