@@ -58,7 +58,8 @@ OPTS = [
                help='The same for its ramdisk.'),
     cfg.IntOpt('device_detach_attempts', default=8, min=1, max=100,
                help='How often a running guest is asked to give up its devices before it is suspended, or an interface '
-                    'that is detached; its system has to let them go. After the last time the server stays as it was.'),
+                    'or volume that is detached; its system has to let them go. After the last time the server stays '
+                    'as it was.'),
     cfg.IntOpt('device_detach_timeout', default=20, min=1, max=3600,
                help='Seconds that it has for that each time.'),
     cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],
@@ -120,8 +121,25 @@ OPTS = [
                     'stands still until it is there.'),
     cfg.ListOpt('disk_cachemodes', default=[],
                 deprecated_opts=was('disk_cachemodes'),
-                help='Cache mode by kind of disk, as file=writeback. Empty: none where the file system can do direct '
-                     'I/O, else writeback.'),
+                help="Cache mode by kind of disk, as file=writeback,network=writeback: file (servers' own disks, and "
+                     "volumes in NFS), block or network (other volumes). Empty: none, and writeback for servers' own "
+                     'disks where their file system has no direct I/O.'),
+    cfg.StrOpt('rbd_user',
+               help='Who guests are to Ceph (cephx) where the connection of a volume does not say it.'),
+    cfg.StrOpt('rbd_secret_uuid',
+               help='Uuid of the secret of libvirt that holds the key of rbd_user, where the connection of a volume '
+                    'names none. Each compute needs that secret (virsh secret-define, secret-set-value).'),
+    cfg.StrOpt('nfs_mount_point_base', default='$state_path/mnt',
+               help='Directory below which shares of NFS with volumes are mounted. Computes that share a machine may '
+                    'have it in common.'),
+    cfg.StrOpt('nfs_mount_options', help='Options of mount for them (-o), besides the version.'),
+    cfg.BoolOpt('volume_use_multipath', default=False,
+                help='Connect volumes by all paths that their storage has (multipathd must run).'),
+    cfg.BoolOpt('volume_enforce_multipath', default=False,
+                help='With volume_use_multipath: a host whose multipathd does not run gets no volumes. Else they are '
+                     'connected by one path there.'),
+    cfg.IntOpt('num_volume_scan_tries', default=5, min=1, max=100,
+               help='How often the host looks for the device of a volume that it is connected to.'),
     cfg.StrOpt('hw_disk_discard', choices=['ignore', 'unmap'],
                help='What happens to blocks that guests discard.'),
     cfg.IntOpt('images_cpu_time_limit', default=30, min=1,

@@ -1,39 +1,66 @@
 """Names by which guests know their disks: 'vda', 'sdb', 'hdc'.
 
-    free('virtio', {'vda'})          # 'vdb'
-    bus_of(volume, image_meta)       # 'virtio'
+    own, volumes = assign(['virtio'], [('virtio', '/dev/vdc'), ('virtio', None)])
+    own, volumes                     # ['vda'], ['vdc', 'vdb']
 """
 from __future__ import annotations
 
+import itertools
 import string
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
 
 from kilonova import errors
-from kilonova.objects.volume import AttachedVolume
 
 PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
-# How many disks a guest may have by such names.
-_MOST = {'hd': 4, 'fd': 2}
-_LETTERS = string.ascii_lowercase
+# How many disks with such names a guest may have, once it has volumes.
+_MOST = {'vd': 26, 'sd': 26, 'hd': 4, 'fd': 2}
 
 
 class TooManyDiskDevices(errors.Forbidden):
-    """No name is left for a disk on that bus."""
+    """No name is left for a volume on that bus."""
 
     msg_fmt = 'The maximum allowed number of disk devices (%(maximum)d) of bus %(bus)s for a single server is exceeded'
 
 
-def bus_of(volume: AttachedVolume, image_meta: Mapping[str, Any]) -> str:
-    """The bus on which a guest of that image has the volume."""
-    return str(volume.bus or (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio')
+def assign(own: Iterable[str], volumes: Sequence[tuple[str, str | None]],
+           others: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Names of a guest's own disks, by their buses, and of its volumes, by bus and device ('/dev/vdb', None: it has
+    none yet). ``others`` are taken.
+
+    A volume keeps its name where its bus has such names; all others get those that are free, the guest's own disks
+    first. TooManyDiskDevices.
+    """
+    taken = set(others)
+    kept: dict[int, str] = {}
+    for number, (bus, device) in enumerate(volumes):
+        name = (device or '').removeprefix('/dev/')
+        if _suits(name, bus) and name not in taken:
+            kept[number] = name
+            taken.add(name)
+    found = []
+    for bus in own:
+        found.append(_free(bus, taken))
+        taken.add(found[-1])
+    names = []
+    for number, (bus, _device) in enumerate(volumes):
+        names.append(kept.get(number) or _free(bus, taken))
+        taken.add(names[-1])
+        if not _suits(names[-1], bus):
+            raise TooManyDiskDevices(maximum=_MOST[PREFIX[bus]], bus=bus)
+    return found, names
 
 
-def free(bus: str, taken: Collection[str]) -> str:
-    """The first name of a disk on ``bus`` that isn't taken; TooManyDiskDevices."""
-    prefix = PREFIX[bus]
-    most = _MOST.get(prefix, len(_LETTERS))
-    for letter in _LETTERS[:most]:
-        if prefix + letter not in taken:
-            return prefix + letter
-    raise TooManyDiskDevices(maximum=most, bus=bus)
+def _free(bus: str, taken: Collection[str]) -> str:
+    """The first that isn't taken: 'vda' … 'vdz', 'vdaa' …"""
+    return next(name for number in itertools.count() if (name := PREFIX[bus] + _letters(number)) not in taken)
+
+
+def _suits(name: str, bus: str) -> bool:
+    """Whether a volume on ``bus`` may have the name."""
+    return name in {PREFIX[bus] + letter for letter in string.ascii_lowercase[:_MOST[PREFIX[bus]]]}
+
+
+def _letters(number: int) -> str:
+    """0 → 'a', 25 → 'z', 26 → 'aa'."""
+    head, last = divmod(number, 26)
+    return (_letters(head - 1) if head else '') + string.ascii_lowercase[last]

@@ -23,9 +23,9 @@ Rules that hold for every driver:
 - ``instance.flavor`` is always the flavor that the domain shall have: the new one in ``finish_migration``,
   the old one in ``finish_revert_migration``.
 - ``instance.vifs`` are the domain's interfaces, in that order, whenever it is built.
-- ``instance.volumes`` are the domain's volume disks, in that order, whenever it is built; those that have no
-  ``connection`` yet are left out. The driver connects them to this host before, and refuses one that it can't have
-  (VolumeUnsupported) before anything is made. ``Guests.destroy``, ``Moves.migrate_disk_and_power_off`` and
+- ``instance.volumes`` are the domain's volume disks, by the names that they have, whenever it is built; those that
+  have no ``connection`` yet are left out. The driver connects them to this host before, and refuses one that it can't
+  have (VolumeUnsupported) before anything is made. ``Guests.destroy``, ``Moves.migrate_disk_and_power_off`` and
   ``Moves.cleanup_move_dest`` disconnect those that are attached to this host. Only a guest's own disks are carried,
   grown, copied to images or made anew.
 - ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
@@ -232,6 +232,12 @@ class VolumeUnsupported(errors.HostRejected):
     """A volume is attached to this host in a way that it can't have; on an alternate it may be another."""
 
     msg_fmt = 'Volume %(volume)s can not be had on host %(host)s: %(reason)s'
+
+
+class VolumeFailed(errors.KilonovaError):
+    """This host still has a volume, as it was."""
+
+    msg_fmt = 'Host %(host)s could not %(act)s volume %(volume)s: %(reason)s'
 
 
 class UnsupportedHardware(errors.Invalid):
@@ -685,15 +691,16 @@ class Volumes(Protocol):
         got it. Undo: ``attach``.
 
         GuestFailed when the guest keeps it; what ``check()`` raises ends the waiting. Its definition is as it was then.
+        VolumeFailed: this host keeps it.
         """
 
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         """This host lets go of it, for a server whose guest doesn't use it here: an undo, a move. Other servers keep
-        what they have of it."""
+        what they have of it. VolumeFailed."""
 
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         """It has ``volume.size`` GiB now: a guest that runs sees it, one that is off sees it at its start.
-        GuestFailed."""
+        GuestFailed, VolumeFailed."""
 
 
 class ComputeDriver(Protocol):

@@ -733,19 +733,13 @@ class FakeVolumes(_Part):
 
     @_scripted
     def names(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> list[str]:
-        flavor, own_bus = instance.flavor, (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio'
-        taken = {volume.device.removeprefix('/dev/') for volume in instance.volumes if volume.device}
-        for _own in range(1 + bool(flavor.ephemeral_gb) + bool(flavor.swap)):
-            self._take(own_bus, taken)
-        return [f'/dev/{self._take(disk_names.bus_of(volume, image_meta), taken)}'
-                for volume in instance.volumes if not volume.device]
-
-    def _take(self, bus: str, taken: set[str]) -> str:
-        if bus not in disk_names.PREFIX:
-            raise driver.UnsupportedHardware(model=bus, virt='fake')
-        name = disk_names.free(bus, taken)
-        taken.add(name)
-        return name
+        flavor, bus = instance.flavor, (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio'
+        for one in (bus, *(volume.bus or bus for volume in instance.volumes)):
+            if one not in disk_names.PREFIX:
+                raise driver.UnsupportedHardware(model=one, virt='fake')
+        own = [bus] * (1 + bool(flavor.ephemeral_gb) + bool(flavor.swap))
+        _own, names = disk_names.assign(own, [(volume.bus or bus, volume.device) for volume in instance.volumes])
+        return [f'/dev/{name}' for name, volume in zip(names, instance.volumes, strict=True) if not volume.device]
 
     @_scripted
     def attach(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume) -> None:

@@ -13,7 +13,8 @@ from kilonova.virt.driver import Inventories
 # Every driver here can boot these (their content is inspected, then converted).
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
 
-COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA'} | {f'COMPUTE_IMAGE_TYPE_{name.upper()}'
+COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_VOLUME_ATTACH_WITH_TAG', 'COMPUTE_VOLUME_EXTEND',
+                           'COMPUTE_VOLUME_MULTI_ATTACH'} | {f'COMPUTE_IMAGE_TYPE_{name.upper()}'
                                                            for name in IMAGE_FORMATS})
 
 

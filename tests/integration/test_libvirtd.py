@@ -3,6 +3,7 @@ dies, comes back, or stands still. The guest's console and its disk are the witn
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import logging
@@ -36,7 +37,7 @@ from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
 from tests.integration.site import Site
 from tests.unit.compute.cloud import Cloud, build_order, flavor, new_conf, new_context
-from tests.unit.virt.builders import Listener, devices, image_meta, new_flavor, new_instance, new_vif
+from tests.unit.virt.builders import Listener, devices, image_meta, new_flavor, new_instance, new_vif, new_volume
 from tools.cloud import http
 
 WAIT = 60.0
@@ -194,6 +195,62 @@ def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge
         server.vifs = vifs[1:]
         rig.driver.power.power_on(server, rig.image())
         assert there() == {vifs[1].device_name}
+
+
+@contextlib.contextmanager
+def share(daemon: Libvirtd, host: str) -> Iterator[Path]:
+    """A share of NFS that is mounted on a host, as os-brick sees it."""
+    path = daemon.directory / 'hosts' / host / 'mnt' / hashlib.md5(b'filer:/v', usedforsecurity=False).hexdigest()
+    path.mkdir(parents=True)
+    # Upon itself: the libvirtd that is there already has other mounts.
+    subprocess.run(['mount', '--bind', path, path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(['umount', '--lazy', path], check=True)
+
+
+def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None:
+    """Its QEMU is the witness. A disk on SCSI goes whatever the guest's system does; for one of virtio's it is asked,
+    and the system of these guests doesn't answer."""
+    host, properties = 'volumes', {'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}
+    with share(daemon, host) as path, rig_of(daemon, host, device_detach_attempts=1, device_detach_timeout=1) as rig:
+        scsi, virtio = (new_volume(volume_id=str(uuid4()), host=host, bus=bus, device=device, connection={
+            'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'})
+            for bus, device in ((None, '/dev/sdb'), ('virtio', '/dev/vda')))
+        for volume in (scsi, virtio):
+            with (path / volume.connection['name']).open('wb') as file:
+                file.truncate(1 << 30)
+        server, volumes = rig.boot(properties), rig.driver.volumes
+        domain, image = _Again(daemon, server.uuid), rig.image(properties)
+
+        def size(target: str) -> int | None:
+            try:
+                return int(domain.blockInfo(target)[0])
+            except libvirt.libvirtError:
+                return None
+        rig.says(server, 'GUEST-BOOT 1')
+        for _again in range(2):
+            volumes.attach(server, image, scsi)
+            assert size('sdb') == 1 << 30
+        volumes.extend(server, replace(scsi, size=2))
+        assert size('sdb') == (path / 'sdb').stat().st_size == 2 << 30
+        # It is there after a stop and a start, and not in the definition alone.
+        server.volumes = [scsi]
+        rig.driver.power.power_off(server)
+        rig.driver.power.power_on(server, image)
+        rig.says(server, 'GUEST-BOOT 2')
+        assert size('sdb') == 2 << 30 and f'<serial>{scsi.volume_id}</serial>' in domain.XMLDesc()
+        for _again in range(2):
+            volumes.detach(server, scsi, lambda: None)
+            assert size('sdb') is None and scsi.volume_id not in domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        volumes.attach(server, image, virtio)
+        with pytest.raises(driver.GuestFailed, match=f'does not give up {virtio.volume_id}'):
+            volumes.detach(server, virtio, lambda: None)
+        assert size('vda') == 1 << 30 and virtio.volume_id in domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        rig.driver.power.power_off(server)
+        volumes.detach(server, virtio, lambda: None)
+        assert virtio.volume_id not in domain.XMLDesc()
 
 
 def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -20,18 +20,23 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.objects.vif import Vif
+from kilonova.objects.volume import AttachedVolume
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
 from kilonova.virt.libvirt.devices import hostdevs, tags
+from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domain import builder, interface
-from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec
+from kilonova.virt.libvirt.domain import volume as volumes
+from kilonova.virt.libvirt.domain.disk import VolumePlace, layout
+from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestSpec, GuestVolume
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import rescue
 from kilonova.virt.libvirt.storage.instance import CONSOLE
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.xml import to_text
 
 LOG = logging.getLogger(__name__)
@@ -41,9 +46,9 @@ class Domains:
     """The domains of one host's servers."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks,
-                 mediated: MediatedDevices) -> None:
+                 volumes: HostVolumes, mediated: MediatedDevices) -> None:
         self._conf, self._libvirt, self._host, self._disks = conf, connection, host, disks
-        self._mediated = mediated
+        self._volumes, self._mediated = volumes, mediated
 
     @functools.cached_property
     def _serial_ports(self) -> SerialPorts:
@@ -69,11 +74,12 @@ class Domains:
 
     def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
              pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:
-        """All that a domain is made from."""
+        """All that a domain is made from; the server's volumes are connected. VolumeUnsupported."""
+        connected = self._volumes.connected(instance)
         kernel, ramdisk = self._disks.kernel(instance)
         guest = GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
-            image_meta=image_meta, disks=disks, hostdevs=tuple(hostdevs.host_devices(pci_devices)),
+            image_meta=image_meta, disks=disks, volumes=connected, hostdevs=tuple(hostdevs.host_devices(pci_devices)),
             console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
         if self._host.settings.consoles.serial is None:
             return guest
@@ -81,17 +87,34 @@ class Domains:
 
     def place(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> driver.LivePlace:
         """Where on this host the server's guest runs; UnsupportedHardware."""
-        domain = builder.build(GuestSpec(instance=instance, name=driver.guest_name(self._conf, instance),
-                                         settings=self._host.settings, image_meta=image_meta), builder.PLACE)
+        domain = builder.build(self._bare(instance, image_meta), builder.PLACE)
         return {'cpuset': domain.cpuset,
                 'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
                 'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None}
 
     def card(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif) -> str:
         """The network card of a port, as ``build`` makes it. InterfaceUnsupported, UnsupportedHardware."""
-        guest = GuestSpec(instance=instance, name=driver.guest_name(self._conf, instance),
-                          settings=self._host.settings, image_meta=image_meta)
-        return to_text(interface.card(guest, vif).element())
+        return to_text(interface.card(self._bare(instance, image_meta), vif).element())
+
+    def volume_places(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+                      disks: tuple[GuestDisk, ...]) -> list[VolumePlace]:
+        """Where a guest with these disks of its own has its server's volumes. ``disk_names.TooManyDiskDevices``,
+        UnsupportedHardware."""
+        return layout(replace(self._bare(instance, image_meta), disks=disks,
+                                   volumes=tuple(map(GuestVolume, instance.volumes)))).volumes
+
+    def volume_disk(self, instance: objects.Instance, image_meta: driver.ImageMeta, given: GuestVolume,
+                    guest: Guest) -> str:
+        """A volume for a guest that is there: under its name, or if another disk has that, under one that is free.
+        Errors: the same."""
+        spec = replace(self._bare(instance, image_meta), volumes=(given,))
+        texts = guest.xml(), guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+        (place,) = layout(spec, set().union(*(_targets(text, given.volume.volume_id) for text in texts))).volumes
+        return to_text(volumes.disk(spec, *place).element())
+
+    def _bare(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> GuestSpec:
+        return GuestSpec(instance=instance, name=driver.guest_name(self._conf, instance),
+                         settings=self._host.settings, image_meta=image_meta)
 
     def change(self, guest: Guest, change: Callable[[str], str]) -> None:
         """What its next start makes of it, changed; what runs stays."""
@@ -118,12 +141,19 @@ class Domains:
     def place_tags(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
         """Know where the guest will find what has tags before its config drive is made: libvirt gives out addresses
         when it gets the domain."""
-        if tags.tags_of(spec.disks):
+        if tags.of(spec.disks, [given.volume for given in spec.volumes]):
             self._disks.begin(instance.uuid)
             self._note_tags(instance, spec, self._libvirt.define(xml, instance.uuid))
 
     def _note_tags(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
-        tagged = tags.tags_of(spec.disks)
+        self._note(instance, guest, tags.of(spec.disks, [given.volume for given in spec.volumes]))
+
+    def note_tag(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:
+        """A volume has come to a guest, or gone."""
+        if volume.tag:
+            self._note(instance, guest, tags.of(self._disks.present(instance.uuid), [*instance.volumes, volume]))
+
+    def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str]) -> None:
         if tagged:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged)
 
@@ -187,3 +217,9 @@ class Domains:
             if any(map(os.path.lexists, self._disks.own_directories(uuid))):
                 raise
             LOG.info('Nothing of the instance is here; the hypervisor was not asked: %s', error, instance_uuid=uuid)
+
+
+def _targets(xml: str, but: str) -> set[str]:
+    """Names of a domain's disks; of all but one volume."""
+    return {target.get('dev', '') for disk in ElementTree.fromstring(xml).iterfind('devices/disk')
+            if VOLUMES.name(disk) != but and (target := disk.find('target')) is not None}

@@ -28,10 +28,12 @@ from kilonova.virt.libvirt.power import Power
 from kilonova.virt.libvirt.rescues import Rescues
 from kilonova.virt.libvirt.snapshots import Snapshots
 from kilonova.virt.libvirt.storage import files, ssh
+from kilonova.virt.libvirt.storage.bricks import Bricks
 from kilonova.virt.libvirt.storage.cache import ConversionLimits, ImageCache
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.rescue import RescueFiles
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.volumes import Volumes
 
 
@@ -52,20 +54,22 @@ class LibvirtDriver:
         self.disks = ServerDisks(conf, cache, image_client.download if image_client else None)
         mediated = MediatedDevices(connection)
         self.host = Host(conf, connection, self.disks, mover, mediated)
-        domains = Domains(conf, connection, self.host, self.disks, mediated)
+        bricks = Bricks(conf)
+        volumes = HostVolumes(connection, self.host, bricks)
+        domains = Domains(conf, connection, self.host, self.disks, volumes, mediated)
         hotplug = Hotplug(options.device_detach_attempts, options.device_detach_timeout)
-        self.guests = Guests(connection, self.host, self.disks, domains, hotplug, {
+        self.guests = Guests(connection, self.host, self.disks, volumes, domains, hotplug, {
             'vnc': conf.vnc.server_proxyclient_address, 'spice': conf.spice.server_proxyclient_address,
             'serial': conf.serial_console.proxyclient_address})
         self.power = Power(connection, domains, hotplug, options.wait_soft_reboot_seconds)
         self.rescues = Rescues(connection, domains, self.disks, self.power,
                                RescueFiles(conf, cache, image_client, self.disks))
-        self.moves = Moves(connection, domains, self.disks, self.power, mover)
+        self.moves = Moves(connection, domains, self.disks, volumes, self.power, mover)
         self.live_migrations = LiveMigrations(conf, connection, self.host, domains, self.disks, mover)
         self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory,
                                    options.snapshot_image_format or 'qcow2')
         self.devices = HostDevices(connection, mediated)
-        self.volumes = Volumes(conf.host)
+        self.volumes = Volumes(connection, domains, self.disks, volumes, bricks, hotplug)
 
 
 _: type[driver.ComputeDriver] = LibvirtDriver       # mypy compares it with the protocol

@@ -14,12 +14,14 @@ from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices import cards, hostdevs
+from kilonova.virt.libvirt.devices import hostdevs
+from kilonova.virt.libvirt.devices.elements import CARDS
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.storage.volumes import HostVolumes
 
 LOG = logging.getLogger(__name__)
 
@@ -32,9 +34,9 @@ _AGENT = {libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
 class Guests:
     """``driver.Guests``. ``reached_at``: the address at which proxies reach the consoles of each protocol."""
 
-    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, domains: Domains, hotplug: Hotplug,
-                 reached_at: Mapping[str, str]) -> None:
-        self._hotplug, self._reached_at = hotplug, reached_at
+    def __init__(self, connection: Connection, host: Host, disks: ServerDisks, volumes: HostVolumes, domains: Domains,
+                 hotplug: Hotplug, reached_at: Mapping[str, str]) -> None:
+        self._volumes, self._hotplug, self._reached_at = volumes, hotplug, reached_at
         self._libvirt, self._host, self._disks, self._domains = connection, host, disks, domains
 
     @translated
@@ -107,8 +109,8 @@ class Guests:
         if guest is None:
             return
         if guest.is_active():
-            self._hotplug.give_card(guest, card, vif.device_name)
-        self._domains.change(guest, lambda definition: cards.put(definition, card))
+            self._hotplug.plug(guest, CARDS, card, vif.device_name)
+        self._domains.change(guest, lambda definition: CARDS.put(definition, card))
         LOG.info('Port %s is plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated
@@ -117,13 +119,14 @@ class Guests:
         if guest is None:
             return
         if guest.is_active():
-            self._hotplug.take_card(guest, vif.device_name, check)
-        self._domains.change(guest, lambda definition: cards.without(definition, vif.device_name))
+            self._hotplug.unplug(guest, CARDS, vif.device_name, check)
+        self._domains.change(guest, lambda definition: CARDS.without(definition, vif.device_name))
         LOG.info('Port %s is no longer plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
-        self._domains.forget_if_made(instance.uuid)
+        with self._volumes.given_back(instance, instance.volumes, force=True):
+            self._domains.forget_if_made(instance.uuid)
         if destroy_disks:
             self._disks.remove(instance.uuid)
 

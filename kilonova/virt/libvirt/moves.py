@@ -13,6 +13,7 @@ from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.power import Power
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.storage.volumes import HostVolumes
 
 LOG = logging.getLogger(__name__)
 
@@ -20,10 +21,10 @@ LOG = logging.getLogger(__name__)
 class Moves:
     """``driver.Moves``."""
 
-    def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, power: Power,
-                 mover: DiskMover) -> None:
+    def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
+                 power: Power, mover: DiskMover) -> None:
         self._libvirt, self._domains, self._disks, self._power = connection, domains, disks, power
-        self._mover = mover
+        self._volumes, self._mover = volumes, mover
 
     def prepare_move(self) -> driver.MoveOffer:
         return self._mover.offer()
@@ -40,7 +41,8 @@ class Moves:
         self._power.power_off(instance, timeout, retry_interval)
         self._domains.hide(instance.uuid)
         disk_info = self._mover.carry(instance.uuid, dest, progress)
-        self._domains.forget(instance.uuid)
+        with self._volumes.given_back(instance, instance.volumes):
+            self._domains.forget(instance.uuid)
         return disk_info
 
     def discard_copy(self, instance: objects.Instance, dest: driver.MoveOffer) -> None:
@@ -51,6 +53,7 @@ class Moves:
                          pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: driver.DiskInfo,
                          plugged: driver.Plugged | None = None) -> None:
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
+        self._volumes.check(instance.volumes)
         directory = self._disks.directory(instance.uuid)
         if directory.move() != disk_info['move']:
             raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
@@ -71,7 +74,8 @@ class Moves:
         directory = self._disks.directory(instance.uuid)
         if directory.taken_from() != source:
             return False
-        self._domains.forget(instance.uuid)
+        with self._volumes.given_back(instance, instance.volumes):
+            self._domains.forget(instance.uuid)
         directory.own(source)
         directory.take_from(None)
         return True
@@ -86,7 +90,8 @@ class Moves:
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         if same_host and not self._mover.is_aside(instance.uuid):
             return      # nothing has been moved: domain and disks are the server's own
-        self._domains.forget_if_made(instance.uuid)
+        with self._volumes.given_back(instance, instance.volumes):
+            self._domains.forget_if_made(instance.uuid)
         self._mover.discard(instance.uuid, same_host)
 
     @translated
@@ -94,6 +99,7 @@ class Moves:
                                 pci_devices: Iterable[objects.PciDevice], power_on: bool,
                                 plugged: driver.Plugged | None = None) -> None:
         if self._mover.is_aside(instance.uuid):
+            self._volumes.check(instance.volumes)
             self._domains.forget(instance.uuid)
         else:
             guest = self._libvirt.find(instance.uuid)

@@ -18,6 +18,7 @@ from kilonova.virt.libvirt.domain.guest import MACHINES, Consoles, Settings, Spi
 from kilonova.virt.libvirt.storage import files
 
 DEFAULT_URI = 'qemu:///system'
+_CACHED = frozenset({'file', 'block', 'network'})
 _CACHE_MODES = frozenset({'default', 'none', 'writethrough', 'writeback', 'directsync', 'unsafe'})
 
 
@@ -41,6 +42,7 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
     if options.cpu_mode == 'custom' and not options.cpu_models:
         raise DriverMisconfigured(reason='[libvirt]cpu_mode is custom and cpu_models is empty')
     models = {name: features_of(name) for name in options.cpu_models if options.cpu_mode == 'custom'}
+    caches = _cache_modes(options.disk_cachemodes)
     made = Settings(
         virt_type=options.virt_type, domain_type='test' if test else options.virt_type, arch=capabilities.arch,
         cpu_mode=options.cpu_mode, cpu_models=models,
@@ -48,7 +50,8 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
         machines=_machines(options.hw_machine_type or []), pcie_ports=options.num_pcie_ports,
         memory_stats_period=options.mem_stats_period_seconds, rng_source=options.rng_dev_path or None,
         serial_number=_serial_number(options.sysinfo_serial, capabilities),
-        disk_cache=_cache_mode(options.disk_cachemodes, conf.instances_path), disk_discard=options.hw_disk_discard,
+        disk_cache=caches.get('file') or _usual_cache_mode(conf.instances_path), disk_discard=options.hw_disk_discard,
+        volume_caches=caches, rbd_user=options.rbd_user, rbd_secret_uuid=options.rbd_secret_uuid,
         version=_version(),
         shared_cpus=offer.shared if offer is not None and offer.said else frozenset(),
         cells={cell.id: cell.cpus & offer.shared for cell in cells} if offer is not None else {},
@@ -119,13 +122,19 @@ def _serial_number(source: str, capabilities: HostCapabilities) -> str | None:
     return 'unique' if source == 'unique' else None
 
 
-def _cache_mode(pairs: list[str], instances_path: str) -> str:
+def _cache_modes(pairs: list[str]) -> dict[str, str]:
+    """Kind of disk → mode; kinds that none of ours is are passed over."""
+    found: dict[str, str] = {}
     for pair in pairs:
         kind, _, mode = pair.partition('=')
-        if kind == 'file':
+        if kind in _CACHED:
             if mode not in _CACHE_MODES:
                 raise DriverMisconfigured(reason=f"[libvirt]disk_cachemodes has no cache mode '{mode}'")
-            return mode
+            found.setdefault(kind, mode)
+    return found
+
+
+def _usual_cache_mode(instances_path: str) -> str:
     return 'none' if files.supports_direct_io(instances_path) else 'writeback'
 
 

@@ -1,36 +1,104 @@
-"""Volumes of the volume service: this driver has none yet, and says so."""
+"""Volumes of the volume service: plugged into guests, taken from them, grown under them."""
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import contextlib
+from typing import Any
+
+import libvirt
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices.elements import VOLUMES, target_of
+from kilonova.virt.libvirt.devices.hotplug import Hotplug
+from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.storage.bricks import Bricks
+from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.storage.volumes import HostVolumes
+
+LOG = logging.getLogger(__name__)
 
 
 class Volumes:
-    """``driver.Volumes``. ``host``: this one's name."""
+    """``driver.Volumes``."""
 
-    def __init__(self, host: str) -> None:
-        self._host = host
+    def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
+                 bricks: Bricks, hotplug: Hotplug) -> None:
+        self._libvirt, self._domains, self._disks = connection, domains, disks
+        self._volumes, self._bricks, self._hotplug = volumes, bricks, hotplug
 
     def connector(self) -> dict[str, Any]:
-        self._refuse('any')
+        return self._bricks.connector()
 
     def names(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> list[str]:
-        self._refuse('any')
+        try:
+            own = self._disks.present(instance.uuid)
+        except driver.GuestFailed:
+            own = self._disks.plan(instance, image_meta)
+        places = self._domains.volume_places(instance, image_meta, own)
+        return [f'/dev/{place.target}' for place in places if not place.volume.volume.device]
 
+    @translated
     def attach(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume) -> None:
-        self._refuse(volume.volume_id)
+        self._volumes.check([volume])
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            return
+        given = self._volumes.connect(instance, volume)
+        try:
+            disk = self._domains.volume_disk(instance, image_meta, given, guest)
+            # Looked at as a whole by libvirt before the guest sees any of it.
+            self._domains.change(guest, lambda definition: VOLUMES.put(definition, disk))
+            if guest.is_active():
+                self._hotplug.plug(guest, VOLUMES, disk, volume.volume_id)
+        except (driver.GuestFailed, driver.UnsupportedHardware, libvirt.libvirtError):
+            self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
+            self._volumes.disconnect(instance, volume, given.path)
+            raise
+        self._domains.note_tag(instance, volume, guest)
+        LOG.info('Volume %s is plugged into the guest.', volume.volume_id, instance_uuid=instance.uuid)
 
+    @translated
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: driver.Check) -> None:
-        """There is none."""
+        with self._volumes.given_back(instance, [volume]):
+            guest = self._libvirt.find(instance.uuid)
+            if guest is not None:
+                self._take(instance, guest, volume, check)
 
+    def _take(self, instance: objects.Instance, guest: Guest, volume: AttachedVolume, check: driver.Check) -> None:
+        if guest.is_active():
+            self._hotplug.unplug(guest, VOLUMES, volume.volume_id, check)
+        self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
+        self._domains.note_tag(instance, volume, guest)
+        LOG.info('Volume %s is no longer plugged into the guest.', volume.volume_id, instance_uuid=instance.uuid)
+
+    @translated
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """There is none."""
+        self._volumes.disconnect(instance, volume)
 
+    @translated
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """There is none."""
+        guest = self._libvirt.find(instance.uuid)
+        target = None if guest is None else target_of(guest.xml(), volume.volume_id)
+        if guest is None or target is None:
+            return
+        if guest.is_active():
+            grow(guest, target, self._volumes.extend(volume))
+        else:
+            # It need not be connected now; the next start does that.
+            with contextlib.suppress(driver.VolumeFailed):
+                self._volumes.extend(volume)
+        LOG.info('Volume %s has %d GiB now.', volume.volume_id, volume.size, instance_uuid=instance.uuid)
 
-    def _refuse(self, volume: str) -> NoReturn:
-        raise driver.VolumeUnsupported(volume=volume, host=self._host, reason='its driver does not have volumes')
+
+def grow(guest: Guest, target: str, size: int) -> None:
+    """Let a running guest see so many bytes of its disk ``target``. GuestFailed."""
+    try:
+        guest.call('blockResize', target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise driver.GuestFailed(act=f'grow disk {target} of', uuid=guest.uuid, reason=str(error)) from error
+        LOG.debug('This hypervisor grows no disks', instance_uuid=guest.uuid)

@@ -76,6 +76,43 @@ class FileDisk:
 
 
 @dataclass
+class VolumeDisk:
+    """A disk that is a volume, known by its ``id``: ``type`` file, block or network, with <source> and <auth> as that
+    needs them. ``shareable``: other guests have it, too."""
+
+    id: str
+    type: str
+    source: Element
+    auth: Element | None
+    format: str
+    target: str
+    bus: str
+    device: str = 'disk'
+    cache: str | None = None
+    io: str | None = None
+    discard: str | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    readonly: bool = False
+    shareable: bool = False
+    packed: bool = False
+
+    def element(self) -> Element:
+        return node('disk',
+                    node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard,
+                         packed=_on(self.packed)),
+                    self.auth,
+                    self.source,
+                    node('target', dev=self.target, bus=self.bus),
+                    node('iotune', *(node(name, str(value)) for name, value in self.limits.items()))
+                    if self.limits else None,
+                    node('readonly') if self.readonly else None,
+                    node('shareable') if self.shareable else None,
+                    node('serial', self.id),
+                    node('alias', name=f'ua-{self.id}'),
+                    type=self.type, device=self.device)
+
+
+@dataclass
 class Interface:
     """A network card on a bridge of the host: ``device`` there, and of Open vSwitch's bridges the port that it is.
     ``offloads``: host and guest may leave checksums and the cutting of large packets to each other."""

@@ -20,6 +20,10 @@ def _ports(domain: ElementTree.Element) -> list[str]:
     return [found.get('interfaceid', '') for found in domain.iterfind('devices/interface/virtualport/parameters')]
 
 
+def _volumes(domain: ElementTree.Element) -> list[str]:
+    return [found.text or '' for found in domain.iterfind('devices/disk/serial')]
+
+
 @pytest.fixture(scope='session')
 def image_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return builders.make_image(tmp_path_factory.mktemp('images') / 'demo.qcow2')
@@ -66,6 +70,19 @@ class LibvirtRig:
         """Those that its next start gives it."""
         guest = {'gpu1': self.here, 'gpu2': self.there}[host].guests._libvirt.find(uuid)
         return _ports(ElementTree.fromstring(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)))
+
+    def volumes(self, host: str, uuid: str) -> list[str]:
+        """The volumes that the guest has, by its XML."""
+        return _volumes(ElementTree.parse(self.file(host, uuid, 'libvirt.xml')).getroot())
+
+    def volumes_at_start(self, host: str, uuid: str) -> list[str]:
+        """Those that its next start gives it."""
+        guest = {'gpu1': self.here, 'gpu2': self.there}[host].guests._libvirt.find(uuid)
+        return _volumes(ElementTree.fromstring(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)))
+
+    def connected(self, host: str) -> dict[str, set[str]]:
+        """The volumes that the host has, each with the servers that it is for."""
+        return dict({'gpu1': self.here, 'gpu2': self.there}[host].volumes._volumes._users)
 
     def have_vgpus(self) -> None:
         """The first host has VGPU_PARENT, and MDEV on it. libvirt's test driver makes no others."""

@@ -669,7 +669,7 @@ def test_the_image_cache_is_cleaned_of_what_nobody_uses(rig: Any) -> None:
 
 
 # -- volumes ----------------------------------------------------------------------------------------------------------
-with_volumes = pytest.mark.parametrize('rig', ['fake'], indirect=True)
+with_volumes = pytest.mark.parametrize('rig', ['fake', 'libvirt'], indirect=True)
 
 
 @with_volumes
@@ -687,7 +687,7 @@ def test_volumes_get_the_names_that_are_free(rig: Any) -> None:
         assert rig.here.volumes.names(instance, image_meta()) == ['/dev/vdb', '/dev/vdd', '/dev/sda']
         rig.here.guests.spawn(instance, image_meta())
     assert rig.here.volumes.names(instance, image_meta(properties={'hw_disk_bus': 'scsi'})) == [
-        '/dev/sdb', '/dev/sdc', '/dev/sdd']
+        '/dev/sdb', '/dev/sdd', '/dev/sde'], 'one has no such name, and gets another'
     assert rig.here.volumes.names(new_instance(flavor=new_flavor(ephemeral_gb=1, swap=8), volumes=nameless[:1]),
                                   image_meta()) == ['/dev/vdd']
 
@@ -709,7 +709,7 @@ def test_a_guest_has_the_servers_volumes_in_their_order_whenever_it_is_built(rig
     wanted = [VOLUME2, VOLUME]
 
     def attached(host: str) -> list[Any]:
-        return [new_volume(volume_id=VOLUME2, device='/dev/vdc', host=host), new_volume(host=host),
+        return [new_volume(volume_id=VOLUME2, host=host), new_volume(device='/dev/vdc', host=host),
                 new_volume(volume_id=MDEV, device=None, host=None, connection={})]
     instance = spawn(rig, volumes=attached('gpu1'))
     old, connected = instance.flavor, {VOLUME: {instance.uuid}, VOLUME2: {instance.uuid}}

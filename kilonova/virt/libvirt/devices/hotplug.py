@@ -1,10 +1,10 @@
-"""Devices that leave a running guest, and come: those of its host, and network cards.
+"""Devices that leave a running guest, and come: those of its host, network cards, volumes.
 
     hotplug = Hotplug(attempts=8, timeout=20)
     hotplug.take(guest, check)                       # memory of a guest that has none can be saved
     hotplug.give(guest, ['0000:08:00.0'])         # uuids of mediated devices, too
-    hotplug.give_card(guest, '<interface …', 'tap1eeb6c43-4f')
-    hotplug.take_card(guest, 'tap1eeb6c43-4f', check)
+    hotplug.plug(guest, elements.CARDS, '<interface …', 'tap1eeb6c43-4f')
+    hotplug.unplug(guest, elements.CARDS, 'tap1eeb6c43-4f', check)
 
 A guest's system lets a device go when it is asked to, and says so later; what the guest's definition names stays there.
 """
@@ -19,7 +19,8 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova.virt import driver
-from kilonova.virt.libvirt.devices import cards, hostdevs
+from kilonova.virt.libvirt.devices import hostdevs
+from kilonova.virt.libvirt.devices.elements import Kind
 from kilonova.virt.libvirt.guest import Guest
 
 LOG = logging.getLogger(__name__)
@@ -42,9 +43,9 @@ class Hotplug:
         """
         self._take(guest, check, _texts)
 
-    def take_card(self, guest: Guest, device: str, check: driver.Check) -> None:
-        """The same for one network card."""
-        self._take(guest, check, functools.partial(cards.found, device=device))
+    def unplug(self, guest: Guest, kind: Kind, name: str, check: driver.Check) -> None:
+        """The same for one network card or volume."""
+        self._take(guest, check, functools.partial(kind.found, name=name))
 
     def _take(self, guest: Guest, check: driver.Check, texts: Callable[[str], dict[str, str]]) -> None:
         for _attempt in range(self._attempts):
@@ -77,19 +78,19 @@ class Hotplug:
                                          reason=f'{address} is not in its definition')
             _attach(guest, defined[address])
 
-    def give_card(self, guest: Guest, card: str, device: str) -> None:
-        """Put a network card into it, unless it has one with that device. GuestFailed.
+    def plug(self, guest: Guest, kind: Kind, element: str, name: str) -> None:
+        """Put a network card or volume into it, unless it has that. GuestFailed.
 
         A hypervisor that knows no such request leaves that to the guest's next start.
         """
-        if cards.found(guest.xml(), device):
+        if kind.found(guest.xml(), name):
             return
         try:
             # Once: asked again after the connection was lost, it would get a second one.
-            guest.call_once('attachDeviceFlags', card, libvirt.VIR_DOMAIN_AFFECT_LIVE)
+            guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                raise driver.GuestFailed(act='give a network card to', uuid=guest.uuid, reason=str(error)) from error
+                raise driver.GuestFailed(act=f'give {kind.words} to', uuid=guest.uuid, reason=str(error)) from error
             LOG.debug('This hypervisor puts no devices into guests', instance_uuid=guest.uuid)
 
     def give_back(self, guest: Guest) -> None:

@@ -1,6 +1,6 @@
-"""Where a guest finds the disks that its user gave tags, by what libvirt says of its domain.
+"""Where a guest finds the disks and volumes that its user gave tags, by what libvirt says of its domain.
 
-    found = places(domain, tags_of(disks))      # domain: libvirt's XML, in which it has given out addresses
+    found = places(domain, of(disks, volumes))      # domain: libvirt's XML, in which it has given out addresses
 """
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from kilonova import objects
+from kilonova.objects.volume import AttachedVolume
+from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
 # The buses on which libvirt says where a disk is by controller, bus, target and unit.
 _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit')}
 
 
-def tags_of(disks: Iterable[GuestDisk]) -> dict[str, str]:
-    """Path of the file → tag."""
-    return {disk.path: disk.tag for disk in disks if disk.tag}
+def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[str, str]:
+    """Path of the file, or id of the volume → tag."""
+    return {**{disk.path: disk.tag for disk in disks if disk.tag},
+            **{volume.volume_id: volume.tag for volume in volumes if volume.tag}}
 
 
 def places(domain: ElementTree.Element, tags: Mapping[str, str]) -> objects.InstanceDeviceMetadata:
-    """The disks with tags, as the guest's metadata has them."""
+    """Those with tags, as the guest's metadata has them."""
     found: list[objects.DeviceMetadata] = []
     for disk in domain.iterfind('devices/disk'):
         source, target = disk.find('source'), disk.find('target')
-        tag = tags.get(source.get('file', '')) if source is not None else None
+        volume = tags.get(VOLUMES.name(disk) or '')
+        tag = volume or (tags.get(source.get('file', '')) if source is not None else None)
         if tag is not None and target is not None:
             found.append(objects.DiskMetadata(
                 bus=_bus(target.get('bus', ''), disk.find('address')), tags=[tag],

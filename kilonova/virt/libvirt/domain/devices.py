@@ -7,7 +7,7 @@ from kilonova import errors
 from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice
-from kilonova.virt.libvirt.domain.disk import places
+from kilonova.virt.libvirt.domain.disk import layout
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import (
     AgentChannel,
@@ -161,7 +161,7 @@ class ControllerConfigurator:
                 domain.devices.extend(Controller('usb', model=f'ich9-uhci{number}', index=0, start=2 * (number - 1))
                                       for number in (1, 2, 3))
         elif settings.is_qemu and settings.arch in X86:
-            used = (any(place.bus == 'usb' for place in places(guest)) or guest.tuning.sound == 'usb'
+            used = (layout(guest).has('usb') or guest.tuning.sound == 'usb'
                     or (guest.has_tablet and guest.input_bus == 'usb'))
             domain.devices.append(Controller('usb', model=None if used else 'none', index=0))
         if guest.is_pcie and settings.pcie_ports:

@@ -1,15 +1,14 @@
-"""The guest's disks and CDs: bus, name and cache of each file."""
+"""The guest's disks and CDs: bus, name and cache of each; its own first, then its server's volumes."""
 from __future__ import annotations
 
-import string
-from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from kilonova.virt import disk_names
 from kilonova.virt.driver import UnsupportedHardware
-from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec
+from kilonova.virt.libvirt.domain import volume as volumes
+from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec, GuestVolume
 from kilonova.virt.libvirt.xml import Controller, Domain, FileDisk
-
-_PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
 
 
 class Place(NamedTuple):
@@ -20,33 +19,48 @@ class Place(NamedTuple):
     target: str
 
 
+class VolumePlace(NamedTuple):
+    """The same of a volume."""
+
+    volume: GuestVolume
+    bus: str
+    target: str
+
+
+class Layout(NamedTuple):
+    """All of a guest's disks."""
+
+    own: list[Place]
+    volumes: list[VolumePlace]
+
+    def has(self, bus: str) -> bool:
+        return bus in {place.bus for place in self.own} | {place.bus for place in self.volumes}
+
+
 def places(guest: GuestSpec) -> list[Place]:
-    """The guest's disks with their names, in the order given; UnsupportedHardware for a bus that nobody knows."""
-    names: Counter[str] = Counter()
-    found = []
-    for disk in guest.disks:
-        bus = _bus(guest, disk)
-        prefix = _PREFIX[bus]
-        found.append(Place(disk, bus, prefix + _letters(names[prefix])))
-        names[prefix] += 1
-    return found
+    """The guest's own disks with their names, in the order given; UnsupportedHardware for a bus that nobody knows."""
+    return layout(guest).own
 
 
-def _letters(number: int) -> str:
-    """0 → 'a', 25 → 'z', 26 → 'aa'."""
-    head, last = divmod(number, 26)
-    return (_letters(head - 1) if head else '') + string.ascii_lowercase[last]
+def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
+    """``others``: names that are taken. ``disk_names.TooManyDiskDevices``; UnsupportedHardware."""
+    own = [bus_of(guest, disk.device, disk.bus) for disk in guest.disks]
+    buses = [bus_of(guest, given.volume.device_type or 'disk', given.volume.bus) for given in guest.volumes]
+    devices = [given.volume.device for given in guest.volumes]
+    names, volume_names = disk_names.assign(own, list(zip(buses, devices, strict=True)), others)
+    return Layout(list(map(Place, guest.disks, own, names)), list(map(VolumePlace, guest.volumes, buses, volume_names)))
 
 
 class DiskConfigurator:
-    """In the order given: root, ephemeral, swap, config drive."""
+    """In the order given: root, ephemeral, swap, config drive, volumes."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        found = places(guest)
-        domain.devices.extend(self._device(guest, *place) for place in found)
+        found = layout(guest)
+        domain.devices.extend(self._device(guest, *place) for place in found.own)
+        domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes)
         # Its model is libvirt's choice (on a PC no virtio) unless the image names one.
         model = guest.image_property('hw_scsi_model')
-        if model and any(place.bus == 'scsi' for place in found):
+        if model and found.has('scsi'):
             domain.devices.append(Controller('scsi', model=model, index=0,
                                              packed=model == 'virtio-scsi' and guest.tuning.packed_ring))
 
@@ -61,15 +75,16 @@ class DiskConfigurator:
                         limits=guest.tuning.disk, boots=disk.boots, packed=bus == 'virtio' and guest.tuning.packed_ring)
 
 
-def _bus(guest: GuestSpec, disk: GuestDisk) -> str:
-    if disk.device == 'cdrom':
+def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
+    """The bus of a 'disk', 'cdrom' … of which its user said ``asked``; UnsupportedHardware."""
+    if device == 'cdrom':
         default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
             'ide' if guest.settings.arch in X86 else 'scsi')
-        bus = disk.bus or guest.image_property('hw_cdrom_bus', default)
-    elif disk.device == 'floppy':
-        bus = disk.bus or guest.image_property('hw_floppy_bus', 'fdc')
+        bus = asked or guest.image_property('hw_cdrom_bus', default)
+    elif device == 'floppy':
+        bus = asked or guest.image_property('hw_floppy_bus', 'fdc')
     else:
-        bus = disk.bus or guest.image_property('hw_disk_bus', 'virtio')
-    if bus not in _PREFIX:
+        bus = asked or guest.image_property('hw_disk_bus', 'virtio')
+    if bus not in disk_names.PREFIX:
         raise UnsupportedHardware(model=bus, virt=guest.settings.virt_type)
     return bus

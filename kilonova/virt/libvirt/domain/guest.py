@@ -12,6 +12,7 @@ from oslo_utils import strutils
 
 from kilonova import objects
 from kilonova.objects.image_meta import ImageMetaProps
+from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.driver import ImageMeta
 from kilonova.virt.hardware import constraints
 from kilonova.virt.hardware import tuning as board
@@ -33,6 +34,14 @@ class GuestDisk:
     bus: str | None = None
     tag: str | None = None
     boots: bool = False
+
+
+@dataclass(frozen=True)
+class GuestVolume:
+    """A volume that is connected to this host; ``path``: there, None where QEMU itself finds it."""
+
+    volume: AttachedVolume
+    path: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,11 @@ class Settings:
     serial_number: str | None = None
     disk_cache: str | None = None
     disk_discard: str | None = None
+    # Cache modes of volumes that are a 'file', 'block' device or 'network' disk, where they are said; who guests are to
+    # Ceph where a connection doesn't say.
+    volume_caches: Mapping[str, str] = field(default_factory=dict)
+    rbd_user: str | None = None
+    rbd_secret_uuid: str | None = None
     version: str = ''
     # CPUs that guests without dedicated ones are kept on; empty: the host's choice.
     shared_cpus: frozenset[int] = frozenset()
@@ -126,6 +140,7 @@ class GuestSpec:
     settings: Settings
     image_meta: ImageMeta = field(default_factory=dict)
     disks: tuple[GuestDisk, ...] = ()
+    volumes: tuple[GuestVolume, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
     console_log: str | None = None
     # TCP ports of the host for the serial ports, where those are to be written to.

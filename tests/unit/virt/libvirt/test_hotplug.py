@@ -12,7 +12,8 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
-from kilonova.virt.libvirt.devices import cards, hostdevs, hotplug
+from kilonova.virt.libvirt.devices import hostdevs, hotplug
+from kilonova.virt.libvirt.devices.elements import CARDS
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.power import Power
@@ -289,10 +290,10 @@ def test_a_card_comes_once_and_goes_when_its_guest_lets_it() -> None:
     domain, plug = Carded('tap1', keeps=2), Hotplug(3, 5)
     guest = Libvirt(domain).find('')        # type: ignore[arg-type]
     for _again in range(2):
-        plug.give_card(guest, CARD.format('tap2', 'fa:16:3e:00:00:02'), 'tap2')
+        plug.plug(guest, CARDS, CARD.format('tap2', 'fa:16:3e:00:00:02'), 'tap2')
         assert domain.live == ['tap1', 'tap2']
     for _again in range(2):
-        plug.take_card(guest, 'tap1', fine)
+        plug.unplug(guest, CARDS, 'tap1', fine)
         assert domain.live == ['tap2'] and domain.asked == 3
 
 
@@ -300,14 +301,14 @@ def test_a_guest_that_keeps_its_card() -> None:
     domain = Carded('tap1', keeps=99)
     guest = Libvirt(domain).find('')        # type: ignore[arg-type]
     with pytest.raises(driver.GuestFailed, match='does not give up tap1'):
-        Hotplug(3, 5).take_card(guest, 'tap1', fine)
+        Hotplug(3, 5).unplug(guest, CARDS, 'tap1', fine)
     assert domain.live == ['tap1'] and domain.asked == 3
 
 
 def test_a_guest_without_room_for_a_card() -> None:
     domain = Carded('full')
     with pytest.raises(driver.GuestFailed, match='No more available PCI slots'):
-        Hotplug(3, 5).give_card(Libvirt(domain).find(''), CARD.format('tap2', 'x'), 'tap2')   # type: ignore[arg-type]
+        Hotplug(3, 5).plug(Libvirt(domain).find(''), CARDS, CARD.format('tap2', 'x'), 'tap2')   # type: ignore[arg-type]
     assert domain.live == ['full']
 
 
@@ -315,11 +316,11 @@ def test_cards_in_a_definition() -> None:
     """A new one stands behind the others; what is there, or gone, changes nothing."""
     one, two = CARD.format('tap1', 'a'), CARD.format('tap2', 'b')
     definition = f'<domain><devices><disk />{one}<serial /></devices></domain>'
-    both = cards.put(definition, two)
+    both = CARDS.put(definition, two)
     devices_of = [each.tag for each in ElementTree.fromstring(both).iterfind('devices/*')]
     assert devices_of == ['disk', 'interface', 'interface', 'serial']
-    assert cards.put(both, two) is both and cards.without(definition, 'tap2') is definition
-    assert list(cards.found(both, 'tap2')) == ['tap2'] and cards.found(definition, 'tap2') == {}
-    left = cards.without(both, 'tap1')
-    assert cards.found(left, 'tap1') == {} and list(cards.found(left, 'tap2')) == ['tap2']
-    assert cards.found(cards.put('<domain/>', one), 'tap1')
+    assert CARDS.put(both, two) is both and CARDS.without(definition, 'tap2') is definition
+    assert list(CARDS.found(both, 'tap2')) == ['tap2'] and CARDS.found(definition, 'tap2') == {}
+    left = CARDS.without(both, 'tap1')
+    assert CARDS.found(left, 'tap1') == {} and list(CARDS.found(left, 'tap2')) == ['tap2']
+    assert CARDS.found(CARDS.put('<domain/>', one), 'tap1')

@@ -37,6 +37,7 @@ class Error(libvirt.libvirtError):      # type: ignore[misc]
     """libvirt's, with a code."""
 
     def __init__(self, text: str, code: int = libvirt.VIR_ERR_OPERATION_INVALID) -> None:
+        libvirt.virResetLastError()     # of an earlier test; it would be the text
         super().__init__(text)
         self.code = code
 

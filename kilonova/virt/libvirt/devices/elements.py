@@ -1,0 +1,67 @@
+"""What of a domain's XML comes and goes while the guest is there: network cards, each known by its device on the host,
+and volumes, each by its id.
+
+    CARDS.found(xml, 'tap1eeb6c43-4f')          # {'tap1eeb6c43-4f': '<interface …'}, or {}
+    VOLUMES.put(definition, disk)               # behind the others; the same text where it is there
+    VOLUMES.without(definition, volume_id)
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from xml.etree import ElementTree
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Elements ``tag`` below <devices>, each known by what ``name`` finds in it; ``words``: for people."""
+
+    tag: str
+    words: str
+    name: Callable[[ElementTree.Element], str | None]
+
+    def found(self, xml: str, name: str) -> dict[str, str]:
+        """The one of that name as text, by its name."""
+        named = ((self.name(one), one) for one in ElementTree.fromstring(xml).iterfind(f'devices/{self.tag}'))
+        return {known: ElementTree.tostring(one, encoding='unicode') for known, one in named if known == name}
+
+    def put(self, definition: str, element: str) -> str:
+        """The definition with that one, behind those that it has."""
+        domain, new = ElementTree.fromstring(definition), ElementTree.fromstring(element)
+        devices = domain.find('devices')
+        if devices is None:
+            devices = ElementTree.SubElement(domain, 'devices')
+        if any(self.name(one) == self.name(new) for one in devices.iterfind(self.tag)):
+            return definition
+        places = [number for number, one in enumerate(devices, 1) if one.tag == self.tag]
+        devices.insert(places[-1] if places else len(devices), new)
+        return ElementTree.tostring(domain, encoding='unicode')
+
+    def without(self, definition: str, name: str) -> str:
+        """The definition without that one."""
+        domain = ElementTree.fromstring(definition)
+        devices = domain.find('devices')
+        gone = [one for one in domain.iterfind(f'devices/{self.tag}') if self.name(one) == name]
+        if devices is None or not gone:
+            return definition
+        for one in gone:
+            devices.remove(one)
+        return ElementTree.tostring(domain, encoding='unicode')
+
+
+def _device(element: ElementTree.Element) -> str | None:
+    target = element.find('target')
+    return None if target is None else target.get('dev')
+
+
+def _serial(disk: ElementTree.Element) -> str | None:
+    return disk.findtext('serial')
+
+
+def target_of(xml: str, volume_id: str) -> str | None:
+    """By which name the guest has a volume: 'vdb'."""
+    return next((_device(ElementTree.fromstring(disk)) for disk in VOLUMES.found(xml, volume_id).values()), None)
+
+
+CARDS = Kind('interface', 'a network card', _device)
+VOLUMES = Kind('disk', 'a volume', _serial)

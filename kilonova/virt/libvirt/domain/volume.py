@@ -1,0 +1,85 @@
+"""A volume as one of the guest's disks: where QEMU finds it follows from its connection and its path on this host.
+
+    check(volume, 'gpu1', settings)                 # VolumeUnsupported
+    element = disk(guest, GuestVolume(volume, '/dev/sdc'), 'virtio', 'vdb')
+
+QEMU itself speaks to Ceph (rbd). Any other kind is connected to the host first, and is a file or a block device then.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kilonova.objects.volume import AttachedVolume
+from kilonova.virt.driver import VolumeUnsupported
+from kilonova.virt.libvirt.domain.guest import GuestSpec, GuestVolume, Settings
+from kilonova.virt.libvirt.xml import Element, VolumeDisk, node
+
+RBD, NFS = 'rbd', 'nfs'
+# What os-brick makes a block device of this host.
+BLOCK = ('fibre_channel', 'iscsi', 'iser', 'lightos', 'local', 'nvmeof', 'scaleio', 'storpool')
+KINDS = (*BLOCK, NFS, RBD)
+_FORMATS = ('raw', 'qcow2')
+# Limits that the volume service sets, by libvirt's names for them.
+_LIMIT = re.compile(r'(read|write|total)_(bytes|iops)_sec(_max(_length)?)?')
+
+
+def check(volume: AttachedVolume, host: str, settings: Settings) -> None:
+    """VolumeUnsupported: guests of this host can't have it as it is attached."""
+    connection, reason = volume.connection, ''
+    if volume.host != host:
+        reason = f'it is attached to host {volume.host}'
+    elif volume.kind not in KINDS:
+        reason = f"its kind is '{volume.kind}'; accepted: {', '.join(sorted(KINDS))}"
+    elif connection.get('encrypted'):
+        reason = 'it is encrypted'
+    elif _format(volume) not in _FORMATS:
+        reason = f"its format is '{_format(volume)}'; accepted: {', '.join(_FORMATS)}"
+    elif volume.kind == RBD and connection.get('auth_enabled') and not _secret(connection, settings):
+        reason = 'neither its connection nor [libvirt]rbd_secret_uuid names the secret with the key of Ceph'
+    if reason:
+        raise VolumeUnsupported(volume=volume.volume_id, host=host, reason=reason)
+
+
+def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeDisk:
+    """The disk ``target`` on ``bus``."""
+    volume, settings = given.volume, guest.settings
+    connection, device = volume.connection, volume.device_type or 'disk'
+    type_, source, auth = _source(given, settings)
+    cache = settings.volume_caches.get(type_, 'none')
+    native = type_ == 'file' and _format(volume) == 'raw' and cache in ('none', 'directsync')
+    limits = {name: int(value) for name, value in (connection.get('qos_specs') or {}).items()
+              if _LIMIT.fullmatch(name) and str(value).isdecimal()}
+    return VolumeDisk(
+        id=volume.volume_id, type=type_, source=source, auth=auth, format=_format(volume), target=target, bus=bus,
+        device=device, cache=cache, io='native' if native else None,
+        discard='unmap' if connection.get('discard') else None, limits=limits,
+        readonly=device == 'cdrom' or connection.get('access_mode') == 'ro', shareable=volume.multiattach,
+        packed=bus == 'virtio' and guest.tuning.packed_ring)
+
+
+def _source(given: GuestVolume, settings: Settings) -> tuple[str, Element, Element | None]:
+    """Type of the disk, <source>, <auth>."""
+    volume, connection = given.volume, given.volume.connection
+    if volume.kind == NFS:
+        return 'file', node('source', file=given.path), None
+    if volume.kind != RBD:
+        return 'block', node('source', dev=given.path), None
+    # An address of version 6 stands in brackets there; libvirt puts them itself.
+    monitors = [node('host', name=str(name).strip('[]'), port=port)
+                for name, port in zip(connection.get('hosts') or (), connection.get('ports') or (), strict=False)]
+    auth = None
+    if connection.get('auth_enabled'):
+        auth = node('auth', node('secret', type='ceph', uuid=_secret(connection, settings)),
+                    username=connection.get('auth_username') or settings.rbd_user)
+    return 'network', node('source', *monitors, protocol='rbd', name=connection.get('name')), auth
+
+
+def _secret(connection: Mapping[str, Any], settings: Settings) -> str | None:
+    found: str | None = connection.get('secret_uuid') or settings.rbd_secret_uuid
+    return found
+
+
+def _format(volume: AttachedVolume) -> str:
+    return str(volume.connection.get('format') or 'raw')

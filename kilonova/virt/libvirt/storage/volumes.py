@@ -1,0 +1,127 @@
+"""Volumes of servers on this host: connected before a guest has them, let go when it has gone.
+
+    volumes.check(instance.volumes)                     # VolumeUnsupported: nothing was done
+    given = volumes.connected(instance)                 # for a domain that is built
+    with volumes.given_back(instance, instance.volumes):
+        domains.forget(instance.uuid)
+"""
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from xml.etree import ElementTree
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.objects.volume import AttachedVolume
+from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices.elements import VOLUMES
+from kilonova.virt.libvirt.domain import volume as volumes
+from kilonova.virt.libvirt.domain.guest import GuestVolume
+from kilonova.virt.libvirt.host import Host
+from kilonova.virt.libvirt.storage.bricks import Bricks
+
+LOG = logging.getLogger(__name__)
+
+
+class HostVolumes:
+    """Of one host. What it doesn't know any more, after a restart, libvirt's domains say."""
+
+    def __init__(self, connection: Connection, host: Host, bricks: Bricks) -> None:
+        self._libvirt, self._host, self._bricks = connection, host, bricks
+        # Servers that a volume is connected for, and its path.
+        self._users: dict[str, set[str]] = defaultdict(set)
+        self._paths: dict[str, str | None] = {}
+        # One server's last look and another's connect of the same volume don't meet.
+        self._shared = threading.Lock()
+
+    def check(self, wanted: Iterable[AttachedVolume]) -> None:
+        """VolumeUnsupported, before anything is done."""
+        for volume in _attached(wanted):
+            volumes.check(volume, self._libvirt.name, self._host.settings)
+
+    def connected(self, instance: objects.Instance) -> tuple[GuestVolume, ...]:
+        """All that the server has, connected. VolumeUnsupported."""
+        self.check(instance.volumes)
+        return tuple(self.connect(instance, volume) for volume in _attached(instance.volumes))
+
+    def connect(self, instance: objects.Instance, volume: AttachedVolume) -> GuestVolume:
+        """Once more: the same. VolumeUnsupported: this host doesn't get to it."""
+        with self._turn(volume):
+            path = None if volume.kind == volumes.RBD else self._bricks.connect(volume)
+            self._users[volume.volume_id].add(instance.uuid)
+            self._paths[volume.volume_id] = path
+        return GuestVolume(volume, path)
+
+    def disconnect(self, instance: objects.Instance, volume: AttachedVolume, path: str | None = None,
+                   force: bool = False) -> None:
+        """The server has no guest here that uses it; others may have, and keep it. ``path``: on this host, if it is
+        known. VolumeFailed."""
+        with self._turn(volume):
+            users = self._users[volume.volume_id] - {instance.uuid}
+            if volume.kind not in (None, volumes.RBD) and not (volume.multiattach and (
+                    users or self._is_of_another(instance.uuid, volume.volume_id))):
+                self._bricks.disconnect(volume, self._paths.get(volume.volume_id) or path, force)
+            self._users[volume.volume_id] = users
+            if not users:
+                del self._users[volume.volume_id]
+                self._paths.pop(volume.volume_id, None)
+
+    @contextlib.contextmanager
+    def given_back(self, instance: objects.Instance, which: Iterable[AttachedVolume],
+                   force: bool = False) -> Iterator[None]:
+        """The server's guest, or these volumes of it, go inside; then those that are attached to this host are
+        disconnected. VolumeFailed; ``force``: whatever becomes of what was written."""
+        mine = [volume for volume in _attached(which) if volume.host == self._libvirt.name]
+        paths = self._sources(instance.uuid) if mine else {}
+        yield
+        for volume in mine:
+            try:
+                self.disconnect(instance, volume, paths.get(volume.volume_id), force)
+            except driver.VolumeFailed as error:
+                if not force:
+                    raise
+                LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
+
+    def extend(self, volume: AttachedVolume) -> int:
+        """Bytes that guests can see of it now. VolumeFailed: the host sees less than it has."""
+        wanted = volume.size << 30
+        if volume.kind in (volumes.RBD, volumes.NFS):
+            return wanted
+        found = self._bricks.extend(volume)
+        if found is not None and found < wanted:
+            raise driver.VolumeFailed(act='extend', volume=volume.volume_id, host=self._libvirt.name,
+                                      reason=f'its device has {found} bytes')
+        return wanted
+
+    def _turn(self, volume: AttachedVolume) -> contextlib.AbstractContextManager[object]:
+        return self._shared if volume.multiattach else contextlib.nullcontext()
+
+    def _is_of_another(self, uuid: str, volume_id: str) -> bool:
+        return any(volume_id in _sources(guest.xml()) for guest in self._libvirt.guests() if guest.uuid != uuid)
+
+    def _sources(self, uuid: str) -> dict[str, str | None]:
+        try:
+            guest = self._libvirt.find(uuid)
+        except driver.HypervisorUnavailable:
+            return {}
+        return {} if guest is None else _sources(guest.xml())
+
+
+def _attached(wanted: Iterable[AttachedVolume]) -> list[AttachedVolume]:
+    """Those that are attached to a host; the others are only reserved."""
+    return [volume for volume in wanted if volume.kind is not None]
+
+
+def _sources(xml: str) -> dict[str, str | None]:
+    """Id of a volume → its path on the host, of a domain."""
+    found = {}
+    for disk in ElementTree.fromstring(xml).iterfind('devices/disk'):
+        name, source = VOLUMES.name(disk), disk.find('source')
+        if name is not None and source is not None:
+            found[name] = source.get('dev') or source.get('file')
+    return found

@@ -1,0 +1,76 @@
+"""os-brick itself, as far as it goes without a network of storage."""
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kilonova.virt import driver
+from kilonova.virt.libvirt.storage.bricks import Bricks
+from tests.unit.virt.builders import VOLUME, new_conf, new_volume
+
+LOCAL = new_volume(connection={'driver_volume_type': 'local', 'device_path': '/dev/loop77'})
+
+
+@pytest.fixture
+def bricks(tmp_path: Path) -> Bricks:
+    return Bricks(new_conf(tmp_path))
+
+
+def test_what_the_volume_service_is_told(bricks: Bricks) -> None:
+    assert {'host': 'gpu1', 'ip': '192.0.2.7', 'os_type': 'linux', 'multipath': False,
+            'enforce_multipath': False}.items() <= bricks.connector().items()
+
+
+def test_a_host_without_a_way_to_root_tells_what_it_can(bricks: Bricks, monkeypatch: pytest.MonkeyPatch,
+                                                        caplog: pytest.LogCaptureFixture) -> None:
+    _module, errors = bricks._load()
+
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError('sudo: not found')
+    monkeypatch.setattr(bricks, '_library', (SimpleNamespace(get_connector_properties=refuse), errors))
+    with caplog.at_level(logging.WARNING):
+        found = bricks.connector()
+    assert (found['host'], found['ip'], found['multipath']) == ('gpu1', '192.0.2.7', False)
+    assert 'can only have volumes in Ceph and NFS' in caplog.text and 'sudo: not found' in caplog.text
+    bricks._conf.set_override('volume_enforce_multipath', True, group='libvirt')
+    with pytest.raises(driver.VolumeUnsupported, match='sudo: not found'):
+        bricks.connector()
+
+
+def test_a_volume_comes_and_goes(bricks: Bricks) -> None:
+    for _again in range(2):
+        assert bricks.connect(LOCAL) == '/dev/loop77'
+    for _again in range(2):
+        bricks.disconnect(LOCAL, '/dev/loop77')
+        bricks.disconnect(LOCAL, None, force=True)
+    with pytest.raises(driver.VolumeFailed, match=f'Host gpu1 could not extend volume {VOLUME}: .'):
+        bricks.extend(LOCAL)
+
+
+@pytest.mark.parametrize('connection', [
+    {'driver_volume_type': 'nfs', 'export': 'filer:/v'}, {'driver_volume_type': 'smbfs'},
+    {'driver_volume_type': 'local'}])
+def test_a_connection_that_leads_nowhere(bricks: Bricks, connection: dict[str, Any],
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    bricks._load()      # which looks at programs, too
+    monkeypatch.setenv('PATH', '/nowhere')
+    with pytest.raises(driver.VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: .+'):
+        bricks.connect(new_volume(connection=connection))
+
+
+def test_secrets_of_a_connection_are_not_told(bricks: Bricks, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = new_volume(connection={'driver_volume_type': 'iscsi', 'auth_password': 'open-sesame', 'lun': 1})
+    _module, errors = bricks._load()
+
+    def factory(*args: Any, **options: Any) -> Any:
+        raise ValueError('iscsiadm --value open-sesame failed')
+    module = SimpleNamespace(InitiatorConnector=SimpleNamespace(factory=factory))
+    monkeypatch.setattr(bricks, '_library', (module, errors))
+    for act in (lambda: bricks.connect(volume), lambda: bricks.disconnect(volume, None), lambda: bricks.extend(volume)):
+        with pytest.raises(driver.errors.KilonovaError, match=r'iscsiadm --value \*\*\* failed') as caught:
+            act()
+        assert caught.value.__cause__ is None and 'open-sesame' not in str(caught.value)

@@ -1,0 +1,206 @@
+"""What libvirt's driver does with volumes besides the contract: where they are connected, and what is undone."""
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+import pytest
+
+from kilonova.virt import driver
+from kilonova.virt.libvirt import volumes
+from kilonova.virt.libvirt.guest import Guest
+from tests.unit.virt.builders import VOLUME, VOLUME2, image_meta, new_instance, new_volume
+from tests.unit.virt.conftest import LibvirtRig
+
+LOCAL = {'driver_volume_type': 'local', 'device_path': '/dev/loop0'}
+
+
+class Bricks:
+    """Stands for os-brick: ``done`` is what was asked of it, ``size`` bytes that the host sees of any volume;
+    ``refuses``: it lets go of nothing."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[Any, ...]] = []
+        self.size: int | None = None
+        self.refuses = False
+
+    def connect(self, volume: Any) -> str:
+        self.done.append(('connect', volume.volume_id))
+        return f'/dev/of-{volume.volume_id[:2]}'
+
+    def disconnect(self, volume: Any, path: str | None, force: bool = False) -> None:
+        self.done.append(('disconnect', volume.volume_id, path, force))
+        if self.refuses:
+            raise driver.VolumeFailed(act='let go of', volume=volume.volume_id, host='gpu1', reason='busy')
+
+    def extend(self, volume: Any) -> int | None:
+        self.done.append(('extend', volume.volume_id))
+        return self.size
+
+
+def give(host: Any) -> Bricks:
+    """A host's os-brick."""
+    bricks = Bricks()
+    host.volumes._volumes._bricks = bricks
+    return bricks
+
+
+@pytest.fixture
+def rig(libvirt_rig: LibvirtRig) -> LibvirtRig:
+    return libvirt_rig
+
+
+def spawn(rig: LibvirtRig, *volumes: Any, **values: Any) -> Any:
+    instance = new_instance(volumes=list(volumes), device_metadata=None, **values)
+    rig.here.guests.spawn(instance, image_meta())
+    return instance
+
+
+def sources(rig: LibvirtRig, instance: Any) -> list[str | None]:
+    xml = rig.here.guests._libvirt.find(instance.uuid).xml()            # type: ignore[union-attr]
+    return [disk.get('dev') for disk in ElementTree.fromstring(xml).iterfind("devices/disk[@type='block']/source")]
+
+
+def test_a_block_device_is_connected_before_and_let_go_after(rig: LibvirtRig) -> None:
+    """With the path that it had, whether the service has been restarted meanwhile or not."""
+    bricks, volume = give(rig.here), new_volume(connection=LOCAL)
+    instance = spawn(rig, volume)
+    assert sources(rig, instance) == ['/dev/of-5d'] and bricks.done == [('connect', VOLUME)]
+    rig.here.guests.destroy(instance)
+    assert bricks.done[1:] == [('disconnect', VOLUME, '/dev/of-5d', True)]
+    instance = spawn(rig, volume)
+    # As after a restart.
+    rig.here.volumes._volumes._paths.clear()
+    rig.here.volumes._volumes._users.clear()
+    bricks.done.clear()
+    rig.here.volumes.detach(instance, volume, lambda: None)
+    assert bricks.done == [('disconnect', VOLUME, '/dev/of-5d', False)]
+
+
+def test_a_volume_that_stays_ends_a_move_but_no_delete(rig: LibvirtRig) -> None:
+    bricks, instance = give(rig.here), spawn(rig, new_volume(connection=LOCAL))
+    bricks.refuses = True
+    with pytest.raises(driver.VolumeFailed, match='busy'):
+        rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
+    with pytest.raises(driver.VolumeFailed, match='busy'):
+        rig.here.volumes.disconnect(instance, instance.volumes[0])
+    rig.here.guests.destroy(instance)
+    assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == []
+
+
+def test_a_volume_of_two_guests_stays_connected_for_the_other(rig: LibvirtRig) -> None:
+    """Also one that was there before the service was started."""
+    bricks, volume = give(rig.here), new_volume(connection=LOCAL, multiattach=True)
+    one, two = spawn(rig, volume, id=1), spawn(rig, volume, id=2)
+    rig.here.volumes._volumes._users.clear()
+    bricks.done.clear()
+    rig.here.volumes.detach(one, volume, lambda: None)
+    assert bricks.done == []
+    # The other is about to be built, and has no domain that tells of it.
+    rig.here.volumes._volumes.connect(one, volume)
+    rig.here.guests.destroy(two)
+    assert bricks.done == [('connect', VOLUME)]
+    rig.here.volumes.disconnect(one, volume)
+    assert bricks.done[1:] == [('disconnect', VOLUME, '/dev/of-5d', False)]
+
+
+@pytest.mark.parametrize('error', [driver.GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots'),
+                                   driver.UnsupportedHardware(model='xen', virt='kvm')])
+def test_an_attach_that_fails_leaves_nothing(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch,
+                                             error: Exception) -> None:
+    bricks, instance = give(rig.here), spawn(rig)
+
+    def refuse(*args: Any) -> None:
+        raise error
+    monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', refuse)
+    with pytest.raises(type(error)):
+        rig.here.volumes.attach(instance, image_meta(), new_volume(connection=LOCAL))
+    assert rig.volumes_at_start('gpu1', instance.uuid) == [] and rig.connected('gpu1') == {}
+    assert bricks.done == [('connect', VOLUME), ('disconnect', VOLUME, '/dev/of-5d', False)]
+
+
+def test_an_attach_of_which_nobody_knows_leaves_all(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest may write to it already."""
+    bricks, instance = give(rig.here), spawn(rig)
+
+    def lost(*args: Any) -> None:
+        raise driver.HypervisorUnavailable(host='gpu1', reason='gone')
+    monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', lost)
+    with pytest.raises(driver.HypervisorUnavailable):
+        rig.here.volumes.attach(instance, image_meta(), new_volume(connection=LOCAL))
+    assert bricks.done == [('connect', VOLUME)] and rig.volumes_at_start('gpu1', instance.uuid) == [VOLUME]
+
+
+def test_a_volume_gets_another_name_where_a_disk_has_its(rig: LibvirtRig) -> None:
+    instance = spawn(rig, new_volume())
+    rig.here.volumes.attach(instance, image_meta(), new_volume(volume_id=VOLUME2))
+    xml = rig.here.guests._libvirt.find(instance.uuid).call(              # type: ignore[union-attr]
+        'XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+    targets = [target.get('dev') for target in ElementTree.fromstring(xml).iterfind('devices/disk/target')]
+    assert targets == ['vda', 'vdb', 'vdc']
+
+
+@pytest.mark.parametrize(('connection', 'size', 'grown'), [
+    (new_volume().connection, None, 3 << 30), (LOCAL, 3 << 30, 3 << 30), (LOCAL, None, 3 << 30),
+    (LOCAL, 2 << 30, None)])
+def test_a_guest_sees_as_much_as_its_host(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, connection: Any,
+                                          size: int | None, grown: int | None) -> None:
+    bricks, instance = give(rig.here), spawn(rig, new_volume(connection=connection))
+    bricks.size, seen = size, []
+    monkeypatch.setattr(volumes, 'grow', lambda guest, target, size: seen.append((target, size)))
+    bigger = replace(instance.volumes[0], size=3)
+    if grown is None:
+        with pytest.raises(driver.VolumeFailed, match=f'extend volume {VOLUME}: its device has {size} bytes'):
+            rig.here.volumes.extend(instance, bigger)
+    else:
+        rig.here.volumes.extend(instance, bigger)
+    assert seen == ([('vdb', grown)] if grown else [])
+    # A guest that is off sees it at its start.
+    rig.here.power.power_off(instance)
+    rig.here.volumes.extend(instance, bigger)
+    assert len(seen) == bool(grown)
+
+
+def test_a_guest_that_refuses_to_see_more() -> None:
+    def refuse(act: Any) -> None:
+        error = libvirt.libvirtError('no')
+        error.err = (code, 0, 'no such disk', 2, '', '', '', 0, 0)
+        raise error
+    domain = SimpleNamespace(UUIDString=lambda: 'u', name=lambda: 'n')
+    guest = Guest(SimpleNamespace(do=refuse, is_test=True), domain)      # type: ignore[arg-type]
+    code = libvirt.VIR_ERR_NO_SUPPORT
+    volumes.grow(guest, 'vdb', 1)
+    code = libvirt.VIR_ERR_INVALID_ARG
+    with pytest.raises(driver.GuestFailed, match='could not grow disk vdb of guest u'):
+        volumes.grow(guest, 'vdb', 1)
+
+
+def test_where_volumes_with_tags_are_is_noted(rig: LibvirtRig) -> None:
+    instance = spawn(rig, new_volume(tag='database'))
+
+    def noted() -> list[tuple[str, str | None, list[str]]]:
+        return [(device.path, device.serial, device.tags) for device in instance.device_metadata.devices]
+    assert noted() == [('/dev/vdb', VOLUME, ['database'])]
+    second = new_volume(volume_id=VOLUME2, device='/dev/vdc', tag='logs')
+    rig.here.power.power_off(instance)
+    rig.here.volumes.attach(instance, image_meta(), second)
+    assert noted() == [('/dev/vdb', VOLUME, ['database']), ('/dev/vdc', VOLUME2, ['logs'])]
+    rig.here.volumes.detach(instance, instance.volumes[0], lambda: None)
+    assert noted() == []
+
+
+def test_nothing_of_a_server_but_its_own_disks_is_carried_or_copied(rig: LibvirtRig, tmp_path: Any) -> None:
+    """A snapshot, a move and a live migration with a volume that is a file."""
+    volume = new_volume(connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': 'v'})
+    give(rig.here)
+    give(rig.there)
+    instance = spawn(rig, volume)
+    rig.here.snapshots.snapshot(instance, 'snap', lambda: None, lambda: None)
+    assert list(rig.images.sent) == ['snap']
+    assert [one['name'] for one in rig.here.live_migrations.describe(instance)['disks']] == ['disk']
+    assert rig.here.guests.get_instance_diagnostics(instance).num_disks == 2
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
+    assert disk_info['disks'] == ['disk']
