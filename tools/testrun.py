@@ -124,7 +124,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('integration', tuple(f'--ignore={path}' for path in (*APART, *BESIDE, *CAMPAIGNS, *REAL_GUESTS.paths)),
             ('tests/integration',), minutes=60, waits=True, seconds=1000),
         Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=1130),
-        Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=1400),
+        Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=1500),
         REAL_GUESTS),
 }
 # Parts whose runs share no ports, files or processes.

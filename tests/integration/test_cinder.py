@@ -1,6 +1,7 @@
 """The real Cinder in the one-machine cloud (``make up VOLUME=1``): our client of it, and servers with volumes."""
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from kilonova.clients import volume as volume_client
 from kilonova.clients.volume import Attachment, Volume, VolumeClient
 from kilonova.cmd import parts
 from kilonova.context import RequestContext
+from tests.integration.openstack_shell import Shells
 from tests.integration.site import Site
 from tools.cloud import cinder, http, process
 
@@ -280,3 +282,198 @@ def test_an_answer_that_is_lost(client: VolumeClient, make: Callable[..., Volume
     monkeypatch.undo()
     client.delete_attachment(found.id)
     assert status(client, volume) == 'available'
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def flavor(site: Site, make: Callable[..., Volume]) -> Iterator[str]:
+    """Its servers are gone after the test, before their volumes are."""
+    yield site.flavor('plain')
+    site.clean()
+
+
+def boot(site: Site, flavor: str, *devices: dict[str, Any], **more: Any) -> str:
+    """A server with these disks besides its root disk."""
+    root = {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0}
+    (server,) = site.boot(1, flavor, block_device_mapping_v2=[root, *devices], **more)
+    return server
+
+
+def there(volume: Volume, **more: Any) -> dict[str, Any]:
+    return {'source_type': 'volume', 'destination_type': 'volume', 'uuid': volume.id, **more}
+
+
+def held(client: VolumeClient, server: str) -> dict[str, tuple[str, str | None]]:
+    """{volume: (status, host)} of all that Cinder has for a server."""
+    found = {}
+    for one in client.attachments(server):
+        places = {place.attachment_id: place.host for place in client.volume(None, one.volume_id).attachments}
+        assert one.volume_id not in found, 'two attachments of one volume'
+        found[one.volume_id] = (one.status, places.get(one.id))
+    return found
+
+
+def disks(site: Site, host: str, server: str) -> str:
+    return (site.layout.instances(host) / server / 'libvirt.xml').read_text()
+
+
+def deleted(site: Site, server: str) -> bool:
+    return site.send('GET', f'/servers/{server}').status == 404
+
+
+def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client: VolumeClient, flavor: str) -> None:
+    """Made, attached, listed, detached and deleted, and Cinder says the same as servers do."""
+    shells = Shells(site.layout.bin('python'), site.layout.clouds, site.extra.parent)
+
+    def command(*arguments: str, version: str = '2.101', data: bool = True) -> Any:
+        done = shells.run('kilonova-demo', version, *arguments, *(('-f', 'json') if data else ()))
+        assert done.code == 0, done.errors
+        return done.data if data else None
+    try:
+        volumes = [command('volume', 'create', '--size', '1', name)['id'] for name in ('one', 'two')]
+        until(lambda: {client.volume(None, volume).status for volume in volumes} == {'available'})
+        server = command('server', 'create', '--flavor', flavor, '--image', 'demo', '--no-network', '--block-device',
+                         f'uuid={volumes[0]},source_type=volume,tag=data', '--wait', 'one')['id']
+        host = site.at(server)
+        command('server', 'add', 'volume', server, 'two', data=False)
+        until(lambda: held(client, server) == dict.fromkeys(volumes, ('attached', host)))
+        site.settle([server])
+        listed = command('server', 'volume', 'list', server)
+        assert [one['Volume ID'] for one in listed] == volumes and listed[0]['Tag'] == 'data'
+        assert [one['Device'] for one in listed] == ['/dev/vdb', '/dev/vdc']
+        assert {one['id'] for one in command('server', 'show', server)['volumes_attached']} == set(volumes)
+        shown = command('volume', 'show', 'two')
+        assert (shown['status'], shown['attachments'][0]['server_id']) == ('in-use', server)
+        assert volumes[0] in disks(site, host, server)
+        site.audit()
+        command('server', 'remove', 'volume', server, 'two', data=False)
+        until(lambda: client.volume(None, volumes[1]).status == 'available')
+        site.settle([server])
+        assert [one['Volume ID'] for one in command('server', 'volume', 'list', server)] == volumes[:1]
+        site.audit()
+        command('server', 'delete', '--wait', server, data=False)
+        until(lambda: client.volume(None, volumes[0]).status == 'available')
+        command('volume', 'delete', *volumes, data=False)
+        until(lambda: all(gone(client, volume) for volume in volumes))
+    finally:
+        shells.end()
+
+
+def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, make: Callable[..., Volume],
+                                            flavor: str) -> None:
+    """One attachment each, to the server's host; a new one is deleted with the server, a user's own stays."""
+    large, own = site.flavor('large', ram=1024), make()
+    size = site.log_size('cinder')
+    server = boot(site, flavor, there(own), {
+        'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 2, 'delete_on_termination': True})
+    asked = re.findall(r'INFO cinder.api.openstack.wsgi .* (GET|POST|DELETE) http://[^/]+/v3/attachments',
+                       site.log_after('cinder', size))
+    # Two for each; a boot that waited for the new one looks what it has.
+    assert asked[-4:] == ['POST'] * 4 and asked[:-4] in ([], ['GET'])
+    (new,) = held(client, server).keys() - {own.id}
+    assert (client.volume(None, new).size, client.volume(None, new).project_id) == (2, own.project_id)
+
+    def is_at(host: str | None, state: str = 'attached') -> None:
+        assert site.servers()[server]['OS-EXT-SRV-ATTR:host'] == host
+        assert held(client, server) == dict.fromkeys((own.id, new), (state, host))
+        if host is not None:
+            text = disks(site, host, server)
+            assert own.id in text and new in text
+        site.audit()
+
+    def acted(name: str, argument: object = None, state: str = 'ACTIVE') -> None:
+        site.act(server, name, argument)
+        site.await_status([server], state)
+    is_at(site.at(server))
+    for end, wanted in (('confirmResize', large), ('revertResize', flavor)):
+        source = site.at(server)
+        acted('resize', {'flavorRef': wanted}, 'VERIFY_RESIZE')
+        is_at(other(source))
+        acted(end)
+        is_at(other(source) if end == 'confirmResize' else source)
+    source = site.at(server)
+    site.act(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    assert site.settle([server])[server]['status'] == 'ACTIVE'
+    assert 'has volumes' in site.last_message(server)
+    is_at(source)
+    acted('reboot', {'type': 'HARD'})
+    is_at(site.at(server))
+    acted('shelve', None, 'SHELVED_OFFLOADED')
+    is_at(None, 'reserved')
+    acted('unshelve')
+    source = site.at(server)
+    is_at(source)
+    site.lose(source)
+    acted('evacuate', {})
+    site.find(source)
+    is_at(other(source))
+    site.call('DELETE', f'/servers/{server}')
+    until(lambda: deleted(site, server) and gone(client, new))
+    assert (client.attachments(server), status(client, own)) == ([], 'available')
+
+
+def other(host: str) -> str:
+    return {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[host]
+
+
+def test_a_delete_while_cinder_is_away(site: Site, client: VolumeClient, make: Callable[..., Volume],
+                                       flavor: str) -> None:
+    """The server is gone at once, its attachment when Cinder is back; meanwhile nobody gets a volume."""
+    volume = make()
+    server, without = boot(site, flavor, there(volume)), boot(site, flavor)
+    site.stop('cinder')
+    try:
+        site.call('DELETE', f'/servers/{server}')
+        until(lambda: deleted(site, server), within=20.0)
+        refused = site.send('POST', f'/servers/{without}/os-volume_attachments', {
+            'volumeAttachment': {'volumeId': volume.id}})
+        assert refused.status == 503 and b'The volume service does not answer' in refused.body
+    finally:
+        site.start('cinder')
+    until(lambda: client.attachments(server) == [])
+    assert status(client, volume) == 'available'
+
+
+def test_an_attach_that_fails_leaves_nothing(site: Site, client: VolumeClient, make: Callable[..., Volume],
+                                             flavor: str) -> None:
+    volume, server = make(metadata={'fail': 'connect'}), boot(site, flavor)
+    refused = site.send('POST', f'/servers/{server}/os-volume_attachments', {
+        'volumeAttachment': {'volumeId': volume.id}})
+    assert refused.status == 409 and b'fails to connect' in refused.body
+    site.settle([server])
+    assert (client.attachments(server), status(client, volume)) == ([], 'available')
+    assert site.call('GET', f'/servers/{server}/os-volume_attachments')['volumeAttachments'] == []
+
+
+def test_a_volume_of_two_servers(site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str) -> None:
+    volume = make(volume_type='shared')
+    servers = [boot(site, flavor, there(volume)), boot(site, flavor)]
+    site.call('POST', f'/servers/{servers[1]}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume.id}})
+    site.settle(servers)
+    assert [held(client, server)[volume.id] for server in servers] == [
+        ('attached', site.at(server)) for server in servers]
+    assert '<shareable/>' in disks(site, site.at(servers[0]), servers[0])
+    site.call('DELETE', f'/servers/{servers[0]}')
+    until(lambda: client.attachments(servers[0]) == [])
+    assert status(client, volume) == 'in-use'
+    single = make()
+    site.call('POST', f'/servers/{servers[1]}/os-volume_attachments', {'volumeAttachment': {'volumeId': single.id}})
+    site.settle(servers[1:])
+    taken = site.ask_create('other', flavor, block_device_mapping_v2=[
+        {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0}, there(single)])
+    assert taken.status == 400
+
+
+def test_a_volume_that_grows(site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str) -> None:
+    """Cinder tells the compute API, and the server's row has the new size."""
+    volume = make()
+    server = boot(site, flavor, there(volume))
+    reply = http.send('POST', f'{site.url("cinder")}/volumes/{volume.id}/action',
+                      data=b'{"os-extend": {"new_size": 3}}', headers={
+                          'X-Auth-Token': site.token('demo'), 'Content-Type': 'application/json',
+                          'OpenStack-API-Version': 'volume 3.42'})
+    assert reply.status == 202
+    until(lambda: (found := client.volume(None, volume.id)).size == 3 and found.status == 'in-use')
+    until(lambda: site._row('SELECT volume_size FROM block_device_mapping WHERE deleted = 0 AND volume_id IS NOT NULL '
+                            'AND instance_uuid = ?', server) == {'volume_size': 3})
+    site.settle([server])
