@@ -35,6 +35,10 @@ WHO = 'The volume service'
 MICROVERSION = '3.44'
 
 
+# Metadata of a volume that was made for a server: its id.
+MADE_FOR = 'kilonova_server'
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 class VolumeNotFound(errors.NotFound):
     msg_fmt = 'Volume %(volume_id)s could not be found.'
@@ -191,7 +195,8 @@ class VolumeClient:
                       snapshot_id: str | None = None, volume_type: str | None = None,
                       availability_zone: str | None = None, metadata: Mapping[str, str] | None = None) -> Volume:
         """A user's volume, of an image, of a snapshot or blank; it is being made when this returns: look at its status
-        until it is available. SnapshotNotFound, VolumeTypeNotFound, VolumeQuotaFull, VolumeInvalid."""
+        until it is available. With {MADE_FOR: server} in its ``metadata`` it is found again (``made_for``), also where
+        this got no answer. SnapshotNotFound, VolumeTypeNotFound, VolumeQuotaFull, VolumeInvalid."""
         body = {'size': size, 'name': name, 'imageRef': image_id, 'snapshot_id': snapshot_id,
                 'volume_type': volume_type, 'availability_zone': availability_zone, 'metadata': metadata}
         response = self._send('POST', '/volumes', ctxt=ctxt,
@@ -201,6 +206,14 @@ class VolumeClient:
         made = _answer(response, ctxt, *missing)['volume']
         # This answer doesn't say whose it is.
         return replace(Volume.from_body(made), project_id=ctxt.project_id or '')
+
+    def made_for(self, server_id: str) -> list[str]:
+        """Ids of the volumes that were made for a server, of any project."""
+        wanted = {MADE_FOR: server_id}
+        asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
+        answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
+        # What is deleted is looked at here, too: a service may read a query otherwise.
+        return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:
         """It is being deleted when this returns; may be repeated. VolumeInvalid: it is in use, or has snapshots."""

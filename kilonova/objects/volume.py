@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 KIND = 'driver_volume_type'
+# Arguments of releases: the server whose attachments go, which volumes are deleted then, and whether all that were made
+# for it are.
+VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
 # Hosts that are known of one volume: where it is, where it came from, and one before.
 KNOWN = 3
 

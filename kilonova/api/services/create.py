@@ -337,10 +337,10 @@ def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: qu
     def withdraw() -> bool:
         return _withdraw(backend, ctxt, uuids)
     with volumes.made(backend, ctxt, shared.volumes, uuids,
-                      multiattach=shared.request.multiattach_allowed) as attached:
-        devices = [shared.disks.rows(shared.image['id']) + attached[uuid] for uuid in uuids]
+                      multiattach=shared.request.multiattach_allowed) as found:
+        devices = [shared.disks.rows(shared.image['id']) + found.rows[uuid] for uuid in uuids]
         rows = _write(backend, ctxt, shared, servers, devices,
-                      [passwords.seal(keys, password, shared.files, uuid) for uuid in uuids])
+                      [passwords.seal(keys, password, shared.files, uuid) for uuid in uuids], found.notes)
         wanted = quota.of_servers(backend, shared.count, quota.sizes(shared.flavor, shared.image))
         quota.recheck(backend, allowed, wanted, withdraw)
         server_groups.recheck(backend, allowed, shared.group, withdraw)
@@ -351,8 +351,9 @@ def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: qu
 
 
 def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Sequence[Instance],
-           devices: Sequence[list[dict[str, Any]]], sealed: Sequence[Any]) -> list[str]:
-    """The transaction; the uuids of the operations. ``devices``: rows of disks, ``sealed``: secrets, of each server."""
+           devices: Sequence[list[dict[str, Any]]], sealed: Sequence[Any], notes: Sequence[str]) -> list[str]:
+    """The transaction; the uuids of the operations. ``devices``: rows of disks, ``sealed``: secrets, of each server;
+    ``notes``: what needn't be given back any more."""
     specs = [_spec(ctxt, shared, server) for server in servers]
     tags = [TagList.from_words(ctxt, server.uuid, shared.request.tags) for server in servers]
     requests = [BuildRequest(ctxt, instance_uuid=server.uuid, project_id=ctxt.project_id, instance=server,
@@ -369,7 +370,8 @@ def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Seq
             requests=[request.to_row() for request in requests],
             mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
                        'cell_id': None, 'queued_for_delete': False} for server in servers],
-            operations=rows, group=(shared.group['id'], shared.group['uuid']) if shared.group is not None else None)
+            operations=rows, group=(shared.group['id'], shared.group['uuid']) if shared.group is not None else None,
+            instead_of=notes)
     return [row.uuid for row in rows]
 
 

@@ -5,7 +5,7 @@
     volumes.detach(backend, ctxt, server, volume_id)
 
     chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # what there is
-    with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as rows:      # what is made,
+    with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # what is made,
         …                                                                           # and kept if this ends well
 
 The volume service is asked as the user, who must see the volume: attachments are conductors' work.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,22 +23,23 @@ from kilonova.api.services import accept, block_devices
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.block_devices import BLANK, IMAGE, SNAPSHOT, VOLUME, VolumeWish
-from kilonova.clients.volume import Volume, VolumeClient, VolumeInvalid, VolumeNotFound
+from kilonova.clients.volume import MADE_FOR, Volume, VolumeClient, VolumeNotFound
 from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries import volumes as queries
 from kilonova.db.queries.operations import Operation
-from kilonova.errors import Conflict, Invalid, KilonovaError, NotFound, Unavailable
-from kilonova.objects.volume import AttachedVolume
+from kilonova.errors import Conflict, Invalid, NotFound, Unavailable
+from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, AttachedVolume
 
 LOG = logging.getLogger(__name__)
 
 ATTACH, DETACH = 'attach_volume', 'detach_volume'
 # What the volume service calls a volume that a server may get; one that several may have is in use, too.
 AVAILABLE, IN_USE = 'available', 'in-use'
-# Volumes of a create that failed can be deleted once they are made: seconds for which that is tried, and between tries.
-TAKE_BACK, _PAUSE = 30.0, 0.5
+# Seconds after which a create that made volumes has come to an end: longer than a service may take to answer each of
+# them.
+LATE = 300.0
 
 
 class NotAttached(NotFound):
@@ -255,25 +255,48 @@ def _chosen(client: VolumeClient, ctxt: RequestContext, wish: VolumeWish, most: 
     return Chosen(wish)
 
 
-@contextlib.contextmanager
-def made(backend: Backend, ctxt: RequestContext, chosen: Sequence[Chosen], uuids: Iterable[str], *,
-         multiattach: bool) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """{server: rows of its volumes}. Those that are made for a server may still be so while the block runs; if that
-    fails, they are deleted. One whose making was not answered may stay."""
-    new: list[str] = []
+@dataclass(frozen=True)
+class Made:
+    """``rows``: {server: rows of its volumes}. ``notes``: operations by which what was made is given back, unless the
+    transaction that accepts the servers deletes their rows."""
 
-    def rows(uuid: str) -> Iterator[dict[str, Any]]:
-        for one in chosen:
-            volume = one.volume or _make(backend.volumes, ctxt, one.wish, uuid)
-            if one.volume is None:
-                new.append(volume.id)
+    rows: Mapping[str, list[dict[str, Any]]]
+    notes: Sequence[str] = ()
+
+
+@contextlib.contextmanager
+def made(backend: Backend, ctxt: RequestContext, chosen: Sequence[Chosen], uuids: Sequence[str], *,
+         multiattach: bool) -> Iterator[Made]:
+    """Volumes of new servers: those that are made for them may still be so while the block runs. If that fails, or this
+    process dies, or the making of one isn't answered, a conductor deletes what there is of them."""
+    if all(one.volume is not None for one in chosen):
+        yield Made({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})
+        return
+    notes = _note(backend, ctxt, uuids, LATE)
+    try:
+        rows = {}
+        for uuid in uuids:
+            volumes = [one.volume or _make(backend.volumes, ctxt, one.wish, uuid) for one in chosen]
+            for volume in volumes:
                 _check_kind(volume, multiattach)
-            yield one.wish.row(volume.id, volume_size=volume.size, volume_type=volume.volume_type,
-                               connection_info=_connection(volume, uuid))
-    with contextlib.ExitStack() as undo:
-        undo.callback(_take_back, backend.volumes, new)
-        yield {uuid: list(rows(uuid)) for uuid in uuids}
-        undo.pop_all()
+            rows[uuid] = [_row(one, volume, uuid) for one, volume in zip(chosen, volumes, strict=True)]
+        yield Made(rows, notes)
+    except BaseException:
+        _note(backend, ctxt, uuids, 0.0)
+        raise
+
+
+def _row(one: Chosen, volume: Volume, uuid: str) -> dict[str, Any]:
+    return one.wish.row(volume.id, volume_size=volume.size, volume_type=volume.volume_type,
+                        connection_info=_connection(volume, uuid))
+
+
+def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: float) -> list[str]:
+    """What was made for these servers is given back, ``delay`` seconds from now. Written before anything is made."""
+    rows = [Operation.new(ctxt, 'release', uuid, {VOLUMES_OF: uuid, VOLUMES_DELETED: [], VOLUMES_MADE: True},
+                          beside=True) for uuid in uuids]
+    operations.plan(backend.api_db, rows, delay)
+    return [row.uuid for row in rows]
 
 
 def _make(client: Any, ctxt: RequestContext, wish: VolumeWish, uuid: str) -> Volume:
@@ -281,25 +304,8 @@ def _make(client: Any, ctxt: RequestContext, wish: VolumeWish, uuid: str) -> Vol
         found: Volume = client.create_volume(
             ctxt, size=wish.size, name=f'{uuid}-blank-vol' if wish.source == BLANK else '',
             image_id=wish.source_id if wish.source == IMAGE else None,
-            snapshot_id=wish.source_id if wish.source == SNAPSHOT else None, volume_type=wish.volume_type)
+            snapshot_id=wish.source_id if wish.source == SNAPSHOT else None, volume_type=wish.volume_type,
+            metadata={MADE_FOR: uuid})
     except NotFound as error:
         raise Invalid(error.message) from None
     return found
-
-
-def _take_back(client: Any, ids: Iterable[str]) -> None:
-    end = time.monotonic() + TAKE_BACK
-    for volume_id in ids:
-        while not _is_deleted(client, volume_id, time.monotonic() >= end):
-            time.sleep(_PAUSE)
-
-
-def _is_deleted(client: VolumeClient, volume_id: str, is_last: bool) -> bool:
-    """False: it can't be yet. What the volume service can't do stays, and is named in the log."""
-    try:
-        client.delete_volume(volume_id)
-    except KilonovaError as error:
-        if isinstance(error, VolumeInvalid) and not is_last:
-            return False
-        LOG.warning('Volume %s of servers that were not created is not deleted: %s', volume_id, error)
-    return True

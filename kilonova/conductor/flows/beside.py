@@ -19,6 +19,7 @@ from kilonova.db import engine
 from kilonova.db.queries import compute_nodes, instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
+from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
@@ -32,8 +33,6 @@ MOST_BACKUPS = 1000
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
 # The server whose ports go, and which of them are their user's own.
 PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
-# The server whose attachments go, and which volumes are deleted then.
-VOLUMES_OF, VOLUMES_DELETED = 'volumes_of', 'volumes_deleted'
 Write = Callable[[engine.Connection], object]
 
 
@@ -219,7 +218,8 @@ def _release_volumes(work: Work[Outputs]) -> None:
     if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
         raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     kept = [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []
-    give_back_volumes(work, kept, work.args[VOLUMES_DELETED])
+    made = work.env.volumes.made_for(work.instance_uuid) if work.args.get(VOLUMES_MADE) else []
+    give_back_volumes(work, kept, [*work.args[VOLUMES_DELETED], *made])
 
 
 def _rotate(work: Work[Outputs]) -> None:

@@ -34,7 +34,7 @@ from kilonova.errors import (
     MigrationPreCheckError,
     Unanswered,
 )
-from kilonova.objects.volume import AttachedVolume
+from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
 
 LOG = logging.getLogger(__name__)
 
@@ -220,8 +220,8 @@ def _now_or_later(work: Work[Any], delete: Sequence[str], give_back: Callable[[]
 
 
 def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
-    beside.add_release(work, {beside.VOLUMES_OF: work.instance_uuid, beside.VOLUMES_DELETED: list(delete)},
-                       (beside.VOLUMES_OF, beside.VOLUMES_DELETED), delay=delay)
+    beside.add_release(work, {VOLUMES_OF: work.instance_uuid, VOLUMES_DELETED: list(delete)},
+                       (VOLUMES_OF, VOLUMES_DELETED), delay=delay)
 
 
 # --- one of them has grown -------------------------------------------------------------------------------------------

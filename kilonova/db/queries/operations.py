@@ -22,7 +22,7 @@ from kilonova.db import engine
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
-from kilonova.errors import InstanceInvalidState, InstanceNotFound
+from kilonova.errors import InstanceInvalidState, InstanceNotFound, Unavailable
 
 # Both databases have the same tables; one Table object serves both.
 operations = cell_models.Operation.__table__
@@ -97,16 +97,39 @@ def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
     conn.execute(operations.insert().values(created_at=engine.db_utcnow()), [row.columns() for row in rows])
 
 
+class TookTooLong(Unavailable):
+    msg_fmt = 'The request took too long: what was made for it is given back. Ask again.'
+
+
+@engine.retried
+def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> None:
+    """Rows that are due ``delay`` seconds from now, unless what they are about makes them needless before."""
+    with database.write() as conn:
+        if engine.repeated() and existing(conn, [row.uuid for row in rows]):
+            return
+        due = engine.now(conn) + delay if delay else 0.0
+        insert(conn, [replace(row, not_before=due) for row in rows])
+
+
+def _end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
+    """Delete rows that nobody has taken yet; False: not all of them."""
+    return conn.execute(operations.delete().where(
+        operations.c.uuid.in_(list(uuids)), operations.c.owner.is_(None))).rowcount == len(uuids)
+
+
 # --- accepting -------------------------------------------------------------------------------------------------------
 @engine.retried
 def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict[str, Any]],
                   mappings: Sequence[dict[str, Any]], operations: Sequence[Operation],
-                  group: tuple[int, str] | None = None) -> None:
+                  group: tuple[int, str] | None = None, instead_of: Sequence[str] = ()) -> None:
     """A create of N servers: four INSERTs in one transaction of the api database, whatever N is; one more makes them
-    members of a server group, ``group``: its (id, uuid) (``instance_groups.GroupNotFound``)."""
+    members of a server group, ``group``: its (id, uuid) (``instance_groups.GroupNotFound``). ``instead_of``: rows
+    (``plan``) of what is given back where this doesn't come; TookTooLong: one of them has begun."""
     with api_db.write() as conn:
         if engine.repeated() and request_specs.get(conn, specs[0][0]) is not None:
             return
+        if instead_of and not _end_planned(conn, instead_of):
+            raise TookTooLong
         request_specs.create(conn, specs)
         build_requests.create(conn, requests)
         instance_mappings.create(conn, mappings)

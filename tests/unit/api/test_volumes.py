@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 
@@ -217,27 +216,44 @@ def test_as_many_disks_as_a_server_may_have(make_site, cinder):
     assert fault(attach(site, server, cinder.add_volume(PROJECT))) == said and site.rows(server) == []
 
 
-@pytest.mark.parametrize('slow', [False, True])
-def test_what_was_made_is_deleted_if_the_create_fails(site, cinder, monkeypatch, slow):
-    """Also one that Cinder is still making: when it is made."""
-    monkeypatch.setattr('kilonova.api.services.volumes._PAUSE', 0.01)
-    cinder.slow = slow
+def due(site):
+    """Servers whose volumes are to be given back now, and those where that is planned."""
+    with site.databases.api().read() as conn:
+        found = [row for row in conn.execute(operations.operations.select()).mappings() if row['kind'] == 'release']
+    assert all(json.loads(row['args']) == {'volumes_of': row['instance_uuid'], 'volumes_deleted': [],
+                                           'volumes_made': True} for row in found)
+    return ({row['instance_uuid'] for row in found if not row['not_before']},
+            {row['instance_uuid'] for row in found if row['not_before']})
+
+
+def test_what_was_made_is_given_back_if_the_create_fails(site, cinder):
+    """By a conductor, which finds it by its server: also what was made and not answered."""
     cinder.limits[PROJECT] = 3
-    making = threading.Timer(0.1, lambda: [cinder.finish(volume) for volume in list(cinder.volumes)])
-    making.start()
     said = "VolumeLimitExceeded: Maximum number of volumes allowed (3) exceeded for quota 'volumes'."
     assert refused(site, BLANK, OF_IMAGE, min_count=2) == (403, said)
-    making.join()
-    assert set(cinder.statuses().values()) <= {'deleting'} and bool(cinder.volumes) == slow
+    now, planned = due(site)
+    assert len(now) == 2 and now == planned
+    assert {one['metadata']['kilonova_server'] for one in cinder.volumes.values()} == now
 
 
-def test_what_can_not_be_deleted_is_named(site, cinder, monkeypatch, caplog):
-    monkeypatch.setattr('kilonova.api.services.volumes.TAKE_BACK', 0)
-    cinder.slow = True
-    cinder.limits[PROJECT] = 1
-    assert refused(site, BLANK, BLANK)[0] == 403
-    (volume,) = cinder.volumes
-    assert f'Volume {volume} of servers that were not created is not deleted: Invalid volume:' in caplog.text
+def test_it_is_planned_before_anything_is_made(site, cinder):
+    """A process that dies leaves that; a create that is accepted doesn't."""
+    seen = []
+    cinder.before = lambda method, path: seen.append(due(site)) if method == 'POST' else None
+    assert created(site, BLANK)
+    ((now, planned),) = seen
+    assert now == set() and len(planned) == 1
+    assert due(site) == (set(), set())
+
+
+def test_a_create_that_takes_too_long_is_none(site, cinder):
+    """What was made for it is being given back already."""
+    def taken(method, path):
+        with site.databases.api().write() as conn:
+            conn.execute(operations.operations.update().values(owner='a conductor'))
+    cinder.after = taken
+    code, message = refused(site, BLANK)
+    assert code == 503 and message == ('The request took too long: what was made for it is given back. Ask again.')
 
 
 def test_servers_that_are_taken_back_leave_no_volume(make_site, cinder, monkeypatch):
@@ -248,7 +264,9 @@ def test_servers_that_are_taken_back_leave_no_volume(make_site, cinder, monkeypa
     assert created(site, BLANK)
     (kept,) = cinder.volumes
     site.conductor.calls.clear()
-    assert refused(site, BLANK)[0] == 403 and list(cinder.volumes) == [kept]
+    assert refused(site, BLANK)[0] == 403
+    made = {volume['metadata']['kilonova_server'] for uuid, volume in cinder.volumes.items() if uuid != kept}
+    assert made == due(site)[0] and made
 
 
 def test_an_encrypted_type_is_found_out(site, cinder, monkeypatch):
@@ -256,7 +274,7 @@ def test_an_encrypted_type_is_found_out(site, cinder, monkeypatch):
     monkeypatch.setattr(cinder, 'add_volume', lambda project, **fields: make(project, **fields, encrypted=True))
     code, message = refused(site, BLANK)
     assert code == 400 and message.endswith('is encrypted: encrypted volumes are not served in this cloud.')
-    assert cinder.volumes == {}
+    assert len(due(site)[0]) == 1
 
 
 def test_a_create_with_a_silent_volume_service(site, cinder):
