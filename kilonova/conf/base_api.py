@@ -18,7 +18,7 @@ OPTS = [
                help='How often the build of a server looks whether a volume that is made for it is there. Then it '
                     'fails, and says in which state the volume is.'),
     cfg.IntOpt('block_device_allocate_retries_interval', default=3, min=0, max=300,
-               help='Seconds between two of these looks.'),
+               help='Seconds between two of these looks, 1 at least.'),
     cfg.StrOpt('default_access_ip_network_name', default=None,
                help='The network whose addresses become the access addresses of a new server (accessIPv4, accessIPv6), '
                     'if its user named none. Conductors read it.'),

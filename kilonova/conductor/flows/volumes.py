@@ -86,7 +86,7 @@ def attach_wanted(work: Work[Any], host: Choice, is_first: bool) -> None:
 def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
     """Until it is there: it was made for this server. VolumeNotCreated."""
     conf = work.env.conf
-    pause, tries = conf.block_device_allocate_retries_interval, conf.block_device_allocate_retries
+    pause, tries = max(conf.block_device_allocate_retries_interval, 1), conf.block_device_allocate_retries
     found = work.env.volumes.volume(None, volume.volume_id)
     if found.status in _THERE:
         return
@@ -94,7 +94,7 @@ def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
     waited = (now - (work.created_at or now)).total_seconds()
     if found.status not in _COMING or waited >= pause * tries:
         raise VolumeNotCreated(work.instance_uuid, found, waited)
-    raise NotYet(who=f'volume {volume.volume_id}', reason=f'it is {found.status}', pause=max(pause, 1))
+    raise NotYet(who=f'volume {volume.volume_id}', reason=f'it is {found.status}', pause=pause)
 
 
 def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
@@ -138,7 +138,7 @@ def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mappi
         made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
         client.complete_attachment(made.id)
     except VolumeBackendFailed as error:
-        raise HostRejected(reason=f'{host}: {error}') from error
+        raise HostRejected(f'Volume {volume.volume_id} can not be connected to host {host}: {error}') from error
     except Unanswered:
         _release(work, (), delay=LATE)
         raise
