@@ -157,6 +157,10 @@ test-cluster: bootstrap-test ## daemons stand still; three brokers and all daemo
 test-databases: bootstrap-test ## all functional tests on MariaDB and on PostgreSQL, and each outage of both
 	@$(TESTS) databases
 
+.PHONY: test-placement
+test-placement: bootstrap ## all tests of flows with the real Placement; make test has its model there
+	@$(TESTS) placement
+
 .PHONY: fuzz
 fuzz: bootstrap ## random hostile requests to the API in one process: N=20000, SEED=7 repeats them
 	@$(VENV)/bin/python -W ignore -m tests.api.hostile $(or $(N),20000) $(or $(SEED),$(shell date +%N | sed 's/^0*//'))

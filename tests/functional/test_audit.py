@@ -15,7 +15,6 @@ from kilonova.db.models.api import RequestSpec
 from kilonova.db.models.cell import ComputeNode, Instance, InstanceExtra, Migration
 from kilonova.db.queries import audit as queries
 from kilonova.db.queries import operations
-from tests.fixtures import placement as placement_fixture
 
 ONE_HOST = {'gpu1': ['0000:08:00.0', '0000:88:00.0', '0000:89:00.0']}
 SETS = {'compute__cpu_shared_set': '0-3,32-35', 'compute__cpu_dedicated_set': '8-11,40-43'}
@@ -30,7 +29,7 @@ def look(cloud, between=lambda: None):
     def pause(seconds):
         pauses.append(seconds)
         between()
-    report = audit.Audit(cloud.databases, cloud.cells, placement_fixture.Reader(), cloud.compute_client,
+    report = audit.Audit(cloud.databases, cloud.cells, cloud.placement.reader, cloud.compute_client,
                          get_admin_context(), pause=pause).run()
     return report, pauses
 

@@ -11,7 +11,6 @@ from kilonova.conductor import audit
 from kilonova.context import get_admin_context
 from kilonova.db.models.cell import Instance, Service
 from kilonova.errors import Unanswered
-from tests.fixtures import placement as placement_fixture
 
 SERVICES, SERVERS = Service.__table__, Instance.__table__
 DOWN_TIME = 60.0
@@ -24,7 +23,7 @@ def look(cloud: Any, between: Any = lambda: None, **how: Any) -> tuple[audit.Rep
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         between()
-    report = audit.Audit(cloud.databases, cloud.cells, placement_fixture.Reader(),
+    report = audit.Audit(cloud.databases, cloud.cells, cloud.placement.reader,
                          how.pop('compute', cloud.compute_client), get_admin_context(), pause=pause, **how).run()
     return report, len(pauses)
 

@@ -18,6 +18,7 @@ from kilonova.clients import placement as placement_client
 from kilonova.clients import session
 from kilonova.clients.placement import MICROVERSION, PlacementClient
 from kilonova.scheduler.query import Group, Query
+from tests.fixtures.modelled import ModelledPlacement
 from tests.fixtures.placement import Placement, app
 from tests.simulation.placement_model import INVENTORY_DEFAULTS, ModelAdapter, NotModelled, PlacementModel, Refusal
 
@@ -769,3 +770,31 @@ def test_what_kilonova_never_sends_is_refused_loudly(model: PlacementModel, meth
 
 def test_the_versions_that_it_offers(both: Both) -> None:
     both.ask('GET', '/')
+
+
+def test_what_clouds_have_of_both(placement: Placement) -> None:
+    """Their fixture gives the same with the model in it: what is held, what audits read, what was kept and asked."""
+    found = []
+    for one in (placement, ModelledPlacement()):
+        def report(client: PlacementClient) -> None:
+            client.sync_compute(NODES[0], 'gpu1', {'VCPU': {'total': 4}}, {'COMPUTE_NODE'}, {
+                'gpu1_a': {'resource_class': GPU, 'total': 1, 'traits': {'OWNER_NOVA'}}}, has_pci=True)
+        report(one.client)
+        one.client.sync_compute(NODES[1], 'gpu2', {'VCPU': {'total': 4}}, set())
+        one.keep('two hosts')
+        (card,) = (row['uuid'] for row in one.client.list_providers(in_tree=NODES[0]) if row['name'] == 'gpu1_a')
+        one.client.claim(CONSUMERS[0], {NODES[0]: {'resources': {'VCPU': 2}}, card: {'resources': {GPU: 1}}}, **OWNER)
+        held = one.allocations()
+        read = [one.reader.provider_allocations(uuid) for uuid in (NODES[0], card)]
+        trees = [sorted(row['name'] for row in one.reader.list_providers(in_tree=uuid)) for uuid in NODES[:3]]
+        assert one.restore('two hosts') and not one.restore('three hosts')
+        one.requests.clear()
+        report(one.client)
+        asked = list(one.requests)
+        found.append((held, read, trees, one.allocations(), asked))
+        one.reset()
+        assert (one.client.list_providers(), one.requests) == ([], [('GET', '/resource_providers')])
+    assert found[0] == found[1]
+    assert found[0][:4] == ({CONSUMERS[0]: {'gpu1': {'VCPU': 2}, 'gpu1_a': {GPU: 1}}},
+                            [{CONSUMERS[0]: {'VCPU': 2}}, {CONSUMERS[0]: {GPU: 1}}],
+                            [['gpu1', 'gpu1_a'], ['gpu2'], []], {})

@@ -73,6 +73,16 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server(
         assert number == 1 or not set(shares[0]) & set(shares[1])
 
 
+def test_each_functional_test_and_each_flow_has_a_run_with_the_real_placement():
+    """Flows not in make test, where they have its model."""
+    whole, *servers = testrun.PARTS['functional']
+    assert 'KILONOVA_TEST_PLACEMENT' not in whole.env
+    for run in (*servers, *testrun.PARTS['flows']):
+        assert run.env['KILONOVA_TEST_PLACEMENT'] == 'model', run.name
+    for run, other in zip(testrun.PARTS['flows'], testrun.EXTRA['placement'], strict=True):
+        assert (run.paths, run.command, other.env) == (other.paths, other.command, {}) and run.name != other.name
+
+
 def test_each_file_of_integration_tests_is_in_one_run():
     """Or in none, where it is a campaign."""
     files = {f'tests/integration/{path.name}' for path in (testrun.ROOT / 'tests' / 'integration').glob('test_*.py')}
