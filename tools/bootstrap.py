@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -119,12 +120,19 @@ def ensure_environment(directory: Path, what: str, arguments: Sequence[str], fil
         return
     say(f'installing {what} into {directory.name} (downloads; takes a minute or two the first time)')
     python = directory / 'bin' / 'python'
-    if not python.exists():
+    if not python.exists() or made_with_another(directory):
         _pip([sys.executable, '-m', 'venv', '--clear', str(directory)])
     stamp.unlink(missing_ok=True)
     _pip([str(python), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *arguments])
     stamp.write_text(wanted)
     say(f'{directory.name} is ready')
+
+
+def made_with_another(directory: Path) -> bool:
+    """Whether a virtual environment says that its interpreter is not this one."""
+    settings = directory / 'pyvenv.cfg'
+    home = re.search(r'^home = (.*)$', settings.read_text() if settings.exists() else '', re.MULTILINE)
+    return home is not None and home[1] != sysconfig.get_config_var('BINDIR')
 
 
 def _pip(argv: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 
 import pytest
 
@@ -75,6 +76,18 @@ def test_an_environment_made_from_the_same_things_is_left_alone(tmp_path, monkey
     path.write_text('a==2')
     bootstrap.ensure_environment(directory, 'it', ['-r', str(path)], [path])
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize(('home', 'ended'), [
+    (sysconfig.get_config_var('BINDIR'), ['pip']), ('/opt/bin', ['venv', 'pip'])])
+def test_an_environment_of_another_interpreter_is_made_anew(tmp_path, monkeypatch, home, ended):
+    calls = []
+    monkeypatch.setattr(bootstrap, '_pip', lambda argv: calls.append(argv[2]))
+    (tmp_path / 'bin').mkdir()
+    (tmp_path / 'bin' / 'python').touch()
+    (tmp_path / 'pyvenv.cfg').write_text(f'home = {home}\ninclude-system-site-packages = false\n')
+    bootstrap.ensure_environment(tmp_path, 'it', [], [])
+    assert calls == ended
 
 
 def test_missing_packages_are_those_dpkg_does_not_list_as_installed(monkeypatch):
