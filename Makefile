@@ -58,7 +58,7 @@ bootstrap-tempest:
 	@$(PYTHON) -m tools.bootstrap --tempest
 
 .PHONY: demo
-demo: bootstrap $(if $(WITH_NETWORK),bootstrap-network) $(if $(WITH_VOLUME),bootstrap-volume) ## up, then boot and resize GPU servers with the openstack command, every result checked (NETWORK=1: and one on a network)
+demo: bootstrap $(if $(WITH_NETWORK),bootstrap-network) $(if $(WITH_VOLUME),bootstrap-volume) ## up, then boot and resize GPU servers with the openstack command, every result checked (NETWORK=1: and one on a network, VOLUME=1: and one with a volume)
 	@$(CLOUD) demo $(CHOSEN) $(if $(WITH_NETWORK),--network) $(if $(WITH_VOLUME),--volume)
 
 .PHONY: up

@@ -26,6 +26,8 @@ GPU = ('10de', '13f1')
 SERVERS = ('demo-gpu-1', 'demo-gpu-2')
 # The one on a network, where the cloud has the network service.
 NETWORKED = 'demo-net-1'
+# The one with a volume, where the cloud has the volume service, and that volume.
+STORED, VOLUME = 'demo-vol-1', 'demo-volume-1'
 # name: vCPUs, MiB of memory, GPUs. Both have a disk of 16 GB.
 FLAVORS = {'tmp1': (8, 32768, 1), 'tmp2': (16, 65536, 2)}
 STATUS_WITHIN = 90.0
@@ -193,9 +195,13 @@ class Demo:
 
     def clean(self) -> None:
         """Remove what an earlier demo left."""
-        left = [row['Name'] for row in self.rows('server', 'list') if row['Name'] in (*SERVERS, NETWORKED)]
+        left = [row['Name'] for row in self.rows('server', 'list') if row['Name'] in (*SERVERS, NETWORKED, STORED)]
         if left:
             self.cli('server', 'delete', '--wait', *left)
+        if self.cloud.volume:
+            for row in self.rows('volume', 'list', '--name', VOLUME, '-c', 'ID'):
+                self.await_volume(row['ID'], 'available')
+                self.cli('volume', 'delete', row['ID'])
 
     def remember(self) -> None:
         """What others hold before the demo begins; Refused where that is in motion or leaves too little."""
@@ -342,6 +348,8 @@ class Demo:
             ('Delete both: everything is given back', lambda: self.delete_all(*SERVERS)),
             *([('A server on a network: its port goes along with a resize', self._networked_server)]
               if self.cloud.network else []),
+            *([('A server with a volume: it is attached, goes along with a resize, and is detached',
+                self._stored_server)] if self.cloud.volume else []),
         ]
         for number, (title, scene) in enumerate(scenes, 1):
             control.say(f'\n=== {number}. {title}')
@@ -358,7 +366,6 @@ class Demo:
         self.resize(identifier)
         self.revert(identifier, host, before)
         self.stop_and_start(identifier, host, before)
-
 
     def _networked_server(self) -> None:
         identifier = self.rows('server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--network', neutron.NETWORK,
@@ -387,6 +394,39 @@ class Demo:
         shown = self.rows('server', 'show', identifier, '-c', 'addresses')['addresses']
         self.check(shown == {neutron.NETWORK: list(addresses)}, f'the server shows {", ".join(addresses)}', str(shown))
         return ports[0]['ID'], addresses
+
+    def _stored_server(self) -> None:
+        volume = self.rows('volume', 'create', '--size', '1', VOLUME, '-c', 'id')['id']
+        identifier = self.rows('server', 'create', '--image', 'demo', '--flavor', 'tmp1', '--no-network', '--wait',
+                               STORED, '-c', 'id')['id']
+        before = self.await_status(identifier, 'ACTIVE')['OS-EXT-SRV-ATTR:host']
+        self.await_volume(volume, 'available')
+        self.cli('server', 'add', 'volume', identifier, volume)
+        self.is_attached(volume, identifier, before)
+        host, _ = self.resize(identifier)
+        self.cli('server', 'resize', 'confirm', identifier)
+        self.await_status(identifier, 'ACTIVE')
+        self.is_attached(volume, identifier, host)
+        self.cli('server', 'remove', 'volume', identifier, volume)
+        self.check(self.await_volume(volume, 'available') == [], 'Cinder keeps no attachment of it')
+        self.delete_all(STORED)
+        self.cli('volume', 'delete', volume)
+
+    def await_volume(self, volume: str, wanted: str) -> list[dict[str, Any]]:
+        """Ask until a volume has the status; its attachments."""
+        deadline = time.monotonic() + STATUS_WITHIN
+        while True:
+            row = self.rows('volume', 'show', volume, '-c', 'status', '-c', 'attachments', admin=True)
+            if row['status'] == wanted:
+                return list(row['attachments'])
+            if row['status'] == 'error' or time.monotonic() > deadline:
+                raise CloudError(f'NOT SO: volume {volume} is {wanted}: {row["status"]}')
+            time.sleep(0.5)
+
+    def is_attached(self, volume: str, identifier: str, host: str) -> None:
+        found = [(one['server_id'], one['host_name']) for one in self.await_volume(volume, 'in-use')]
+        self.check(found == [(identifier, host)], f'the volume is attached to it on {host}, and nowhere else',
+                   str(found))
 
 
 def count_free(rows: Iterable[Mapping[str, Any]], owners: Collection[str] = ()) -> dict[str, int]:

@@ -108,6 +108,8 @@ class OpenStack:
         self.at_work = 0.0
         self.pack = False
         self.ports_are = ''
+        self.volumes: dict[str, dict] = {}
+        self.volumes_are = ''
         self.silent: tuple[str, ...] = ()
         for host in HOSTS:
             layout.instances(host).mkdir(parents=True)
@@ -179,6 +181,34 @@ class OpenStack:
     def port_show(self, _):
         (row,) = [row for row in self.servers.values() if row['name'] == demo.NETWORKED]
         return {'binding_host_id': 'gpu9' if self.ports_are == 'left behind' else row['host']}
+
+    def volume_list(self, words):
+        return [{'ID': name} for name, row in self.volumes.items() if row['name'] == words[1]]
+
+    def volume_create(self, words):
+        self.volumes['v'] = {'name': words[2], 'asked': 0, 'server': None}
+        return {'id': 'v'}
+
+    def volume_show(self, words):
+        """Each is made when it is asked for a second time."""
+        row = self.volumes[words[0]]
+        row['asked'] += 1
+        if self.volumes_are == 'broken' or row['asked'] == 1:
+            return {'status': 'error' if self.volumes_are == 'broken' else 'creating', 'attachments': []}
+        if row['server'] is None:
+            return {'status': 'available', 'attachments': [{}] if self.volumes_are == 'kept' else []}
+        host = 'gpu9' if self.volumes_are == 'left behind' else self.find(row['server'])['host']
+        return {'status': 'in-use', 'attachments': [{'server_id': row['server'], 'host_name': host}]}
+
+    def server_add_volume(self, words):
+        self.volumes[words[1]]['server'] = words[0]
+
+    def server_remove_volume(self, words):
+        assert self.volumes[words[1]]['server'] == words[0]
+        self.volumes[words[1]]['server'] = None
+
+    def volume_delete(self, words):
+        assert self.volumes.pop(words[0])['server'] is None
 
     def server_show(self, words):
         row = self.find(words[0])
@@ -299,7 +329,8 @@ class OpenStack:
     def state(self):
         """Everything that the demo has to leave as it was."""
         directories = {host: sorted(path.name for path in self.layout.instances(host).iterdir()) for host in HOSTS}
-        return json.dumps([list(self.devices.values()), directories, self.allocations, list(self.servers)])
+        return json.dumps([list(self.devices.values()), directories, self.allocations, list(self.servers),
+                           list(self.volumes)])
 
 
 @pytest.fixture
@@ -317,8 +348,8 @@ def openstack(tmp_path, monkeypatch):
     return fake
 
 
-def play(openstack: OpenStack, network: bool = False) -> int:
-    return demo.run(openstack.layout, hosts=openstack.layout.var, extra=None, network=network)
+def play(openstack: OpenStack, *, network: bool = False, volume: bool = False) -> int:
+    return demo.run(openstack.layout, hosts=openstack.layout.var, extra=None, network=network, volume=volume)
 
 
 def test_the_demo_gives_everything_back(openstack):
@@ -336,8 +367,26 @@ def test_the_demo_has_a_scene_on_a_network(openstack):
     assert ['--network private' in line for line in created] == [False, False, True]
 
 
-def test_the_command_says_whether_there_is_a_network(openstack, monkeypatch):
-    for more, scenes in ((), 6), (('--network',), 7):
+def test_the_demo_has_a_scene_with_a_volume(openstack):
+    before = openstack.state()
+    assert play(openstack, volume=True) == 0
+    assert openstack.state() == before
+    openstack.volume_create(('--size', '1', demo.VOLUME))
+    assert play(openstack, volume=True) == 0
+    assert openstack.state() == before, 'what an earlier one left goes, too'
+
+
+@pytest.mark.parametrize(('wrong', 'text'), [
+    ('broken', 'volume v is available: error'), ('left behind', 'the volume is attached to it on gpu'),
+    ('kept', 'Cinder keeps no attachment of it')])
+def test_a_volume_that_is_not_as_it_should_be_fails_the_demo(openstack, capsys, wrong, text):
+    openstack.volumes_are = wrong
+    assert play(openstack, volume=True) == 1
+    assert text in capsys.readouterr().out
+
+
+def test_the_command_says_which_services_there_are(openstack, monkeypatch):
+    for more, scenes in ((), 6), (('--network',), 7), (('--network', '--volume'), 8):
         told: list[str] = []
         monkeypatch.setattr(control, 'say', told.append)
         assert command.main(['--var', str(openstack.layout.var), 'demo', *more]) == 0
