@@ -768,6 +768,19 @@ def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(ri
 
 
 @with_volumes
+def test_a_move_with_a_volume_that_a_host_can_not_have_begins_nothing_there(rig: Any) -> None:
+    instance = spawn(rig, volumes=[new_volume()])
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
+    with pytest.raises(driver.VolumeUnsupported, match='it is attached to host gpu1'):
+        rig.there.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info)
+    assert rig.there.guests.describe() == []
+    instance.volumes = [new_volume(host='gpu2')]
+    with pytest.raises(driver.VolumeUnsupported, match='it is attached to host gpu2'):
+        rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
+    assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == [f'{instance.uuid}_resize']
+
+
+@with_volumes
 @pytest.mark.parametrize('power_on', [True, False])
 @pytest.mark.parametrize('times', [1, 2])
 def test_a_guest_gets_a_volume_and_gives_it_up(rig: Any, power_on: bool, times: int) -> None:

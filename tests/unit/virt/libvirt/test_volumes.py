@@ -97,6 +97,7 @@ def test_a_volume_of_two_guests_stays_connected_for_the_other(rig: LibvirtRig) -
     one, two = spawn(rig, volume, id=1), spawn(rig, volume, id=2)
     rig.here.volumes._volumes._users.clear()
     bricks.done.clear()
+    rig.here.power.power_off(one)
     rig.here.volumes.detach(one, volume, lambda: None)
     assert bricks.done == []
     # The other is about to be built, and has no domain that tells of it.
