@@ -25,9 +25,9 @@ Rules that hold for every driver:
 - ``instance.vifs`` are the domain's interfaces, in that order, whenever it is built.
 - ``instance.volumes`` are the domain's volume disks, by the names that they have, whenever it is built; those that
   have no ``connection`` yet are left out. The driver connects them to this host before, and refuses one that it can't
-  have (VolumeUnsupported) before anything is made. ``Guests.destroy``, ``Moves.migrate_disk_and_power_off`` and
-  ``Moves.cleanup_move_dest`` disconnect those that are attached to this host. Only a guest's own disks are carried,
-  grown, copied to images or made anew.
+  have (VolumeUnsupported) before a guest is made or stopped. ``Guests.destroy``,
+  ``Moves.migrate_disk_and_power_off`` and ``Moves.cleanup_move_dest`` disconnect those that are attached to this host.
+  Only a guest's own disks are carried, grown, copied to images or made anew.
 - ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
   pages.
 - ``pci_devices`` (address, dev_type, parent_addr, extra_info are read): exactly those become hostdevs, whatever

@@ -53,7 +53,6 @@ class Moves:
                          pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: driver.DiskInfo,
                          plugged: driver.Plugged | None = None) -> None:
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
-        self._volumes.check(instance.volumes)
         directory = self._disks.directory(instance.uuid)
         if directory.move() != disk_info['move']:
             raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
