@@ -27,13 +27,14 @@ def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> tuple[int, l
 
 # Which clouds, which seeds; other seeds than those are ``make simulate``'s business.
 HEALTHY = (('--seeds', '1-40'), ('--seeds', '1-10', '--shape', 'functions'), ('--seeds', '1-10', '--shape', 'pins'),
-           ('--seeds', '1-136', '--shape', 'kinds'), ('--seeds', '1-40', '--shape', 'ports'))
+           ('--seeds', '1-136', '--shape', 'kinds'), ('--seeds', '1-40', '--shape', 'ports'),
+           ('--seeds', '1-40', '--shape', 'volumes'))
 # Accepted operations over hosts with every kind of device.
 OPERATIONS = 2000
 
 
 @pytest.mark.parametrize('arguments', HEALTHY, ids=[
-    'the ordinary mix', 'virtual functions', 'pinned CPUs', 'all kinds', 'ports'])
+    'the ordinary mix', 'virtual functions', 'pinned CPUs', 'all kinds', 'ports', 'volumes'])
 def test_nothing_is_wrong_with_the_code_as_it_is(arguments: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     """Every operation ends, nothing has two owners or is left over, and what users were told is so."""
     results = simulate(tmp_path / 'results', *arguments, '--keep-going', jobs=2)[1]
@@ -80,6 +81,13 @@ OF_PORTS = {
     'blind_ports': ('its info cache lacks it', ('14', '15', '19')),
     'unmoved_ports': ('and the server is on', ('10', '66', '70')),
 }
+# Of the shape 'volumes'.
+OF_VOLUMES = {
+    'kept_volumes': ('which is no server', ('8', '21', '78')),
+    'blind_volumes': ('which has no row of it', ('36', '76')),
+    'unplanned_volumes': ('left over in Cinder', ('9', '22', '35')),
+    'unmoved_volumes': ('revert of', ('11', '10', '13')),
+}
 
 
 def test_faults_that_are_put_back_are_found(tmp_path: pathlib.Path) -> None:
@@ -95,6 +103,11 @@ def test_faults_of_accelerators_are_found(tmp_path: pathlib.Path) -> None:
 def test_faults_of_ports_are_found(tmp_path: pathlib.Path) -> None:
     """The same with Neutron."""
     find(OF_PORTS, tmp_path, '--shape', 'ports')
+
+
+def test_faults_of_volumes_are_found(tmp_path: pathlib.Path) -> None:
+    """The same with Cinder."""
+    find(OF_VOLUMES, tmp_path, '--shape', 'volumes')
 
 
 def find(proofs: dict[str, tuple[str, tuple[str, ...]]], path: pathlib.Path, *options: str) -> None:

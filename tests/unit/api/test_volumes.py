@@ -228,12 +228,14 @@ def due(site):
 
 def test_what_was_made_is_given_back_if_the_create_fails(site, cinder):
     """By a conductor, which finds it by its server: also what was made and not answered."""
-    cinder.limits[PROJECT] = 3
-    said = "VolumeLimitExceeded: Maximum number of volumes allowed (3) exceeded for quota 'volumes'."
-    assert refused(site, BLANK, OF_IMAGE, min_count=2) == (403, said)
+    own = cinder.add_volume(PROJECT, volume_type='shared')
+    cinder.limits[PROJECT] = 4
+    said = "VolumeLimitExceeded: Maximum number of volumes allowed (4) exceeded for quota 'volumes'."
+    assert refused(site, BLANK, OF_IMAGE, there(own), min_count=2) == (403, said)
     now, planned = due(site)
     assert len(now) == 2 and now == planned
-    assert {one['metadata']['kilonova_server'] for one in cinder.volumes.values()} == now
+    assert {one['metadata']['kilonova_server'] for one in cinder.volumes.values() if one['id'] != own} == now
+    assert all(cinder.client.made_for(server) for server in now) and cinder.volumes[own]['metadata'] == {}
 
 
 def test_it_is_planned_before_anything_is_made(site, cinder):
