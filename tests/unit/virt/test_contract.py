@@ -1,6 +1,7 @@
 """What every driver promises (kilonova.virt.driver), shown on each."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import threading
@@ -822,6 +823,19 @@ def test_a_volume_of_two_servers_stays_connected_until_the_last_gives_it_up(rig:
     assert rig.connected('gpu1') == {VOLUME: {two.uuid}} and rig.volumes_at_start('gpu1', two.uuid) == [VOLUME]
     rig.here.guests.destroy(two)
     assert rig.connected('gpu1') == {}
+
+
+@with_volumes
+def test_a_host_that_was_given_up_lets_go_of_what_it_had(rig: Any) -> None:
+    """Its server was evacuated, and the volume is attached to another host by now."""
+    volume = new_volume()
+    instance = spawn(rig, volumes=[volume])
+    assert rig.connected('gpu1') == {VOLUME: {instance.uuid}}
+    gone = dataclasses.replace(volume, host='gpu2', known_at={'gpu1': {'connector': {},
+                                                                       'connection': volume.connection}})
+    instance.volumes = [gone]
+    rig.here.guests.destroy(instance)
+    assert rig.connected('gpu1') == {} and rig.here.guests.describe() == []
 
 
 # -- mediated devices -------------------------------------------------------------------------------------------------

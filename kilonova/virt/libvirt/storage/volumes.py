@@ -74,9 +74,10 @@ class HostVolumes:
     @contextlib.contextmanager
     def given_back(self, instance: objects.Instance, which: Iterable[AttachedVolume],
                    force: bool = False) -> Iterator[None]:
-        """The server's guest, or these volumes of it, go inside; then those that are attached to this host are
-        disconnected. VolumeFailed; ``force``: whatever becomes of what was written."""
-        mine = [volume for volume in _attached(which) if volume.host == self._libvirt.name]
+        """The server's guest, or these volumes of it, go inside; then those that are, or were last known to be,
+        attached to this host are disconnected. VolumeFailed; ``force``: whatever becomes of what was written."""
+        known = (volume.at(self._libvirt.name) for volume in which)
+        mine = [volume for volume in known if volume is not None and volume.kind is not None]
         paths = self._sources(instance.uuid) if mine else {}
         yield
         for volume in mine:
