@@ -13,9 +13,10 @@ COLLECT_AT = 20_000, 20, 50
 concurrency.setup(os.environ.get('KILONOVA_CONCURRENCY', 'threading'))
 
 # Only now, as it imports what the choice is about.
-from tests.fixtures import compiled  # noqa: E402
+from tests.fixtures import compiled, signatures  # noqa: E402
 
 compiled.share()
+signatures.keep()
 pytest_plugins = ['tests.fixtures.placement', 'tests.fixtures.cloud']
 
 
