@@ -14,6 +14,7 @@ import libvirt
 import pytest
 
 from kilonova import errors
+from kilonova.conductor.flows import volumes as flow_volumes
 from kilonova.db.queries import volumes as rows
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
@@ -242,6 +243,37 @@ def test_a_back_end_that_can_not_connect(storing: Storing) -> None:
     storing.cloud.settle()
     storing.delete(server)
     storing.assert_empty(volume)
+
+
+def test_one_volume_after_the_other_is_attached(storing: Storing) -> None:
+    """While one server is about to get a volume, Cinder gives it to no other."""
+    volume = storing.volume(volume_type='shared')
+    row, tried = storing.cinder.volumes[volume], []
+
+    def busy(method: str, path: str) -> None:
+        if (method, path) == ('POST', '/attachments'):
+            tried.append(path)
+            row['status'] = 'attaching' if len(tried) < 3 else 'in-use'
+    storing.cinder.before = busy
+    server = storing.boot(there(volume))
+    assert len(tried) == 3 and storing.volumes(server) == [volume]
+
+
+@pytest.mark.parametrize('why', ['shelved', 'single', 'error'])
+def test_a_volume_that_others_keep(storing: Storing, why: str) -> None:
+    """The fault is what Cinder says; at once, where waiting is of no use."""
+    volume = storing.volume(**({} if why == 'single' else {'volume_type': 'shared'}))
+    tried: list[str] = []
+
+    def taken(method: str, path: str) -> None:
+        if (method, path) == ('POST', '/attachments'):
+            tried.append(path)
+            storing.cinder.volumes[volume]['status'] = 'error' if why == 'error' else 'reserved'
+    storing.cinder.before = taken
+    server = storing.boot(there(volume), status='ERROR')
+    assert len(tried) == (flow_volumes.TURNS + 1 if why == 'shelved' else 1)
+    assert 'Invalid volume: Volume' in storing.cloud.show(server)['fault']['message']
+    assert storing.held(server) == []
 
 
 @pytest.mark.parametrize('lost', ['request', 'answer'])

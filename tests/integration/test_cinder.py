@@ -292,11 +292,15 @@ def flavor(site: Site, make: Callable[..., Volume]) -> Iterator[str]:
     site.clean()
 
 
-def boot(site: Site, flavor: str, *devices: dict[str, Any], **more: Any) -> str:
+def boot(site: Site, flavor: str, *devices: dict[str, Any]) -> str:
     """A server with these disks besides its root disk."""
-    root = {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0}
-    (server,) = site.boot(1, flavor, block_device_mapping_v2=[root, *devices], **more)
+    (server,) = boot_several(site, 1, flavor, *devices)
     return server
+
+
+def boot_several(site: Site, count: int, flavor: str, *devices: dict[str, Any]) -> list[str]:
+    root = {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0}
+    return site.boot(count, flavor, block_device_mapping_v2=[root, *devices])
 
 
 def there(volume: Volume, **more: Any) -> dict[str, Any]:
@@ -410,6 +414,8 @@ def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, ma
     site.call('DELETE', f'/servers/{server}')
     until(lambda: deleted(site, server) and gone(client, new))
     assert (client.attachments(server), status(client, own)) == ([], 'available')
+    until(lambda: 'in flight' not in site.audit())
+    site.assert_nothing_held()
 
 
 def other(host: str) -> str:
@@ -432,6 +438,7 @@ def test_a_delete_while_cinder_is_away(site: Site, client: VolumeClient, make: C
         site.start('cinder')
     until(lambda: client.attachments(server) == [])
     assert status(client, volume) == 'available'
+    site.audit()
 
 
 def test_an_attach_that_fails_leaves_nothing(site: Site, client: VolumeClient, make: Callable[..., Volume],
@@ -462,6 +469,14 @@ def test_a_volume_of_two_servers(site: Site, client: VolumeClient, make: Callabl
     taken = site.ask_create('other', flavor, block_device_mapping_v2=[
         {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0}, there(single)])
     assert taken.status == 400
+
+
+def test_servers_that_get_one_volume_at_once(site: Site, client: VolumeClient, make: Callable[..., Volume],
+                                             flavor: str) -> None:
+    volume = make(volume_type='shared')
+    servers = boot_several(site, 4, flavor, there(volume))
+    assert [held(client, server)[volume.id] for server in servers] == [
+        ('attached', site.at(server)) for server in servers]
 
 
 def test_a_volume_that_grows(site: Site, client: VolumeClient, make: Callable[..., Volume], flavor: str) -> None:

@@ -38,6 +38,8 @@ from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
 
 LOG = logging.getLogger(__name__)
 
+# Tries of an operation, some minute together, while others are about to get a volume that several servers may have.
+TURNS = 6
 # Seconds after which a request that got no answer has made its attachment, or never will.
 LATE = 120.0
 # States of a volume that is being made, and of one that can be attached.
@@ -137,6 +139,12 @@ def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mappi
     try:
         made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
         client.complete_attachment(made.id)
+    except VolumeInvalid as error:
+        # The volume service attaches one to one server after the other.
+        if not volume.multiattach or work.outputs.tries >= TURNS or (
+                client.volume(None, volume.volume_id).status not in _THERE):
+            raise
+        raise Unanswered(who=f'volume {volume.volume_id}', reason=f'{error}') from error
     except VolumeBackendFailed as error:
         raise HostRejected(f'Volume {volume.volume_id} can not be connected to host {host}: {error}') from error
     except Unanswered:

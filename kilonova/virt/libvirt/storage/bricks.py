@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,8 @@ class Bricks:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: tuple[Any, tuple[type[Exception], ...]] | None = None
+        # Two that import it at once find a module that is half made.
+        self._loading = threading.Lock()
 
     def connector(self) -> dict[str, Any]:
         """Keys as ``driver.Volumes.connector`` says; without those of the library where it finds no way to root."""
@@ -95,9 +98,10 @@ class Bricks:
 
     def _load(self) -> tuple[Any, tuple[type[Exception], ...]]:
         """The library, and what it raises."""
-        if self._library is None:
-            self._library = _load(self._conf)
-        return self._library
+        with self._loading:
+            if self._library is None:
+                self._library = _load(self._conf)
+            return self._library
 
 
 def _load(conf: cfg.ConfigOpts) -> tuple[Any, tuple[type[Exception], ...]]:

@@ -2,6 +2,9 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 from kilonova.virt import driver
+from kilonova.virt.libvirt.storage import bricks as brick_module
 from kilonova.virt.libvirt.storage.bricks import Bricks
 from tests.unit.virt.builders import VOLUME, new_conf, new_volume
 
@@ -74,3 +78,22 @@ def test_secrets_of_a_connection_are_not_told(bricks: Bricks, monkeypatch: pytes
         with pytest.raises(driver.errors.KilonovaError, match=r'iscsiadm --value \*\*\* failed') as caught:
             act()
         assert caught.value.__cause__ is None and 'open-sesame' not in str(caught.value)
+
+
+def test_it_is_loaded_once(bricks: Bricks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second is long enough for a second volume."""
+    began = threading.Barrier(3)
+    loaded: list[object] = []
+
+    def load(conf: object) -> tuple[Any, tuple[type[Exception], ...]]:
+        loaded.append(conf)
+        time.sleep(0.2)
+        return SimpleNamespace(), (OSError,)
+    monkeypatch.setattr(brick_module, '_load', load)
+
+    def use() -> object:
+        began.wait(10)
+        return bricks._load()
+    with ThreadPoolExecutor(3) as pool:
+        found = [one.result(10) for one in [pool.submit(use) for _ in range(3)]]
+    assert len(loaded) == 1 and found[0] is found[1] is found[2]
