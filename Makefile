@@ -172,7 +172,7 @@ db-check: bootstrap-test ## models equal migrations on SQLite, MariaDB and Postg
 	@$(TESTS) db-check
 
 .PHONY: bench
-bench: bootstrap bootstrap-cyborg bootstrap-network ## CPU seconds, wall time and memory of boots and reads on the one-machine cloud
+bench: bootstrap bootstrap-cyborg bootstrap-network bootstrap-volume ## CPU seconds, wall time and memory of boots and reads on the one-machine cloud
 	@$(VENV)/bin/python -m tests.bench
 
 .PHONY: bench-attacks

@@ -2,8 +2,8 @@
 
 Prints CPU-seconds by process, wall times and resident memory: of a hundred boots, of a hundred more on the same hosts
 (their ratio tells whether anything grows with what is there), of reads (list, detail, show, flavors) by users who
-have ten, a hundred and a thousand servers; of boots with a device of each kind, and with a port; and of idle clouds:
-two hosts without servers, two with a hundred each, and twenty.
+have ten, a hundred and a thousand servers; of boots with a device of each kind, with a port, and with a volume; and of
+idle clouds: two hosts without servers, two with a hundred each, and twenty.
 """
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class BenchSite(Site):
     """A cloud of two hosts that take all the servers, and its databases read beside it."""
 
     def __init__(self, directory: Path, names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
-                 accelerators: bool = False, network: bool = False) -> None:
-        super().__init__(directory, accelerators=accelerators, network=network)
+                 accelerators: bool = False, network: bool = False, volume: bool = False) -> None:
+        super().__init__(directory, accelerators=accelerators, network=network, volume=volume)
         self.hosts = directory / 'hosts'
         self.hosts.mkdir()
         for host in names:
@@ -96,7 +96,7 @@ class BenchSite(Site):
     def up(self) -> None:
         """All services, and the databases opened."""
         self.cloud = control.up(self.layout, hosts=self.hosts, extra=self.extra, accelerators=self._accelerators,
-                                network=self._network)
+                                network=self._network, volume=self._volume)
         data = self.layout.data('kilonova')
         self.databases = engine.Databases(render.sqlite(data / 'api.sqlite'), render.sqlite(data / 'cell1.sqlite'))
 
@@ -234,6 +234,31 @@ def measure_ports(site: BenchSite) -> None:
     site.boot(OF_A_KIND, 'bench-port', **on_network)
     asked = [line for line in site.log_after('neutron', size).splitlines() if ' /v2.0/' in line]
     print(f'{len(asked) / OF_A_KIND:.1f} requests to Neutron a boot')
+
+
+def measure_volumes(site: BenchSite) -> None:
+    """The same with a volume that is made for each server, and Cinder."""
+    site.up()
+    site.flavor('bench-volume')
+    # The class that says how much a project may have, unless it is said of the project.
+    http.call('PUT', site.url('cinder') + '/os-quota-class-sets/default', {'quota_class_set': {
+        'volumes': -1, 'gigabytes': -1}}, token=site.token('admin'))
+    idle = measure_idle(site, KINDS_IDLE_SECONDS)
+    with_one = {'block_device_mapping_v2': [
+        {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0},
+        {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}]}
+    spent = _by_kind(site, idle, {'none': ('bench-volume', {}), 'volume': ('bench-volume', with_one)})
+    table(f'CPU ms per boot with a volume, {TURNS} times {OF_A_KIND} of each kind, less what services cost when idle',
+          spent)
+    own, theirs = ({kind: sum(ms for service, ms in costs.items() if service not in meter.SUMS
+                              and service.startswith('cinder') == is_theirs)
+                    for kind, costs in spent.items()} for is_theirs in (False, True))
+    print(f'a boot with one volume costs {own["volume"] / own["none"]:.2f} times one without, without Cinder itself, '
+          f'which needs {theirs["volume"]:.0f} ms')
+    size = site.log_size('cinder')
+    site.boot(OF_A_KIND, 'bench-volume', **with_one)
+    asked = [line for line in site.log_after('cinder', size).splitlines() if ' /v3/' in line]
+    print(f'{len(asked) / OF_A_KIND:.1f} requests to Cinder a boot')
 
 
 def boot(site: BenchSite, already: int, count: int) -> None:
@@ -380,10 +405,10 @@ def table_of_idle(few: dict[str, float], full: dict[str, float], many: dict[str,
 
 @contextlib.contextmanager
 def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
-          accelerators: bool = False, network: bool = False) -> Iterator[BenchSite]:
+          accelerators: bool = False, network: bool = False, volume: bool = False) -> Iterator[BenchSite]:
     """A cloud of these hosts, not started yet; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-bench-'))
-    site = BenchSite(directory, names, seldom, accelerators, network)
+    site = BenchSite(directory, names, seldom, accelerators, network, volume)
     try:
         yield site
     finally:
@@ -399,6 +424,8 @@ def main() -> int:
         measure_kinds(site)
     with cloud(network=True) as site:
         measure_ports(site)
+    with cloud(volume=True) as site:
+        measure_volumes(site)
     with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
         while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:
