@@ -43,10 +43,15 @@ class Bricks:
         self._library: tuple[Any, tuple[type[Exception], ...]] | None = None
         # Two that import it at once find a module that is half made.
         self._loading = threading.Lock()
+        # What the library said of this host: it starts several programs to find that out.
+        self._connector: dict[str, Any] | None = None
 
     def connector(self) -> dict[str, Any]:
-        """Keys as ``driver.Volumes.connector`` says; without those of the library where it finds no way to root."""
+        """Keys as ``driver.Volumes.connector`` says; without those of the library where it finds no way to root. What
+        the library says holds until the service is started again."""
         options = self._conf.libvirt
+        if self._connector is not None:
+            return dict(self._connector)
         module, errors = self._load()
         try:
             found: dict[str, Any] = module.get_connector_properties(
@@ -59,7 +64,9 @@ class Bricks:
                         error)
             found = {'platform': platform.machine(), 'os_type': sys.platform, 'ip': self._conf.my_block_storage_ip,
                      'host': self._conf.host, 'multipath': False}
-        return {**found, 'enforce_multipath': options.volume_enforce_multipath}
+            return {**found, 'enforce_multipath': options.volume_enforce_multipath}
+        self._connector = {**found, 'enforce_multipath': options.volume_enforce_multipath}
+        return dict(self._connector)
 
     def connect(self, volume: AttachedVolume) -> str:
         """Its path on this host; VolumeUnsupported: this host doesn't get to it."""

@@ -45,6 +45,23 @@ def test_a_host_without_a_way_to_root_tells_what_it_can(bricks: Bricks, monkeypa
         bricks.connector()
 
 
+def test_the_library_is_asked_about_this_host_until_it_tells(bricks: Bricks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts programs to find out: once is enough."""
+    _module, errors = bricks._load()
+    asked: list[int] = []
+
+    def tell(*args: Any, **options: Any) -> dict[str, Any]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise OSError('sudo: not found')
+        return {'host': 'gpu1', 'initiator': 'iqn.1'}
+    monkeypatch.setattr(bricks, '_library', (SimpleNamespace(get_connector_properties=tell), errors))
+    found = [bricks.connector() for _ in range(4)]
+    assert len(asked) == 2 and [each.get('initiator') for each in found] == [None, 'iqn.1', 'iqn.1', 'iqn.1']
+    found[1].clear()
+    assert found[2] == bricks.connector()
+
+
 def test_a_volume_comes_and_goes(bricks: Bricks) -> None:
     for _again in range(2):
         assert bricks.connect(LOCAL) == '/dev/loop77'
