@@ -38,6 +38,7 @@ from kilonova.api.v2 import (
     quota_sets,
     remote_consoles,
     rescue,
+    security_groups,
     server_actions,
     server_diagnostics,
     server_external_events,
@@ -58,8 +59,8 @@ from kilonova.api.wsgi import SERVER, Route
 # Their rules stand in this order in the sample of policies.
 NOUNS = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
          availability_zones, limits, quota_sets, os_hosts, extensions, create_image, create_backup, deferred_delete,
-         server_metadata, server_tags, ips, interfaces, volume_attachments, server_topology, server_diagnostics,
-         server_password, console_output, remote_consoles,
+         server_metadata, server_tags, ips, interfaces, security_groups, volume_attachments, server_topology,
+         server_diagnostics, server_password, console_output, remote_consoles,
          server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
          keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, gone)
 OWN_NOUNS = (devices, device_history, metrics)

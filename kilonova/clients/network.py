@@ -138,6 +138,7 @@ class Port:
     vif_details: Mapping[str, Any] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)
     host: str | None = None
+    port_security_enabled: bool = True
     # Counts its changes; None where this Neutron doesn't count.
     revision: int | None = None
 
@@ -152,7 +153,8 @@ class Port:
             vnic_type=body.get('binding:vnic_type') or 'normal', resource_request=body.get('resource_request') or None,
             device_profile=body.get('device_profile') or None, vif_type=body.get('binding:vif_type'),
             vif_details=body.get('binding:vif_details') or {}, profile=body.get('binding:profile') or {},
-            host=body.get('binding:host_id') or None, revision=body.get('revision_number'))
+            host=body.get('binding:host_id') or None, port_security_enabled=body.get('port_security_enabled', True),
+            revision=body.get('revision_number'))
 
     @property
     def binding_failed(self) -> bool:
@@ -163,6 +165,11 @@ class Port:
     def active(self) -> bool:
         """Whether there is nothing to wait for: it is plugged, or switched off by its owner."""
         return self.status == 'ACTIVE' or not self.admin_state_up
+
+    @property
+    def takes_groups(self) -> bool:
+        """Whether it can have security groups."""
+        return self.port_security_enabled and bool(self.fixed_ips)
 
 
 @dataclass(frozen=True)
@@ -246,13 +253,40 @@ class FloatingIp:
 
 
 @dataclass(frozen=True)
+class SecurityGroupRule:
+    """What may come in; None: any. It comes from ``remote_group`` (an id) or from ``cidr``; from neither: from a group
+    of addresses."""
+
+    id: str
+    protocol: str | None
+    first_port: int | None
+    last_port: int | None
+    cidr: str | None
+    remote_group: str | None
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> SecurityGroupRule:
+        cidr, group = body['remote_ip_prefix'], body['remote_group_id']
+        if not (cidr or group or body.get('remote_address_group_id')):
+            cidr = '::/0' if body['ethertype'] == 'IPv6' else '0.0.0.0/0'
+        return cls(body['id'], body['protocol'], body['port_range_min'], body['port_range_max'], cidr, group)
+
+
+@dataclass(frozen=True)
 class SecurityGroup:
+    """``rules``: those of what comes in."""
+
     id: str
     name: str
+    project_id: str
+    description: str
+    rules: tuple[SecurityGroupRule, ...] = ()
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SecurityGroup:
-        return cls(body['id'], body['name'])
+        return cls(body['id'], body['name'], body['project_id'], body['description'], tuple(
+            SecurityGroupRule.from_body(rule) for rule in body['security_group_rules']
+            if rule['direction'] == 'ingress'))
 
 
 @dataclass(frozen=True)
@@ -350,6 +384,11 @@ class NetworkClient:
         except PortNotFound:
             return
 
+    def set_security_groups(self, ctxt: RequestContext, port: Port, groups: Sequence[str]) -> None:
+        """Give a port, as this user reads it, these groups (ids) and no others. PortNotFound, SecurityGroupNotFound,
+        SecurityGroupNotApplicable; PortChanged: by somebody, since it was read."""
+        self._put(port, {'security_groups': list(groups)}, unchanged=True, ctxt=ctxt)
+
     def release_host(self, port: Port) -> Port:
         """Bind a port, as the service reads it, to no host; it stays its server's. PortNotFound."""
         return self._update(port, {'binding:host_id': None}, {})
@@ -407,6 +446,11 @@ class NetworkClient:
             found += matches
         return found
 
+    def security_groups_seen(self, ctxt: RequestContext, ids: Iterable[str]) -> dict[str, SecurityGroup]:
+        """{id: group} of those that there are, and that this user may see."""
+        return {body['id']: SecurityGroup.from_body(body)
+                for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
+
     def security_groups_of(self, ids: Iterable[str]) -> dict[str, str]:
         """{id: name} of those that there are."""
         return {body['id']: body['name'] for body in self._list('security-groups', 'id', ids)}
@@ -421,10 +465,14 @@ class NetworkClient:
         wanted = _theirs(port.profile) | dict(profile)
         if wanted != port.profile:
             fields = {**fields, 'binding:profile': wanted}
+        return self._put(port, fields, unchanged)
+
+    def _put(self, port: Port, fields: dict[str, Any], unchanged: bool, ctxt: RequestContext | None = None) -> Port:
         condition = ({'If-Match': f'revision_number={port.revision}'} if unchanged and port.revision is not None
                      else {})
-        response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', json={'port': fields}, headers=condition)
-        return Port.from_body(self._answer(response, None, port_id=port.id)['port'])
+        response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', ctxt=ctxt, json={'port': fields},
+                              headers=condition)
+        return Port.from_body(self._answer(response, ctxt, port_id=port.id)['port'])
 
     def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
               ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:

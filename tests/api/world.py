@@ -63,6 +63,8 @@ ATTACHMENT = '0fffffff-eeee-4fff-8fff-000000000007'
 # What Neutron's answers become on the way to a server's row.
 PORT = '0fffffff-eeee-4fff-8fff-000000000001'
 ATTACHED = '0fffffff-eeee-4fff-8fff-000000000004'
+# The project's default security group.
+GROUP = '0fffffff-eeee-4fff-8fff-000000000008'
 VIF = Vif(id=PORT, mac='fa:16:3e:00:00:01', network_id='0fffffff-eeee-4fff-8fff-000000000002', label='private',
           project_id=PROJECT, type='ovs', security_groups=('default',), subnets=(VifSubnet(
               '192.0.2.0/24', 4, addresses=(VifAddress('192.0.2.30', ('198.51.100.7',)),)),))
@@ -176,7 +178,9 @@ class World(Site):
     def __init__(self, directory: pathlib.Path, templates: pathlib.Path, **options: Any) -> None:
         neutron = FakeNeutron(hosts={'gpu1'})
         neutron.add_network(VIF.label, PROJECT, id=VIF.network_id, cidr=VIF.subnets[0].cidr)
-        neutron.add_group('default', PROJECT)
+        neutron.add_group('default', PROJECT, {'remote_group_id': GROUP},
+                          {'protocol': 'tcp', 'port_range_min': 22, 'port_range_max': 22}, id=GROUP)
+        neutron.add_group('web', PROJECT)
         cinder = FakeCinder()
         for volume in (VOLUME, FREE):
             cinder.add_volume(PROJECT, id=volume, size=10)
@@ -478,6 +482,10 @@ class World(Site):
         """The server's image says that its guests have QEMU's agent."""
         with self.cell1.write() as conn:
             instances.set_system_metadata(conn, self.names['server'], {'image_hw_qemu_guest_agent': 'yes'})
+
+    def grouped(self) -> None:
+        """The server's port has the project's default group, and no other."""
+        self.neutron.ports[PORT]['security_groups'] = [GROUP]
 
     def on_a_dead_host(self) -> None:
         """The server's host is off, and its service forced down."""

@@ -338,6 +338,26 @@ def test_what_neutron_says_of_a_port_is_shown(networked: Networked) -> None:
     networked.cloud.assert_clean()
 
 
+def test_groups_of_a_server_that_is_there(networked: Networked) -> None:
+    """What is added is shown at once, whether Neutron's event comes or not, and goes along with the server."""
+    networked.neutron.add_group('web', PROJECT)
+    server = networked.boot()
+    networked.neutron.notify = None
+
+    def act(name: str, group: str) -> list[dict[str, str]]:
+        networked.cloud.ok('POST', f'/servers/{server}/action', {name: {'name': group}})
+        networked.cloud.settle()
+        shown: list[dict[str, str]] = networked.cloud.show(server)['security_groups']
+        return shown
+    assert act('addSecurityGroup', 'web') == [{'name': 'default'}, {'name': 'web'}]
+    listed = networked.cloud.ok('GET', f'/servers/{server}/os-security-groups')['security_groups']
+    assert [group['name'] for group in listed] == ['default', 'web']
+    assert act('removeSecurityGroup', 'default') == [{'name': 'web'}]
+    networked.cloud.assert_clean()
+    networked.delete(server)
+    networked.assert_empty()
+
+
 def test_a_change_while_neutron_is_silent(networked: Networked) -> None:
     """It is looked at when Neutron is back; a delete waits for nothing of it."""
     server, other_one = networked.boot(), networked.boot()

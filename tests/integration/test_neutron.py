@@ -244,6 +244,16 @@ def test_a_member_makes_a_server_with_the_openstack_command(site: Site, client: 
         server = made['id']
         (port,) = command('port', 'list', '--server', server)
         attached = site.call('GET', f'/servers/{server}/os-interface')['interfaceAttachments']
+        command('security', 'group', 'create', 'web')
+        groups = []
+        for verb in ('add', 'remove'):
+            done = shells.run('kilonova-demo', '2.90', 'server', verb, 'security', 'group', server, 'web')
+            assert done.code == 0, done.errors
+            groups.append(sorted(one['name'] for one in site.call(
+                'GET', f'/servers/{server}/os-security-groups')['security_groups']))
+        assert groups == [['default', 'web'], ['default']]
+        until(lambda: site.call('GET', f'/servers/{server}')['server']['security_groups'] == [{'name': 'default'}])
+        assert shells.run('kilonova-demo', '2.90', 'security', 'group', 'delete', 'web').code == 0
     finally:
         shells.end()
     assert made['status'] == 'ACTIVE' and port['Status'] == 'ACTIVE'

@@ -136,6 +136,13 @@ def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event:
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
+def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> None:
+    """Begin what runs beside the server's operations, whatever its state: a conductor asks another service what the
+    server's ports, or one of its volumes, are like now."""
+    row = operations.Operation.new(ctxt, kind, server.uuid, args, beside=True)
+    backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
+
+
 def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]) -> T | None:
     """What ``look`` finds in the server's cell, which is asked again and again; None: nothing in the time for which an
     answer may be waited for."""

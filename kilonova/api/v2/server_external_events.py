@@ -26,7 +26,7 @@ from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
-from kilonova.db.queries import instance_mappings, instances, migrations, operations
+from kilonova.db.queries import instance_mappings, instances, migrations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, NotFound, Unanswered
 from kilonova.objects import Instance, InstanceExternalEvent
@@ -95,7 +95,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
             elif event['name'] in CHANGES:
                 changed[uuid] = server
             elif event['name'] == GROWN:
-                _look(backend, ctxt, server, 'volume_extended', {'volume_id': event['tag']})
+                accept.run_beside(backend, ctxt, server, 'volume_extended', {'volume_id': event['tag']})
             else:
                 for host in sorted({server.row['host'], *ends.get(uuid, ())}):
                     of_host[host].append(event)
@@ -103,7 +103,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     for host, told in of_host.items():
         _hand_on(backend, ctxt, host, told, servers)
     for server in changed.values():
-        _look(backend, ctxt, server, 'network_changed', {})
+        accept.run_beside(backend, ctxt, server, 'network_changed', {})
     return answers
 
 
@@ -192,12 +192,6 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
     if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.are_wanted(accelerators.specs_of(ctxt, server))):
         return ACCEPTED
     return NOTHING_THERE
-
-
-def _look(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> None:
-    """A conductor asks the service what the server's ports, or one of its volumes, are like now."""
-    row = Operation.new(ctxt, kind, server.uuid, args, beside=True)
-    backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 
 def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:

@@ -52,6 +52,8 @@ BODIES = {
     'PUT /servers/{server_id}/metadata/{key}': {'meta': {'key': 'b'}},
     'POST /servers/{server_id}/os-interface': {'interfaceAttachment': {
         'net_id': UUID, 'port_id': UUID, 'fixed_ips': [{'ip_address': '10.0.0.1'}], 'tag': 't'}},
+    'addSecurityGroup': {'addSecurityGroup': {'name': 'web'}},
+    'removeSecurityGroup': {'removeSecurityGroup': {'name': 'web'}},
     'POST /servers/{server_id}/os-volume_attachments': {'volumeAttachment': {
         'volumeId': UUID, 'device': '/dev/vdb', 'tag': 't', 'delete_on_termination': True}},
     'PUT /servers/{server_id}/os-volume_attachments/{volume_id}': {'volumeAttachment': {

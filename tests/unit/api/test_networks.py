@@ -428,3 +428,126 @@ def test_a_detach_names_the_port(site, private):
     assert site.request('DELETE', f'{path}/{VIF.id}', user='bob').status_int == 202
     (row,) = site.rows(server)
     assert row['kind'] == 'detach_interface' and VIF.id in str(row['args'])
+
+
+# --- security groups of servers that are there -----------------------------------------------------------------------
+def act(site, server, name, group, **who):
+    """(code, message) of addSecurityGroup or removeSecurityGroup; (202, '') of one that is done."""
+    response = site.request('POST', f'/servers/{server}/action', {name: {'name': group}}, **{'user': 'bob', **who})
+    if response.status_int < 400:
+        return response.status_int, response.text
+    (fault,) = response.json.values()
+    return fault['code'], fault['message']
+
+
+def ports_of(neutron, network, server, count=1):
+    return [neutron.ports[neutron.add_port(network, PROJECT, device_id=server)] for _ in range(count)]
+
+
+@pytest.mark.parametrize('state', ['active', 'stopped', 'shelved_offloaded', 'error'])
+def test_groups_are_added_and_removed(site, neutron, private, state):
+    """By name and by id, of all ports that can have groups, in any state; with the user's token."""
+    server, web = site.server(vm_state=state), neutron.add_group('web', PROJECT)
+    ports = ports_of(neutron, private, server, 2)
+    free = neutron.add_network('free', PROJECT, cidr='10.7.0.0/24', port_security_enabled=False)
+    (open_port,), (stray,) = ports_of(neutron, free, server), ports_of(neutron, private, site.server())
+    (default,) = stray['security_groups']
+    neutron.asked.clear()
+    site.conductor.calls.clear()
+    assert act(site, server, 'addSecurityGroup', 'web') == (202, '')
+    assert [port['security_groups'] for port in (*ports, open_port, stray)] == [
+        [default, web], [default, web], [], [default]]
+    assert [method for method, _ in neutron.asked] == ['GET', 'GET', 'PUT', 'PUT']
+    assert {headers.get('X-Auth-Token') for headers in neutron.headers[-4:]} == {f'bob:{PROJECT}'}
+    (row,) = site.rows(server)
+    assert (row['kind'], row['slot'], row['args']) == ('network_changed', row['uuid'], {})
+    assert [call[0] for call in site.conductor.calls] == ['run_operation']
+    assert act(site, server, 'addSecurityGroup', web, version='2.1') == (202, '')
+    assert [method for method, _ in neutron.asked].count('PUT') == 2, 'they have it already'
+    ports[0]['security_groups'] = [default]
+    assert act(site, server, 'removeSecurityGroup', web) == (202, '')
+    assert [port['security_groups'] for port in ports] == [[default], [default]]
+    assert act(site, server, 'removeSecurityGroup', 'web') == (404, (
+        f'Security group web is not associated with server {server}: none of its ports has it.'))
+
+
+def test_groups_that_cannot_be_added(site, neutron, private):
+    server, web = site.server(), neutron.add_group('web', PROJECT)
+    neutron.add_group('theirs', OTHER)
+    for name in ('addSecurityGroup', 'removeSecurityGroup'):
+        assert act(site, server, name, 'web') == (
+            400, f'Server {server} has no ports: it can have no security groups.')
+        assert act(site, server, name, 'theirs') == (
+            404, "Unable to find security_group with name or id 'theirs'")
+        assert act(site, server, name, web, user='eve', project=OTHER)[0] == 404
+    assert act(site, site.create(), 'addSecurityGroup', 'web')[0] == 409, 'no cell has it yet'
+    site.conductor.calls.clear()
+    bare = neutron.add_network('bare', PROJECT)
+    ports_of(neutron, bare, server)
+    assert act(site, server, 'addSecurityGroup', 'web') == (400, (
+        'Network requires port_security_enabled and subnet associated in order to apply security groups.'))
+    neutron.add_group('web', PROJECT)
+    assert act(site, server, 'addSecurityGroup', 'web') == (
+        409, "Multiple security_group matches found for name 'web', use an ID to be more specific.")
+    assert 'PUT' not in [method for method, _ in neutron.asked]
+    assert site.conductor.calls == [] and site.rows(server) == []
+
+
+@pytest.mark.parametrize(('changes', 'wanted'), [(2, 202), (3, 409)])
+def test_groups_that_somebody_else_changes_at_the_same_moment(site, neutron, private, changes, wanted):
+    """Both changes count; after three times the request is refused."""
+    server, web = site.server(), neutron.add_group('web', PROJECT)
+    (port,) = ports_of(neutron, private, server)
+    others = [neutron.add_group(f'other{number}', PROJECT) for number in range(changes)]
+    left, default = list(others), port['security_groups'][0]
+
+    def change(method, path):
+        if method == 'PUT' and left:
+            port['security_groups'] = [*port['security_groups'], left.pop(0)]
+            port['revision_number'] += 1
+    neutron.before = change
+    assert act(site, server, 'addSecurityGroup', 'web')[0] == wanted
+    assert port['security_groups'] == [default, *others, *([web] if wanted == 202 else [])]
+
+
+def test_a_port_that_goes_while_groups_change(site, neutron, private):
+    server = site.server()
+    neutron.add_group('web', PROJECT)
+    gone, port = ports_of(neutron, private, server, 2)
+    neutron.before = lambda method, path: neutron.ports.pop(gone['id'], None) if method == 'PUT' else None
+    assert act(site, server, 'addSecurityGroup', 'web') == (202, '')
+    assert len(port['security_groups']) == 2
+
+
+def test_groups_are_listed(site, neutron, private):
+    """As the network service has them now, with the rules of what comes in; for what a rule names too."""
+    server, path = site.server(), f'/servers/{site.server()}/os-security-groups'
+    db = neutron.add_group('db', PROJECT)
+    web = neutron.add_group(
+        'web', PROJECT, {'protocol': 'tcp', 'port_range_min': 80, 'port_range_max': 81}, {'remote_group_id': db},
+        {'ethertype': 'IPv6', 'protocol': 'udp'}, {'remote_ip_prefix': '10.0.0.0/8'}, {'direction': 'egress'},
+        {'remote_address_group_id': NOSUCH}, {'remote_group_id': NOSUCH})
+    for port in ports_of(neutron, private, server, 2):
+        port['security_groups'] = [web]
+    assert site.ok('GET', path, user='bob') == {'security_groups': []}
+    neutron.asked.clear()
+    (group,) = site.ok('GET', f'/servers/{server}/os-security-groups', user='bob')['security_groups']
+    rules = group.pop('rules')
+    assert group == {'id': web, 'name': 'web', 'description': 'group web', 'tenant_id': PROJECT}
+    assert len(neutron.asked) == 3 and neutron.headers[-1]['X-Auth-Token'] == f'bob:{PROJECT}'
+    assert {rule['parent_group_id'] for rule in rules} == {web} and len({rule['id'] for rule in rules}) == 6
+    assert [(rule['ip_protocol'], rule['from_port'], rule['to_port'], rule['ip_range'], rule['group'])
+            for rule in rules] == [
+        ('tcp', 80, 81, {'cidr': '0.0.0.0/0'}, {}), (None, None, None, {}, {'name': 'db', 'tenant_id': PROJECT}),
+        ('udp', None, None, {'cidr': '::/0'}, {}), (None, None, None, {'cidr': '10.0.0.0/8'}, {}),
+        (None, None, None, {}, {}), (None, None, None, {}, {})]
+
+
+def test_groups_of_servers_without_a_network_service(make_site):
+    site = make_site()
+    server = site.server()
+    assert site.ok('GET', f'/servers/{server}/os-security-groups') == {'security_groups': []}
+    for name in ('addSecurityGroup', 'removeSecurityGroup'):
+        assert act(site, server, name, 'web') == (400, (
+            "There is no network service in this cloud: networks must be 'none', 'auto' or left out, not security "
+            'group web.'))

@@ -179,6 +179,22 @@ def test_security_groups_by_name_and_id(neutron):
         neutron.client.security_groups(USER, ['web'])
 
 
+def test_groups_of_a_port_are_set_as_a_user(neutron, private):
+    """Nothing else of the port is, also where its user sees how it is bound."""
+    port, web = create(neutron, private), neutron.add_group('web', PROJECT)
+    neutron.ports[port.id]['binding:profile'] = {'migrating_to': 'gpu2'}
+    admin = RequestContext(auth_token='of-admin', user_id='a', project_id=PROJECT)
+    seen = neutron.client.port(admin, port.id)
+    neutron.client.set_security_groups(admin, seen, [web])
+    assert neutron.headers[-1]['X-Auth-Token'] == 'of-admin'
+    made = neutron.ports[port.id]
+    assert (made['security_groups'], made['binding:profile']) == ([web], {'migrating_to': 'gpu2'})
+    with pytest.raises(client.PortChanged):
+        neutron.client.set_security_groups(USER, seen, [])
+    with pytest.raises(client.SecurityGroupNotFound):
+        neutron.client.set_security_groups(USER, neutron.client.port(USER, port.id), [PROJECT])
+
+
 def test_the_quota_of_ports(neutron, private):
     neutron.limits[PROJECT] = 2
     create(neutron, private)
