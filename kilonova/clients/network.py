@@ -328,7 +328,7 @@ class NetworkClient:
     def port(self, ctxt: RequestContext | None, port_id: str) -> Port:
         """PortNotFound: none that this user may see."""
         path = f'/ports/{quote(port_id, safe="")}'
-        return Port.from_body(self._answer(self._send('GET', path, ctxt=ctxt), ctxt, port_id=port_id)['port'])
+        return Port.from_body(_answer(self._send('GET', path, ctxt=ctxt), ctxt, port_id=port_id)['port'])
 
     def ports(self, *, ids: Collection[str] | None = None, device_id: str | None = None,
               ctxt: RequestContext | None = None) -> list[Port]:
@@ -365,7 +365,7 @@ class NetworkClient:
         if security_groups:
             body['security_groups'] = list(security_groups)
         response = self._send('POST', '/ports', json={'port': body})
-        return Port.from_body(self._answer(response, None, network_id=network_id, address=fixed_ip or '')['port'])
+        return Port.from_body(_answer(response, None, network_id=network_id, address=fixed_ip or '')['port'])
 
     def bind(self, port: Port, *, host: str, device_id: str, device_owner: str,
              profile: Mapping[str, Any] | None = None) -> Port:
@@ -387,7 +387,7 @@ class NetworkClient:
     def set_security_groups(self, ctxt: RequestContext, port: Port, groups: Sequence[str]) -> None:
         """Give a port, as this user reads it, these groups (ids) and no others. PortNotFound, SecurityGroupNotFound,
         SecurityGroupNotApplicable; PortChanged: by somebody, since it was read."""
-        self._put(port, {'security_groups': list(groups)}, unchanged=True, ctxt=ctxt)
+        self._update(port, {'security_groups': list(groups)}, None, unchanged=True, ctxt=ctxt)
 
     def release_host(self, port: Port) -> Port:
         """Bind a port, as the service reads it, to no host; it stays its server's. PortNotFound."""
@@ -401,26 +401,26 @@ class NetworkClient:
         response = self._send('POST', path, json={'binding': body}, refusals=(500,))
         if _error(response)[0] == 'PortBindingAlreadyExists':
             response = self._send('GET', f'{path}/{quote(host, safe="")}')
-        return Binding.from_body(self._answer(response, None, port_id=port.id)['binding'])
+        return Binding.from_body(_answer(response, None, port_id=port.id)['binding'])
 
     def activate_binding(self, port_id: str, host: str) -> None:
         """The port is on this host now; what it had elsewhere stays until ``delete_binding``. May be repeated."""
         path = f'/ports/{quote(port_id, safe="")}/bindings/{quote(host, safe="")}/activate'
         response = self._send('PUT', path)
         if _error(response)[0] != 'PortBindingAlreadyActive':
-            self._answer(response, None, port_id=port_id)
+            _answer(response, None, port_id=port_id)
 
     def delete_binding(self, port_id: str, host: str) -> None:
         """One that is gone doesn't matter."""
         response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}/bindings/{quote(host, safe="")}')
         if response.status_code not in (204, 404):
-            self._answer(response, None, port_id=port_id)
+            _answer(response, None, port_id=port_id)
 
     def delete_port(self, port_id: str) -> None:
         """One that is gone doesn't matter."""
         response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}')
         if response.status_code not in (204, 404):
-            self._answer(response, None, port_id=port_id)
+            _answer(response, None, port_id=port_id)
 
     def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
         """Those of these ports."""
@@ -434,8 +434,7 @@ class NetworkClient:
         for body in self._list('security-groups', 'name', wanted, own, ctxt=ctxt):
             by_name.setdefault(body['name'], []).append(SecurityGroup.from_body(body))
         rest = [name for name in wanted if name not in by_name]
-        by_id = {body['id']: SecurityGroup.from_body(body)
-                 for body in self._list('security-groups', 'id', rest, ctxt=ctxt)}
+        by_id = self.security_groups_of(rest, ctxt)
         found = []
         for name in wanted:
             matches = by_name.get(name) or ([by_id[name]] if name in by_id else [])
@@ -446,33 +445,27 @@ class NetworkClient:
             found += matches
         return found
 
-    def security_groups_seen(self, ctxt: RequestContext, ids: Iterable[str]) -> dict[str, SecurityGroup]:
+    def security_groups_of(self, ids: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, SecurityGroup]:
         """{id: group} of those that there are, and that this user may see."""
         return {body['id']: SecurityGroup.from_body(body)
                 for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
 
-    def security_groups_of(self, ids: Iterable[str]) -> dict[str, str]:
-        """{id: name} of those that there are."""
-        return {body['id']: body['name'] for body in self._list('security-groups', 'id', ids)}
-
     def port_quota(self, project_id: str) -> PortQuota:
         """What a project may have of ports and has."""
         path = f'/quotas/{quote(project_id, safe="")}/details.json'
-        row = self._answer(self._send('GET', path), None)['quota']['port']
+        row = _answer(self._send('GET', path), None)['quota']['port']
         return PortQuota(None if row['limit'] < 0 else row['limit'], row['used'] + row['reserved'])
 
-    def _update(self, port: Port, fields: dict[str, Any], profile: Mapping[str, Any], unchanged: bool = False) -> Port:
-        wanted = _theirs(port.profile) | dict(profile)
-        if wanted != port.profile:
+    def _update(self, port: Port, fields: dict[str, Any], profile: Mapping[str, Any] | None, unchanged: bool = False,
+                ctxt: RequestContext | None = None) -> Port:
+        """``profile``: our part of it, None: it stays. ``unchanged``: only if nobody changed the port since."""
+        if profile is not None and (wanted := _theirs(port.profile) | dict(profile)) != port.profile:
             fields = {**fields, 'binding:profile': wanted}
-        return self._put(port, fields, unchanged)
-
-    def _put(self, port: Port, fields: dict[str, Any], unchanged: bool, ctxt: RequestContext | None = None) -> Port:
         condition = ({'If-Match': f'revision_number={port.revision}'} if unchanged and port.revision is not None
                      else {})
         response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', ctxt=ctxt, json={'port': fields},
                               headers=condition)
-        return Port.from_body(self._answer(response, ctxt, port_id=port.id)['port'])
+        return Port.from_body(_answer(response, ctxt, port_id=port.id)['port'])
 
     def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
               ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
@@ -485,7 +478,7 @@ class NetworkClient:
         name, path = collection.replace('-', '_'), f'/{collection}'
         asked: str | None = urlencode(query)
         while asked is not None:
-            answer = self._answer(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
+            answer = _answer(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
             # Only a Neutron with a bound for pages has these; the address is as the server sees itself.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
@@ -500,23 +493,6 @@ class NetworkClient:
             kwargs['authenticated'] = False
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
         return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
-
-    @staticmethod
-    def _answer(response: requests.Response, ctxt: RequestContext | None, **fields: str) -> Any:
-        """The body of an answer, or the error that it is; ``fields`` of the errors' texts."""
-        if response.status_code < 400:
-            return response.json()
-        kind, detail = _error(response)
-        if response.status_code == 412:
-            raise PortChanged(port_id=fields.get('port_id', ''))
-        if kind in _LEAVES:
-            raise _LEAVES[kind](**{'port_id': '', 'network_id': '', 'address': '', 'name': detail, **fields})
-        if response.status_code >= 500:
-            raise errors.Unanswered(who=WHO, reason=detail)
-        if response.status_code == 403:
-            raise NetworkForbidden(detail=detail) if getattr(ctxt, 'auth_token', None) else NetworkAccountRefused(
-                detail=detail)
-        raise (NetworkConflict if response.status_code == 409 else NetworkInvalid)(detail=detail)
 
 
 # By NeutronError.type.
@@ -535,6 +511,23 @@ _LEAVES: dict[str, type[errors.KilonovaError]] = {
     'PortSecurityAndIPRequiredForSecurityGroups': SecurityGroupNotApplicable,
     'SecurityGroupNotFound': SecurityGroupNotFound,
 }
+
+
+def _answer(response: requests.Response, ctxt: RequestContext | None, **fields: str) -> Any:
+    """The body of an answer, or the error that it is; ``fields`` of the errors' texts."""
+    if response.status_code < 400:
+        return response.json()
+    kind, detail = _error(response)
+    if response.status_code == 412:
+        raise PortChanged(port_id=fields.get('port_id', ''))
+    if kind in _LEAVES:
+        raise _LEAVES[kind](**{'port_id': '', 'network_id': '', 'address': '', 'name': detail, **fields})
+    if response.status_code >= 500:
+        raise errors.Unanswered(who=WHO, reason=detail)
+    if response.status_code == 403:
+        raise NetworkForbidden(detail=detail) if getattr(ctxt, 'auth_token', None) else NetworkAccountRefused(
+            detail=detail)
+    raise (NetworkConflict if response.status_code == 409 else NetworkInvalid)(detail=detail)
 
 
 def _error(response: requests.Response) -> tuple[str, str]:

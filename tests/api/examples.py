@@ -150,8 +150,8 @@ EXAMPLES: dict[str, Example] = {
         'net_id': '{network}', 'fixed_ips': [{'ip_address': '192.0.2.77'}]}}),
     'DELETE /servers/{server_id}/os-interface/{port_id}': NOTHING,
     'GET /servers/{server_id}/os-security-groups': Example(prepare=World.grouped),
-    'addSecurityGroup': say({'addSecurityGroup': {'name': 'web'}}, prepare=World.grouped),
-    'removeSecurityGroup': say({'removeSecurityGroup': {'name': 'default'}}, prepare=World.grouped),
+    'addSecurityGroup': say({'addSecurityGroup': {'name': '{trusted}'}}, prepare=World.grouped),
+    'removeSecurityGroup': say({'removeSecurityGroup': {'name': '{group}'}}, prepare=World.grouped),
     'GET /servers/{server_id}/os-volume_attachments': Example(query='limit=1'),
     'GET /servers/{server_id}/os-volume_attachments/{volume_id}': NOTHING,
     'POST /servers/{server_id}/os-volume_attachments': say({'volumeAttachment': {

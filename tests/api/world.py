@@ -63,8 +63,8 @@ ATTACHMENT = '0fffffff-eeee-4fff-8fff-000000000007'
 # What Neutron's answers become on the way to a server's row.
 PORT = '0fffffff-eeee-4fff-8fff-000000000001'
 ATTACHED = '0fffffff-eeee-4fff-8fff-000000000004'
-# The project's default security group.
-GROUP = '0fffffff-eeee-4fff-8fff-000000000008'
+# The project's security groups: default, which the server has, and another.
+GROUP, TRUSTED = '0fffffff-eeee-4fff-8fff-000000000008', '0fffffff-eeee-4fff-8fff-000000000009'
 VIF = Vif(id=PORT, mac='fa:16:3e:00:00:01', network_id='0fffffff-eeee-4fff-8fff-000000000002', label='private',
           project_id=PROJECT, type='ovs', security_groups=('default',), subnets=(VifSubnet(
               '192.0.2.0/24', 4, addresses=(VifAddress('192.0.2.30', ('198.51.100.7',)),)),))
@@ -180,7 +180,7 @@ class World(Site):
         neutron.add_network(VIF.label, PROJECT, id=VIF.network_id, cidr=VIF.subnets[0].cidr)
         neutron.add_group('default', PROJECT, {'remote_group_id': GROUP},
                           {'protocol': 'tcp', 'port_range_min': 22, 'port_range_max': 22}, id=GROUP)
-        neutron.add_group('web', PROJECT)
+        neutron.add_group('trusted', PROJECT, id=TRUSTED)
         cinder = FakeCinder()
         for volume in (VOLUME, FREE):
             cinder.add_volume(PROJECT, id=volume, size=10)
@@ -343,8 +343,8 @@ class World(Site):
         self.names.update(service_id=self.names['gpu2_service'], hypervisor_id=self.names['gpu1_node'],
                           hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
                           image_id=IMAGE, tag='gpu', network_label='private', port_id=PORT, quota_class='default',
-                          network=VIF.network_id, volume_id=VOLUME, volume=VOLUME, free_volume=FREE,
-                          alias='os-keypairs', migration_id='0',
+                          network=VIF.network_id, group=GROUP, trusted=TRUSTED, volume_id=VOLUME,
+                          volume=VOLUME, free_volume=FREE, alias='os-keypairs', migration_id='0',
                           before_timestamp='2025-11-22 00:00:00')
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')

@@ -68,10 +68,10 @@ def listed(backend: Backend, ctxt: RequestContext, uuid: str) -> tuple[Sequence[
     if networks is None:
         return (), {}
     ids = dict.fromkeys(group for port in networks.ports(device_id=uuid, ctxt=ctxt) for group in port.security_groups)
-    known = networks.security_groups_seen(ctxt, ids)
+    known = networks.security_groups_of(ids, ctxt)
     groups = [known[one] for one in ids if one in known]
     others = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group} - set(known)
-    return groups, known | networks.security_groups_seen(ctxt, sorted(others))
+    return groups, known | networks.security_groups_of(sorted(others), ctxt)
 
 
 def _find(backend: Backend, ctxt: RequestContext, server: Found,

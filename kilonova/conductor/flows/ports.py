@@ -151,7 +151,7 @@ def bind_one(work: Work[Any], wish: Wish) -> Vif:
         there = _take(made, wish)
         port = _bind(work, there, *at) if there is not None else _make(work, wish, *at, own)
     groups = client.security_groups_of(port.security_groups)
-    (vif,) = _described(work, [port], own, {port.id: tuple(groups.values())}, is_new=False)
+    (vif,) = _described(work, [port], own, {port.id: tuple(group.name for group in groups.values())}, is_new=False)
     return vif
 
 
@@ -413,7 +413,8 @@ def refresh(work: Work[Outputs]) -> None:
     groups = client.security_groups_of(one for port in ports for one in port.security_groups)
     described = _described(
         work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
-        {port.id: tuple(groups[one] for one in port.security_groups if one in groups) for port in ports}, is_new=False)
+        {port.id: tuple(groups[one].name for one in port.security_groups if one in groups) for port in ports},
+        is_new=False)
     with engine.silence(), work.db.write() as conn:
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in described]):
             return
