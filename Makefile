@@ -1,7 +1,7 @@
 # `make help` lists what there is. Nothing but git, make and Python 3.11 or newer has to be installed before.
 
-# The distribution's first: it is built with profiles, which others (pyenv's) often are not, and then all takes a fifth
-# longer.
+# The distribution's first: it is built with profiles, which others (pyenv's) often are not. Those take a fifth longer to
+# import the daemons, and a tenth longer for the tests of flows.
 PYTHON ?= $(shell for p in /usr/bin/python3 python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 ifeq ($(strip $(PYTHON)),)
