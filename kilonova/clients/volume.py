@@ -232,19 +232,6 @@ class VolumeClient:
         except VolumeNotFound:
             return True
 
-    def begin_detaching(self, ctxt: RequestContext | None, volume_id: str) -> None:
-        """A volume in use is detaching: nobody else begins it. VolumeNotFound; VolumeInvalid: it isn't in use."""
-        self._act(ctxt, volume_id, 'os-begin_detaching')
-
-    def roll_detaching(self, volume_id: str) -> None:
-        """A volume that is detaching is in use as before; nothing happens to another one. VolumeNotFound."""
-        self._act(None, volume_id, 'os-roll_detaching')
-
-    def _act(self, ctxt: RequestContext | None, volume_id: str, action: str) -> None:
-        missing = VolumeNotFound(volume_id=volume_id)
-        path = _path('volumes', volume_id, missing)
-        _answer(self._send('POST', f'{path}/action', ctxt=ctxt, json={action: None}), ctxt, missing)
-
     # -- attachments --------------------------------------------------------------------------------------------------
     def attachments(self, server_id: str) -> list[Attachment]:
         """Those of a server of any project."""

@@ -139,8 +139,6 @@ def test_what_users_do_not_see_and_cannot_have(client: VolumeClient, site: Site,
     for volume in (other, nothing):
         with pytest.raises(volume_client.VolumeNotFound, match=f'^Volume {volume} could not be found.$'):
             client.volume(user, volume)
-        with pytest.raises(volume_client.VolumeNotFound):
-            client.begin_detaching(user, volume)
     client.delete_volume(other)
     until(lambda: gone(client, other))
     client.delete_volume(other)
@@ -191,20 +189,12 @@ def test_an_attachment_from_its_reservation_to_its_end(client: VolumeClient, use
     assert client.volume(None, volume.id).attachments == ((server, made.id, 'gpu1', '/dev/vdb'),)
     with pytest.raises(volume_client.VolumeInvalid, match='Volume status must be available or error'):
         client.delete_volume(volume.id)
-    client.begin_detaching(user, volume.id)
-    with pytest.raises(volume_client.VolumeInvalid, match="Volume status must be 'in-use'"):
-        client.begin_detaching(user, volume.id)
-    for _ in range(2):
-        client.roll_detaching(volume.id)
-        assert status(client, volume) == 'in-use'
     for _ in range(2):
         client.delete_attachment(made.id)
     assert (client.attachments(server), status(client, volume)) == ([], 'available')
     for call in (client.attachment, client.complete_attachment):
         with pytest.raises(volume_client.AttachmentNotFound, match=made.id):
             call(made.id)
-    client.roll_detaching(volume.id)
-    assert status(client, volume) == 'available'
 
 
 def test_one_server_has_a_volume_on_two_hosts(client: VolumeClient, make: Callable[..., Volume]) -> None:

@@ -186,19 +186,6 @@ def test_attachments_of_all_servers_in_pages(cinder):
     assert sum(method == 'GET' for method, _path in cinder.asked) == 4
 
 
-def test_detaching_is_begun_by_one_and_rolled_back(cinder, volume):
-    made = attached(cinder, volume)
-    cinder.client.begin_detaching(USER, volume)
-    with pytest.raises(client.VolumeInvalid, match="Volume status must be 'in-use'"):
-        cinder.client.begin_detaching(None, volume)
-    for _ in range(2):
-        cinder.client.roll_detaching(volume)
-        assert status(cinder, volume) == 'in-use'
-    cinder.client.begin_detaching(USER, volume)
-    cinder.client.delete_attachment(made.id)
-    assert status(cinder, volume) == 'available'
-
-
 def test_deleting_a_volume_may_be_repeated(cinder, volume):
     cinder.slow = True
     for _ in range(2):
@@ -250,8 +237,6 @@ def test_a_volume_in_error(cinder):
 
 @pytest.mark.parametrize('call', [
     lambda client, missing: client.volume(USER, missing),
-    lambda client, missing: client.begin_detaching(USER, missing),
-    lambda client, missing: client.roll_detaching(missing),
     lambda client, missing: client.create_attachment(missing, SERVER, CONNECTOR)])
 def test_volumes_that_there_are_not(cinder, call):
     missing = str(uuid.uuid4())
