@@ -541,6 +541,49 @@ def test_a_move_that_fails_comes_back(storing: Storing, what: str) -> None:
     assert storing.volumes(server) == [volume]
 
 
+def test_a_back_end_that_does_not_disconnect(storing: Storing) -> None:
+    """A move ends, and the source's attachment goes when that works again."""
+    server, volume = storing.with_volume()
+    source = storing.cloud.host_of(server)
+    storing.cinder.fails.add('disconnect')
+    storing.cloud.request('POST', f'/servers/{server}/action', {'migrate': None})
+    storing.cloud.settle(kinds_left=('release',))
+    assert storing.cloud.status(server) == 'VERIFY_RESIZE', storing.cloud.story(server)
+    assert storing.held(server) == [(volume, 'attached', host) for host in HOSTS]
+    storing.cinder.fails.clear()
+    storing.cloud.settle()
+    assert storing.cloud.host_of(server) == other(source) and storing.volumes(server) == [volume]
+
+
+def test_a_volume_that_is_gone_is_the_servers_no_more(storing: Storing) -> None:
+    """Somebody deleted it in Cinder by force: a move goes on without it."""
+    (server, lost), kept = storing.with_volume(), storing.volume()
+    storing.attach(server, kept)
+    del storing.cinder.volumes[lost]
+    storing.cinder.attachments = {key: one for key, one in storing.cinder.attachments.items()
+                                  if one['volume_id'] != lost}
+    storing.cloud.action(server, 'migrate')
+    assert storing.cloud.status(server) == 'VERIFY_RESIZE', storing.cloud.story(server)
+    assert storing.volumes(server) == [kept]
+
+
+def test_a_way_back_ends_without_a_volume_that_can_not_be_attached(storing: Storing) -> None:
+    """The server is as it was but for that; a hard reboot brings it when Cinder lets it."""
+    server, volume = storing.with_volume()
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+
+    def breaks(*args: Any, **kwargs: Any) -> None:
+        storing.cinder.volumes[volume]['status'] = 'error'
+        no_room()
+    storing.driver(other(source)).moves.finish_migration = breaks
+    cloud.action(server, 'migrate')
+    assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) == source, cloud.story(server)
+    assert volume not in storing.cloud.xml(server)
+    storing.cinder.volumes[volume]['status'] = 'in-use'
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert storing.volumes(server) == [volume]
+
+
 def test_a_resize_on_its_host_asks_cinder_nothing(make_cloud: Callable[..., Cloud]) -> None:
     storing = Storing(make_cloud, allow_resize_to_same_host=True)
     (service,) = storing.cloud.ok('GET', '/os-services?host=gpu2&binary=nova-compute')['services']

@@ -12,6 +12,7 @@ no answer.
 """
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -103,6 +104,9 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
     """The volumes that a server has are attached to this host, and to no other. May be repeated; no request for a
     server without any. ``has_strays``: an earlier try may have left attachments.
 
+    One that is gone is the server's no more, unless it never was. Who unwinds goes on without those that can't be
+    attached now: a start tries them again (``attached_here``).
+
     HostGone: the host is down, and was never asked what the volume service must know of it. HostRejected: it can't have
     them. VolumeInvalid, VolumeNotFound: nobody can.
     """
@@ -116,8 +120,26 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
         connector, names = _connector(work, server, host)
         devices = iter(names)
         for volume in left:
-            _attach(work, volume, host, connector, volume.device or next(devices))
+            try:
+                _attach(work, volume, host, connector, volume.device or next(devices))
+            except VolumeNotFound:
+                if volume.attachment_id is None:
+                    raise
+                LOG.warning('Volume %s of %s is gone: the server has it no more', volume.volume_id, server.uuid)
+                _write(work, functools.partial(rows.remove, row_uuid=volume.uuid))
+            except (VolumeInvalid, HostRejected) as error:
+                if not work.failed or volume.attachment_id is None:
+                    raise
+                LOG.warning('Volume %s of %s is not attached to %s: %s', volume.volume_id, server.uuid, host, error)
+                _write(work, functools.partial(rows.change, row_uuid=volume.uuid, seen=volume.attachment_id, values={
+                    'connection_info': volume.connection_info(server.uuid)}))
         work.changed()
+
+
+def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> None:
+    # Also what is unwound because somebody cancelled it.
+    work.decide({}, cancelled=work.failed, write=write)
+    work.changed()
 
 
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
@@ -161,11 +183,20 @@ def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) ->
     def write(conn: engine.Connection) -> None:
         if not rows.change(conn, volume.uuid, volume.attachment_id, values):
             raise Unanswered(who=f'server {work.instance_uuid}', reason='its volumes were changed meanwhile')
-    # Also what is unwound because somebody cancelled it.
-    work.decide({}, cancelled=work.failed, write=write)
-    work.changed()
+    _write(work, write)
     if volume.attachment_id is not None:
-        work.env.volumes.delete_attachment(volume.attachment_id)
+        _free(work, volume.attachment_id)
+
+
+def _free(work: Work[Any], attachment_id: str) -> None:
+    """An attachment goes; later, where the back end fails at it."""
+    try:
+        work.env.volumes.delete_attachment(attachment_id)
+    except Unanswered:
+        raise
+    except KilonovaError as error:
+        LOG.warning('Attachment %s of %s could not be deleted now: %s', attachment_id, work.instance_uuid, error)
+        _release(work, ())
 
 
 def _drop_strays(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
@@ -174,7 +205,7 @@ def _drop_strays(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
     for one in work.env.volumes.attachments(work.instance_uuid):
         if one.id not in ours:
             work.before_sending()
-            work.env.volumes.delete_attachment(one.id)
+            _free(work, one.id)
 
 
 def attached_here(work: Work[Any]) -> None:
