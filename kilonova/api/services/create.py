@@ -332,14 +332,14 @@ def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: qu
             keys: sealing.Keys | None) -> Created:
     password = passwords.choose(backend, keys, shared.request.admin_password)
     servers = [_server(ctxt, shared, index) for index in range(shared.count)]
-    uuids = [server.uuid for server in servers]
+    uuids, specs = [server.uuid for server in servers], [_spec(ctxt, shared, server) for server in servers]
 
     def withdraw() -> bool:
         return _withdraw(backend, ctxt, uuids)
     with volumes.made(backend, ctxt, shared.volumes, uuids,
                       multiattach=shared.request.multiattach_allowed) as found:
         devices = [shared.disks.rows(shared.image['id']) + found.rows[uuid] for uuid in uuids]
-        rows = _write(backend, ctxt, shared, servers, devices,
+        rows = _write(backend, ctxt, shared, servers, specs, devices,
                       [passwords.seal(keys, password, shared.files, uuid) for uuid in uuids], found.notes)
         wanted = quota.of_servers(backend, shared.count, quota.sizes(shared.flavor, shared.image))
         quota.recheck(backend, allowed, wanted, withdraw)
@@ -351,10 +351,10 @@ def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: qu
 
 
 def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Sequence[Instance],
-           devices: Sequence[list[dict[str, Any]]], sealed: Sequence[Any], notes: Sequence[str]) -> list[str]:
+           specs: Sequence[RequestSpec], devices: Sequence[list[dict[str, Any]]], sealed: Sequence[Any],
+           notes: Sequence[str]) -> list[str]:
     """The transaction; the uuids of the operations. ``devices``: rows of disks, ``sealed``: secrets, of each server;
     ``notes``: what needn't be given back any more."""
-    specs = [_spec(ctxt, shared, server) for server in servers]
     tags = [TagList.from_words(ctxt, server.uuid, shared.request.tags) for server in servers]
     requests = [BuildRequest(ctxt, instance_uuid=server.uuid, project_id=ctxt.project_id, instance=server,
                              block_device_mappings=BlockDeviceMappingList.of_server(ctxt, server.uuid, rows),
