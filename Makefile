@@ -128,7 +128,7 @@ flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is
 
 .PHONY: integration
 integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driver, MariaDB, PostgreSQL
-	@$(TESTS) integration
+	@$(TESTS) integration live
 
 .PHONY: test-qemu
 test-qemu: bootstrap-test ## two machines with libvirtd and QEMU guests, which say on their consoles what becomes of them (as root); FULL=1: many more kills

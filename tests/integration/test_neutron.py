@@ -54,7 +54,7 @@ def project(site: Site) -> str:
     return str(rows[0]['id'])
 
 
-def until(done: Callable[[], bool], within: float = 60.0) -> None:
+def until(done: Callable[[], bool], within: float = 120.0) -> None:
     deadline = time.monotonic() + within
     while not done():
         assert time.monotonic() < deadline

@@ -86,7 +86,7 @@ def test_each_functional_test_and_each_flow_has_a_run_with_the_real_placement():
 def test_each_file_of_integration_tests_is_in_one_run():
     """Or in none, where it is a campaign."""
     files = {f'tests/integration/{path.name}' for path in (testrun.ROOT / 'tests' / 'integration').glob('test_*.py')}
-    rest, *others = testrun.PARTS['integration']
+    rest, *others = (*testrun.PARTS['integration'], *testrun.PARTS['live'])
     ignored = [option.removeprefix('--ignore=') for option in rest.command]
     assert rest.paths == ('tests/integration',)
     assert sorted(ignored) == sorted([*(path for run in others for path in run.paths), *testrun.CAMPAIGNS])
