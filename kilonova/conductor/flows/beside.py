@@ -87,6 +87,18 @@ def add_release(work: Work[Any], args: dict[str, Any], same: Sequence[str], *, h
         raise work.standing() or LeaseLost(operation=work.uuid)
 
 
+def now_or_later(work: Work[Any], what: str, give_back: Callable[[], None], release: Callable[[], None]) -> None:
+    """Give back to another service; where it is silent or refuses, ``release`` notes that for later."""
+    try:
+        give_back()
+    except Unanswered as error:
+        LOG.info('%s of %s are given back later: %s', what, work.instance_uuid, error)
+        release()
+    except KilonovaError as error:
+        LOG.warning('%s of %s could not be given back now: %s', what, work.instance_uuid, error)
+        release()
+
+
 def drop_image(work: Work[Any], image_id: str) -> None:
     """An image of the server goes; later, while the image service is silent."""
     try:

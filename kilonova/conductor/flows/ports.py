@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from kilonova.conductor.row import Choice, Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import info_caches
-from kilonova.errors import Cancelled, HostRejected, InstanceNotFound, Invalid, KilonovaError, Unanswered
+from kilonova.errors import Cancelled, HostRejected, InstanceNotFound, Invalid, Unanswered
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
 
 LOG = logging.getLogger(__name__)
@@ -365,7 +365,7 @@ def cached(instance: objects.Instance, vifs: Sequence[Mapping[str, Any]]) -> Non
 def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> None:
     """The server has no ports any more but those to ``keep``, which its info cache has; ``own``: ids of those that are
     their user's. Later, while the network service is silent or refuses."""
-    _now_or_later(work, own, lambda: beside.give_back_ports(work, own, keep))
+    beside.now_or_later(work, 'Ports', lambda: beside.give_back_ports(work, own, keep), lambda: _release(work, own))
 
 
 def drop_one(work: Work[Any], vif: Vif) -> None:
@@ -380,18 +380,8 @@ def drop_one(work: Work[Any], vif: Vif) -> None:
                     client.unbind(port)
                 else:
                     client.delete_port(port.id)
-    _now_or_later(work, [vif.id] if vif.preserve_on_delete else [], give_back)
-
-
-def _now_or_later(work: Work[Any], own: Sequence[str], give_back: Callable[[], None]) -> None:
-    try:
-        give_back()
-    except Unanswered as error:
-        LOG.info('Ports of %s are given back later: %s', work.instance_uuid, error)
-        _release(work, own)
-    except KilonovaError as error:
-        LOG.warning('Ports of %s could not be given back now: %s', work.instance_uuid, error)
-        _release(work, own)
+    beside.now_or_later(work, 'Ports', give_back,
+                        lambda: _release(work, [vif.id] if vif.preserve_on_delete else []))
 
 
 def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:

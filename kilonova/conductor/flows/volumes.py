@@ -238,24 +238,15 @@ def off_host(work: Work[Any]) -> None:
 def drop(work: Work[Any], delete: Sequence[str]) -> None:
     """The server has no attachments any more, and the volumes to ``delete`` go themselves. Later, while the volume
     service is silent or refuses."""
-    _now_or_later(work, delete, lambda: beside.give_back_volumes(work, (), delete))
+    beside.now_or_later(work, 'Volumes', lambda: beside.give_back_volumes(work, (), delete),
+                        lambda: _release(work, delete))
 
 
 def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
     """The server has this volume no more. May be repeated; later, as above, when its row is gone."""
     kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
-    _now_or_later(work, (), lambda: beside.give_back_volumes(work, [one for one in kept if one], ()))
-
-
-def _now_or_later(work: Work[Any], delete: Sequence[str], give_back: Callable[[], None]) -> None:
-    try:
-        give_back()
-    except Unanswered as error:
-        LOG.info('Volumes of %s are given back later: %s', work.instance_uuid, error)
-        _release(work, delete)
-    except KilonovaError as error:
-        LOG.warning('Volumes of %s could not be given back now: %s', work.instance_uuid, error)
-        _release(work, delete)
+    beside.now_or_later(work, 'Volumes', lambda: beside.give_back_volumes(work, [one for one in kept if one], ()),
+                        lambda: _release(work, ()))
 
 
 def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
