@@ -6,7 +6,8 @@
 
 The form of connection_info is the field's: {"driver_volume_type", "data": {what Cinder's attachment says}, "serial",
 "status", …}; ``attached_to`` is ours, the host whose connection it is, and so is ``hosts``: what hosts said of
-themselves, and got, when it was attached to them.
+themselves, and got, when it was attached to them. While its guest is on the way to another host, that one's entry has
+the id of an attachment of its own.
 """
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ KIND = 'driver_volume_type'
 # Arguments of releases: the server whose attachments go, which volumes are deleted then, and whether all that were made
 # for it are.
 VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
+# What an entry of ``known_at`` has of an attachment that isn't the volume's own.
+ANOTHER = 'attachment_id'
 # Hosts that are known of one volume: where it is, where it came from, and one before.
 KNOWN = 3
 
@@ -28,7 +31,7 @@ class AttachedVolume:
     """``uuid``: of its row; ``size``: GiB; ``device``: '/dev/vdb', None: not known yet; ``host``: where it is attached,
     None: nowhere; ``connection``: what Cinder said of it for that host, with secrets; ``boot_index`` 0: it is booted
     from; ``bus``, ``device_type``: as its user asked, None: the image's; ``known_at``: {host: its
-    connector, and the connection there}."""
+    connector, the connection there, and 'attachment_id' where it isn't this one}."""
 
     uuid: str
     volume_id: str
@@ -64,6 +67,19 @@ class AttachedVolume:
         known = self.known_at.get(host)
         return None if known is None else replace(self, host=host, connection=known['connection'])
 
+    def coming(self, host: str) -> AttachedVolume | None:
+        """As it is attached to this host besides, for a guest that is on its way there; None: it isn't."""
+        known = self.known_at.get(host, {})
+        if host == self.host or ANOTHER not in known:
+            return None
+        return replace(self, host=host, connection=known['connection'], attachment_id=known[ANOTHER])
+
+    @property
+    def attachments(self) -> set[str]:
+        """Ids of its attachments: its own, and those to hosts where it is besides."""
+        others = {known[ANOTHER] for known in self.known_at.values() if ANOTHER in known}
+        return others if self.attachment_id is None else {self.attachment_id, *others}
+
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> AttachedVolume:
         """Of columns of block_device_mapping; those of a volume that isn't attached yet may be missing."""
@@ -95,3 +111,14 @@ class AttachedVolume:
             hosts[host] = {'connector': dict(connector or {}), 'connection': {**kept['data'], KIND: kept[KIND]}}
         kept['hosts'] = dict(list(hosts.items())[-KNOWN:])
         return json.dumps(kept)
+
+    def besides_at(self, server: str, host: str, attachment_id: str | None = None,
+                   connection: Mapping[str, Any] | None = None, connector: Mapping[str, Any] | None = None) -> str:
+        """The column's text from when it is attached so to another host besides; without an attachment: no more."""
+        known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
+        if attachment_id is not None and connection is not None:
+            known = {'connector': dict(connector or {}), ANOTHER: attachment_id,
+                     'connection': {key: value for key, value in connection.items() if key != 'attachment_id'}}
+        hosts = {name: one for name, one in self.known_at.items() if name != host} | ({host: known} if known else {})
+        own = self.known_at.get(self.host or '', {}).get('connector')
+        return replace(self, known_at=hosts).connection_info(server, self.host, self.connection or None, own)

@@ -112,8 +112,8 @@ class LiveDevice(TypedDict):
 
 class LiveGuest(TypedDict):
     """What a destination must know of a guest that runs: where its disks are, what they are, which CPU it sees (XML,
-    None: any), what its user asked of its disks ({name: wish}), whether it has mediated devices, and which of its
-    devices are accelerators (of no ledger; the compute adds them)."""
+    None: any), what its user asked of its disks ({name: wish}), whether it has mediated devices, which of its
+    devices are accelerators (of no ledger; the compute adds them), and ids of the volumes that it has."""
 
     host: str
     storage_id: str
@@ -126,6 +126,7 @@ class LiveGuest(TypedDict):
     asked: dict[str, Any]
     mdevs: NotRequired[bool]
     accelerators: NotRequired[list[LiveDevice]]
+    volumes: NotRequired[list[str]]
 
 
 class LivePlace(TypedDict):
@@ -150,10 +151,11 @@ class LiveOffer(MoveOffer):
 
 class PlacedOffer(LiveOffer):
     """The offer of a destination that has claimed; ``place``: where the guest will run there; ``hostdevs``: which of
-    the devices there each of its own becomes, by address."""
+    the devices there each of its own becomes, by address; ``volumes``: what ``LiveMigrations.prepare`` said."""
 
     place: LivePlace
     hostdevs: NotRequired[dict[str, str]]
+    volumes: NotRequired[dict[str, str]]
 
 
 class LiveProgress(TypedDict):
@@ -592,16 +594,17 @@ class LiveMigrations(Protocol):
         errors.MigrationPreCheckError: a guest of this flavor and image can't be here."""
 
     def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
-                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
-        """Destination: empty disks, what the guest starts from, and the mediated devices among those that it will have.
-        MdevUnavailable. Undo: ``Moves.cleanup_move_dest``."""
+                pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+        """Destination: empty disks, what the guest starts from, the mediated devices among those that it will have, and
+        those of its volumes that are coming here are connected: {id: how its guest finds it here}, for ``migrate``.
+        MdevUnavailable, VolumeUnsupported. Undo: ``Moves.cleanup_move_dest``."""
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
         """Source: returns when the guest is at the destination, at the offer's place; a repeated call attaches to the
         migration that runs, and does nothing when it is over.
 
-        errors.DisksUnmovable: files can't be carried there, nothing was done. errors.MigrationError, or what ``told``
-        raised: the guest is still here.
+        errors.DisksUnmovable: files can't be carried there, nothing was done. errors.MigrationError (the destination
+        hasn't connected one of its volumes, too), or what ``told`` raised: the guest is still here.
         """
 
     def force_complete(self, instance: objects.Instance) -> None:
@@ -627,8 +630,8 @@ class LiveMigrations(Protocol):
         is one of whose memory a part never came."""
 
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Source: forget a guest that has gone, and its disks unless the destination uses them where they are. Of one
-        that was switched to post-copy the rest goes after it first."""
+        """Source: forget a guest that has gone, and its disks unless the destination uses them where they are; its
+        volumes are disconnected. Of one that was switched to post-copy the rest goes after it first. VolumeFailed."""
 
 
 class Snapshots(Protocol):

@@ -591,11 +591,10 @@ class FakeLiveMigrations(_Part):
 
     @_scripted
     def describe(self, instance: objects.Instance) -> driver.LiveGuest:
-        self._active(instance)
-        size = self.fake.disk(instance).root_gb << 30
+        domain, size = self._active(instance), self.fake.disk(instance).root_gb << 30
         return {'host': self.fake.name, 'storage_id': f'fake:/{self.fake.name}',
                 'instances_path': f'fake:/{self.fake.name}', 'arch': 'x86_64', 'machine': None, 'virt_type': 'fake',
-                'cpu': None, 'asked': {}, 'disks': [
+                'cpu': None, 'asked': {}, 'volumes': list(domain.volumes), 'disks': [
                     {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}]}
 
     @_scripted
@@ -614,10 +613,16 @@ class FakeLiveMigrations(_Part):
 
     @_scripted
     def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer,
-                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+                pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+        coming = [volume for one in instance.volumes if (volume := one.coming(self.fake.name)) is not None]
+        for volume in coming:
+            self.fake.check_volume(volume)
         self.fake.prepare(pci_devices)
         self.fake.domains.pop(instance.uuid, None)
         self.fake.directories[instance.uuid] = FakeDisk(guest['disks'][0]['size'] >> 30, 0, move=offer['move'])
+        for volume in coming:
+            self.fake.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
+        return {volume.volume_id: f'fake:/{self.fake.name}' for volume in coming}
 
     @_scripted
     def migrate(self, instance: objects.Instance, offer: driver.PlacedOffer, told: driver.LiveTold) -> None:
@@ -625,6 +630,8 @@ class FakeLiveMigrations(_Part):
         if instance.uuid in machine.arrived[there]:
             return
         domain, disk = self._active(instance), self.fake.disk(instance)
+        if missing := sorted(domain.volumes.keys() - offer.get('volumes', {}).keys()):
+            raise errors.MigrationError(reason=f'the destination has not connected volume {missing[0]}')
         size = disk.root_gb << 30
         self._giving.add(instance.uuid)
         try:
@@ -671,6 +678,7 @@ class FakeLiveMigrations(_Part):
     @_scripted
     def leave(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
         self.fake.domains.pop(instance.uuid, None)
+        self.fake.disconnect(instance)
         self.fake.directories.pop(instance.uuid, None)
 
     def _active(self, instance: objects.Instance) -> FakeDomain:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import libvirt
@@ -18,10 +18,11 @@ from kilonova.conductor.flows import volumes as flow_volumes
 from kilonova.db.queries import volumes as rows
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
-from tests.flows.cases import bring_back, disturb, first_after_each_effect, force_down, lose_host
+from tests.flows.cases import bring_back, dies_at, disturb, first_after_each_effect, force_down, lose_host
 
 HOSTS = ('gpu1', 'gpu2')
 KINDS = ('attach', 'detach')
+LIVE = {'host': None, 'block_migration': 'auto'}
 RBD = {'driver_volume_type': 'rbd', 'name': 'volumes/volume', 'hosts': ['192.0.2.1'], 'ports': ['6789'],
        'cluster_name': 'ceph', 'auth_enabled': True, 'auth_username': 'cinder', 'secret_type': 'ceph',
        'secret_uuid': '99999999-0000-4000-8000-000000000000', 'access_mode': 'rw', 'encrypted': False}
@@ -30,11 +31,11 @@ RBD = {'driver_volume_type': 'rbd', 'name': 'volumes/volume', 'hosts': ['192.0.2
 class Storing:
     """A cloud with Cinder, and two hosts."""
 
-    def __init__(self, make_cloud: Callable[..., Cloud], **options: Any) -> None:
+    def __init__(self, make_cloud: Callable[..., Cloud], hosts: Sequence[str] = HOSTS, **options: Any) -> None:
         self.cinder = FakeCinder()
         self.cinder.connection = RBD
         self.cinder.users.update({f'{user}:{PROJECT}': PROJECT for user in ('admin', 'demo')})
-        self.cloud = make_cloud({'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:88:00.0']}, cinder=self.cinder,
+        self.cloud = make_cloud({host: ['0000:08:00.0'] for host in hosts}, cinder=self.cinder,
                                 **{'block_device_allocate_retries_interval': 0, **options})
         self.flavor = self.cloud.flavor()
 
@@ -475,32 +476,40 @@ def test_the_conductor_crashes_after_each_effect_in_turn(storing: Storing, monke
     """Another one goes on, and comes to the same."""
     cloud, number, happened = storing.cloud, 0, True
     server, volume = prepared(storing, kind)
-    while happened:
-        crashed, seen = threading.Event(), []
 
-        def listener(database: Any, statement: str, many: bool, number: int = number, seen: list[str] = seen,
-                     crashed: threading.Event = crashed) -> None:
-            if threading.current_thread().name.startswith('flow-') and not crashed.is_set() and not cloud.in_upcall:
-                seen.append(statement)
-                if len(seen) - 1 == number:
-                    crashed.set()
-                    raise Crash
-        with first_after_each_effect(monkeypatch, listener):
-            if kind == 'attach':
-                cloud.ok('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume}})
-            else:
-                cloud.ok('DELETE', f'/servers/{server}/os-volume_attachments/{volume}')
-            while not crashed.is_set() and cloud.rows():
-                crashed.wait(0.02)
-        happened = crashed.is_set()
-        if happened:
-            cloud.crash_conductor()
-            cloud.start_conductor()
-        cloud.settle()
+    def begin() -> None:
+        if kind == 'attach':
+            cloud.ok('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': volume}})
+        else:
+            cloud.ok('DELETE', f'/servers/{server}/os-volume_attachments/{volume}')
+    while happened:
+        happened = crash_after(cloud, monkeypatch, number, begin)
         assert storing.volumes(server) == ([volume] if kind == 'attach' else [])
         (storing.detach if kind == 'attach' else storing.attach)(server, volume)
         number += 1
     assert number > 4, f'only {number} effects'
+
+
+def crash_after(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, number: int, begin: Callable[[], None]) -> bool:
+    """The conductor dies behind so many effects of what ``begin`` asks for, and another one goes on to the end; False:
+    there are not so many."""
+    crashed, seen = threading.Event(), []
+
+    def listener(database: Any, statement: str, many: bool) -> None:
+        if threading.current_thread().name.startswith('flow-') and not crashed.is_set() and not cloud.in_upcall:
+            seen.append(statement)
+            if len(seen) - 1 == number:
+                crashed.set()
+                raise Crash
+    with first_after_each_effect(monkeypatch, listener):
+        begin()
+        while not crashed.is_set() and cloud.rows():
+            crashed.wait(0.02)
+    if crashed.is_set():
+        cloud.crash_conductor()
+        cloud.start_conductor()
+    cloud.settle()
+    return crashed.is_set()
 
 
 # --- moves -----------------------------------------------------------------------------------------------------------
@@ -637,13 +646,192 @@ def test_an_evacuation(storing: Storing, works: bool) -> None:
     assert storing.volumes(server) == [volume]
 
 
-def test_a_running_guest_does_not_take_it_along(storing: Storing) -> None:
-    """Refused, with the reason, before anything is done."""
+@pytest.mark.parametrize('hot', [False, True])
+def test_a_running_guest_takes_it_along(storing: Storing, hot: bool) -> None:
+    """Attached to both hosts meanwhile, and to the destination alone in the end; twice, there and back."""
+    server, volume = (storing.boot(), storing.volume()) if hot else storing.with_volume()
+    if hot:
+        storing.attach(server, volume)
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+    live, seen = storing.driver(source).live_migrations, []
+    real = live.migrate
+
+    def migrate(*args: Any) -> None:
+        seen.append((storing.held(server), storing.cinder.statuses()))
+        real(*args)
+    live.migrate = migrate
+    cloud.action(server, 'os-migrateLive', LIVE)
+    assert cloud.host_of(server) == other(source), cloud.story(server)
+    assert cloud.status(server) == 'ACTIVE' and storing.volumes(server) == [volume]
+    assert seen == [(sorted([(volume, 'attached', source), (volume, 'attaching', other(source))]),
+                     {volume: 'attaching'})]
+    assert storing.cinder.statuses() == {volume: 'in-use'}
+    cloud.action(server, 'os-migrateLive', LIVE)
+    assert cloud.host_of(server) == source and storing.volumes(server) == [volume]
+    storing.delete(server)
+    storing.assert_empty(volume)
+
+
+def fails(*args: Any, **kwargs: Any) -> None:
+    raise errors.KilonovaError('boom')
+
+
+@pytest.mark.parametrize('where', ['describe', 'offer', 'prepare', 'migrate', 'back end', 'gone'])
+def test_a_live_migration_that_fails(storing: Storing, where: str) -> None:
+    """The guest has what it had, and the other host nothing."""
+    (server, kept), volume = storing.with_volume(), storing.volume()
+    storing.attach(server, volume)
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+    if where == 'back end':
+        storing.cinder.fails.add('connect')
+    elif where == 'gone':
+        # It can't be had a second time; the guest has it still.
+        storing.cinder.volumes[volume]['status'] = 'error'
+    else:
+        for host in HOSTS:
+            setattr(storing.driver(host).live_migrations, where, fails)
+    cloud.action(server, 'os-migrateLive', LIVE)
+    assert cloud.host_of(server) == source and cloud.status(server) == 'ACTIVE'
+    assert storing.story(server) == ('live-migration', True)
+    assert storing.volumes(server) == [kept, volume]
+    reason = {'back end': f'can not be connected to host {other(source)}', 'gone': 'Invalid volume'}.get(where, '')
+    assert reason in json.dumps(cloud.story(server))
+
+
+@pytest.mark.parametrize(('host', 'method'), [
+    ('source', 'check_can_live_migrate_source'), ('destination', 'pre_live_migration')])
+def test_a_compute_of_the_release_before_moves_no_volumes(storing: Storing, host: str, method: str) -> None:
+    """It says nothing of them: the guest stays."""
     server, volume = storing.with_volume()
-    source = storing.cloud.host_of(server)
-    storing.cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
-    assert 'has volumes, and a running guest cannot take them along' in json.dumps(storing.cloud.story(server))
-    assert storing.cloud.host_of(server) == source and storing.volumes(server) == [volume]
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+    older = source if host == 'source' else other(source)
+    endpoint = cloud.computes[older].endpoint
+    real = getattr(endpoint, method)
+    setattr(endpoint, method, lambda *args, **kwargs: {
+        key: value for key, value in real(*args, **kwargs).items() if key != 'volumes'})
+    cloud.action(server, 'os-migrateLive', LIVE)
+    assert f'the compute service of host {older} is of an older release' in json.dumps(cloud.story(server))
+    assert cloud.host_of(server) == source and storing.volumes(server) == [volume]
+
+
+def test_the_host_that_refuses_has_no_volume(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is tried, and has it in the end."""
+    storing = Storing(make_cloud, hosts=('gpu1', 'gpu2', 'gpu3'))
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    server, volume = storing.with_volume()
+    refused: list[str] = []
+    for host in storing.cloud.computes:
+        real = storing.driver(host).live_migrations.prepare
+
+        def prepare(*args: Any, host: str = host, real: Callable[..., Any] = real) -> Any:
+            if not refused:
+                refused.append(host)
+                no_room()
+            return real(*args)
+        storing.driver(host).live_migrations.prepare = prepare
+    storing.cloud.action(server, 'os-migrateLive', LIVE)
+    assert refused and storing.cloud.host_of(server) not in refused, storing.cloud.story(server)
+    assert storing.volumes(server) == [volume]
+
+
+@pytest.mark.parametrize('end', ['abort', 'delete'])
+def test_a_live_migration_that_is_ended(storing: Storing, end: str) -> None:
+    """In the middle of the way. Aborted all is as it was; deleted there is nothing."""
+    server, volume = storing.with_volume()
+    cloud, source = storing.cloud, storing.cloud.host_of(server)
+    under_way = threading.Event()
+
+    def stays(instance: Any, offer: Any, told: Callable[[dict[str, int]], None]) -> None:
+        under_way.set()
+        while True:
+            told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
+                                'disk_remaining'), 0))
+    storing.driver(source).live_migrations.migrate = stays
+    assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
+    assert under_way.wait(30)
+    if end == 'abort':
+        (row,) = cloud.ok('GET', f'/servers/{server}/migrations')['migrations']
+        cloud.ok('DELETE', f"/servers/{server}/migrations/{row['id']}")
+        cloud.settle()
+        assert cloud.host_of(server) == source and cloud.status(server) == 'ACTIVE'
+        assert storing.volumes(server) == [volume]
+        storing.delete(server)
+    else:
+        storing.delete(server)
+    storing.assert_empty(volume)
+
+
+@pytest.mark.parametrize('lost', ['request', 'answer'])
+@pytest.mark.parametrize('what', ['POST /attachments', 'POST /action', 'DELETE'])
+def test_cinder_is_silent_while_a_guest_goes(storing: Storing, lost: str, what: str,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one attachment in the end."""
+    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    server, volume = storing.with_volume()
+    source, failed = storing.cloud.host_of(server), []
+    asked, _, path = what.partition(' ')
+
+    def broken(method: str, at: str) -> None:
+        if method == asked and at.endswith(path) and len(failed) < 2:
+            failed.append(at)
+            raise storing.cinder.broken()
+    setattr(storing.cinder, {'request': 'before', 'answer': 'after'}[lost], broken)
+    storing.cloud.action(server, 'os-migrateLive', LIVE)
+    assert failed and storing.cloud.host_of(server) == other(source), storing.cloud.story(server)
+    assert storing.volumes(server) == [volume]
+
+
+@pytest.mark.parametrize('moment', ['before', 'after'])
+def test_a_host_dies_at_each_thing_that_it_tells_of_a_live_migration(storing: Storing, moment: str,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """The volume is where the guest is; what the dead host had of it goes when it is back."""
+    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    cloud, (server, volume) = storing.cloud, storing.with_volume()
+    number, ends, gone = 0, set(), True
+    while gone:
+        source = cloud.host_of(server)
+        death = dies_at(cloud, number, moment)
+        assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
+        cloud.settle(kinds_left=('release',))
+        cloud.on_message = None
+        gone = death.gone is not None
+        if death.gone is not None:
+            bring_back(cloud, death.gone)
+        ends.add(cloud.host_of(server) == source)
+        assert storing.held(server) == [(volume, 'attached', cloud.host_of(server))], number
+        # Its guest went down with the host.
+        cloud.action(server, 'reboot', {'type': 'HARD'})
+        assert cloud.status(server) == 'ACTIVE', (number, cloud.story(server))
+        assert storing.volumes(server) == [volume], number
+        number += 1
+    assert number > 6 and ends == {True, False}
+    storing.delete(server)
+    storing.assert_empty(volume)
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
+@pytest.mark.parametrize('fate', ['goes', 'stays'])
+def test_the_conductor_crashes_after_each_effect_of_a_live_migration(storing: Storing, fate: str,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one goes on, and comes to the same."""
+    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
+    cloud, (server, volume) = storing.cloud, storing.with_volume()
+    if fate == 'stays':
+        for host in HOSTS:
+            storing.driver(host).live_migrations.migrate = fails
+
+    def begin() -> None:
+        assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
+    number = 0
+    while True:
+        source = cloud.host_of(server)
+        happened = crash_after(cloud, monkeypatch, number, begin)
+        assert cloud.host_of(server) == (other(source) if fate == 'goes' else source), (number, cloud.story(server))
+        assert storing.volumes(server) == [volume], number
+        if not happened:
+            break
+        number += 1
+    assert number > 12, f'only {number} effects'
 
 
 @pytest.mark.parametrize('action', ['rescue', 'suspend', 'rebuild', 'os-stop'])

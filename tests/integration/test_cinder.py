@@ -385,11 +385,10 @@ def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, ma
         is_at(other(source))
         acted(end)
         is_at(other(source) if end == 'confirmResize' else source)
-    source = site.at(server)
-    site.act(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
-    assert site.settle([server])[server]['status'] == 'ACTIVE'
-    assert 'has volumes' in site.last_message(server)
-    is_at(source)
+    for _there_and_back in range(2):
+        source = site.at(server)
+        acted('os-migrateLive', {'host': None, 'block_migration': 'auto'})
+        is_at(other(source))
     acted('reboot', {'type': 'HARD'})
     is_at(site.at(server))
     acted('shelve', None, 'SHELVED_OFFLOADED')

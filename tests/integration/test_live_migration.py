@@ -6,15 +6,19 @@ Nothing here depends on how fast a migration is: where it may be over before it 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
 import shutil
 import signal
 import socket
+import stat
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 from xml.etree import ElementTree
@@ -25,12 +29,13 @@ import pytest
 
 from kilonova import errors
 from kilonova.objects import InstanceNUMACell, InstanceNUMATopology
+from kilonova.objects.volume import AttachedVolume
 from kilonova.states import PowerState
 from kilonova.virt.libvirt import transfer
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from tests.integration import certificates
 from tests.integration.libvirtd import Libvirtd
-from tests.unit.virt.builders import image_meta, new_flavor, new_instance
+from tests.unit.virt.builders import image_meta, new_flavor, new_instance, new_volume
 
 WAIT = 120.0
 # Ports that a libvirtd may use for guests and for disks that arrive.
@@ -132,11 +137,11 @@ def place(cpu: int) -> InstanceNUMATopology:
 class Moving:
     """A guest on host one, and both sides ready for its way to host two."""
 
-    def __init__(self, machines: Machines, **options: Any) -> None:
+    def __init__(self, machines: Machines, volumes: Sequence[AttachedVolume] = (), **options: Any) -> None:
         self.machines = machines
         self.here, self.there = machines.driver('one', **options), machines.driver('two')
         self.instance = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64, root_gb=1, extra_specs=ASKED),
-                                     numa_topology=place(FIRST))
+                                     numa_topology=place(FIRST), volumes=list(volumes), device_metadata=None)
         self.uuid = self.instance.uuid
         self.here.guests.spawn(self.instance, image_meta(disk_format='raw'))
         until(lambda: 'GUEST-BOOT 1' in machines.console('one', self.uuid))
@@ -148,7 +153,7 @@ class Moving:
         self.instance.numa_topology = place(LAST)
         self.offer = json.loads(json.dumps({
             **offer, 'place': self.there.live_migrations.place(self.instance, image_meta())}))
-        self.there.live_migrations.prepare(self.instance, guest, self.offer)
+        self.offer['volumes'] = self.there.live_migrations.prepare(self.instance, guest, self.offer)
 
     def devices(self, driver: LibvirtDriver) -> list[str | None]:
         """What its flavor asks for, as libvirt has it."""
@@ -211,11 +216,29 @@ class Moving:
 
 
 @pytest.fixture
+def device(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A block device of 3 GiB that begins with 'written before', by the names that it has on both hosts. libvirt
+    carries no guest whose disk is a file that isn't on a file system of the network."""
+    data, there = tmp_path / 'data', tmp_path / 'dm-9'
+    data.write_bytes(b'written before')
+    os.truncate(data, 3 << 30)
+    made = subprocess.run(['losetup', '--find', '--show', data], check=False, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f'no loop device: {made.stderr}')
+    here = made.stdout.strip()
+    try:
+        os.mknod(there, stat.S_IFBLK | 0o600, os.stat(here).st_rdev)
+        yield here, str(there)
+    finally:
+        subprocess.run(['losetup', '--detach', here], check=True)
+
+
+@pytest.fixture
 def moving(machines: Machines) -> Iterator[Callable[..., Moving]]:
     made: list[Moving] = []
 
-    def move(**options: Any) -> Moving:
-        made.append(Moving(machines, **options))
+    def move(volumes: Sequence[AttachedVolume] = (), **options: Any) -> Moving:
+        made.append(Moving(machines, volumes, **options))
         made[-1].prepare()
         return made[-1]
     yield move
@@ -241,6 +264,33 @@ def test_a_guest_goes_on_counting_on_another_host(machines: Machines, moving: Ca
     move.there.power.reboot(move.instance, 'HARD', image_meta(disk_format='raw'))
     until(lambda: 'GUEST-BOOT 2' in machines.console('two', move.uuid))
     machines.says_more('two', move.uuid)
+
+
+def test_a_guest_keeps_its_volume_on_another_host(device: tuple[str, str], machines: Machines,
+                                                  moving: Callable[..., Moving]) -> None:
+    """It is found there under another name, and isn't copied: both QEMUs have it."""
+    here, there = ({'driver_volume_type': 'local', 'device_path': path} for path in device)
+    volume = new_volume(host='one', connection=here, known_at={'two': {
+        'connector': {}, 'connection': there, 'attachment_id': 'another'}})
+    told: list[Any] = []
+    move = moving([volume])
+
+    def sources(driver: LibvirtDriver) -> list[str | None]:
+        guest = driver.host._libvirt.find(move.uuid)
+        assert guest is not None
+        return [one.get('dev') for flags in (0, libvirt.VIR_DOMAIN_XML_INACTIVE) for one in ElementTree.fromstring(
+            guest.call('XMLDesc', flags)).iterfind(f"devices/disk[serial='{volume.volume_id}']/source")]
+    assert sources(move.here) == [device[0]] * 2
+    move.here.live_migrations.migrate(move.instance, move.offer, told.append)
+    move.instance.volumes = [dataclasses.replace(volume, host='two', connection=there, known_at={'one': {
+        'connector': {}, 'connection': here}})]
+    move.check_arrived()
+    assert sources(move.there) == [device[1]] * 2
+    machines.says_more('two', move.uuid)
+    # The root disk alone.
+    assert 0 < max(one['disk_total'] for one in told) <= 1 << 30
+    with open(device[1], 'rb') as file:
+        assert file.read(14) == b'written before'
 
 
 def test_a_guest_that_is_paused_arrives_paused(machines: Machines, moving: Callable[..., Moving]) -> None:

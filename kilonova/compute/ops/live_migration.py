@@ -122,17 +122,18 @@ def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
 # -- 2. the destination makes room -------------------------------------------------------------------------------------
 @order(Compute.pre_live_migration)
 def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
-    """Empty disks, and mediated devices. What had come of the disks goes with the claim (``rollback``)."""
+    """Empty disks, mediated devices, and the server's volumes: {'volumes': how guests find them here}. What had come of
+    the disks goes with the claim (``rollback``), and so do the volumes."""
     op.begin('compute_pre_live_migration')
     with op.turn(), op.undoing('prepare'):
         op.undo(move.failed, op)
         op.notify('instance.live_migration_pre.start')
         devices = _claimed(op, order.migration) + op.host.accelerators.devices(
             op.instance.flavor, order.migration.uuid)
-        op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer, devices)
+        volumes = op.host.driver.live_migrations.prepare(op.instance, order.guest, order.offer, devices)
         op.save(event=op.event())
     op.notify('instance.live_migration_pre.end')
-    return {}
+    return {'volumes': volumes}
 
 
 # -- 3. the source carries the guest -----------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def _receive(op: Operation, migration: objects.Migration, fields: SaveFields) ->
 # -- 5. the source forgets it ------------------------------------------------------------------------------------------
 @order(Compute.post_live_migration, forward=True)
 def leave(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
-    """Domain, disks and claim go here, once the destination has them."""
+    """Domain, disks, volumes and claim go here, once the destination has them."""
     with op.turn():
         op.host.driver.live_migrations.leave(op.instance, order.offer)
         op.give_back(move.of_source(order.migration))

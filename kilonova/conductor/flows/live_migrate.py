@@ -27,6 +27,7 @@ from kilonova.errors import (
     KilonovaError,
     LeaseLost,
     LiveMigrationAborted,
+    MigrationPreCheckError,
     Unanswered,
 )
 from kilonova.rpc.interface import VersionCapError
@@ -49,11 +50,18 @@ LiveWork = Work[LiveOutputs]
 
 # --- the steps -------------------------------------------------------------------------------------------------------
 def check_source(work: LiveWork) -> None:
-    """The guest runs there, and this is what it needs. A host that is down has none that could be carried away. Nor is
-    one with volumes."""
-    volumes.refuse_live(work.instance())
-    work.outputs.guest = work.ask(migration(work).source_compute, 'check_can_live_migrate_source',
-                                  instance=work.instance())
+    """The guest runs there, and this is what it needs. A host that is down has none that could be carried away."""
+    source = migration(work).source_compute
+    guest = work.ask(source, 'check_can_live_migrate_source', instance=work.instance())
+    _check_release(work, source, guest)
+    work.outputs.guest = guest
+
+
+def _check_release(work: LiveWork, host: str, said: dict[str, Any]) -> None:
+    """MigrationPreCheckError: a compute of the release before moves no guest with volumes."""
+    if work.instance().volumes and 'volumes' not in said:
+        raise MigrationPreCheckError(reason=f'the compute service of host {host} is of an older release, which moves '
+                                            f'no running guest with volumes')
 
 
 def undo_check_source(work: LiveWork) -> None:
@@ -79,6 +87,7 @@ def undo_check_destination(work: LiveWork) -> None:
         beside.ask_to_undo(work, chosen(work).host, 'rollback_live_migration_at_destination',
                            order=_undo(work, gone=False))
         ports.renounce(work, chosen(work).host)
+        volumes.renounce(work, chosen(work).host)
 
 
 def _order(work: LiveWork) -> objects.LiveMigrationOrder:
@@ -112,9 +121,14 @@ def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
 
 
 def pre_live_migration(work: LiveWork) -> None:
-    """The destination makes room for disks. The server's ports are bound there, too."""
-    ports.announce(work, chosen(work).host)
-    work.ask(chosen(work).host, 'pre_live_migration', order=_order(work))
+    """The destination makes room for disks, and connects volumes. The server's ports are bound there, too, and its
+    volumes attached."""
+    host = chosen(work).host
+    ports.announce(work, host)
+    volumes.announce(work, host)
+    said = work.ask(host, 'pre_live_migration', order=_order(work))
+    _check_release(work, host, said)
+    work.outputs.offer = {**(work.outputs.offer or {}), **said}
 
 
 def live_migration(work: LiveWork) -> None:
@@ -133,10 +147,11 @@ def _ask_to_abort(work: LiveWork, resume: bool) -> None:
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
-    """The server is the destination's, and so are its ports."""
+    """The server is the destination's, and so are its ports and volumes."""
     moved = migration(work)
     work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
     ports.arrived(work, chosen(work).host, moved.source_compute)
+    volumes.arrived(work, chosen(work).host)
     work.changed()
 
 
@@ -147,6 +162,7 @@ def clean_source(work: LiveWork) -> None:
         work.ask(host, 'post_live_migration', order=order)
     except HostGone:
         beside.pend(work, host, 'post_live_migration', order=order)
+    volumes.forget_source(work)
 
 
 def drop_allocation(work: LiveWork) -> None:
@@ -245,7 +261,9 @@ def settle(work: LiveWork) -> None:
     beside.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
     work.changed()
     ports.arrived(work, host.host, moved.source_compute)
+    volumes.arrived(work, host.host)
     beside.pend(work, moved.source_compute, 'post_live_migration', order=_order(work))
+    volumes.forget_source(work, later=True)
     drop_allocation(work)
     extra, bound = _arrived(work), _bound(work)
 

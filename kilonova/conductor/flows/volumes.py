@@ -3,6 +3,7 @@
     volumes.attach_wanted(work, host)     # of a new server: those that its user asked for, to this host
     volumes.to_host(work, 'gpu2')         # of one that moves
     volumes.off_host(work)                # of one that is on none: they are only reserved for it
+    volumes.announce(work, 'gpu2')        # of one whose guest is about to come there while it runs
     volumes.drop(work, delete)            # attachments go, and these volumes themselves
 
 A server has the attachments of its rows in block_device_mapping, and no others: whoever takes an operation over finds
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kilonova import objects
-from kilonova.clients.volume import Volume, VolumeBackendFailed, VolumeInvalid, VolumeNotFound
+from kilonova.clients.volume import Attachment, Volume, VolumeBackendFailed, VolumeInvalid, VolumeNotFound
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Choice, Outputs
@@ -32,7 +33,6 @@ from kilonova.errors import (
     HostRejected,
     InstanceNotFound,
     KilonovaError,
-    MigrationPreCheckError,
     Unanswered,
 )
 from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
@@ -63,13 +63,6 @@ def wanted(bdms: Iterable[Mapping[str, Any]] | None) -> list[AttachedVolume]:
 def going_with(volumes: Iterable[AttachedVolume]) -> list[str]:
     """Ids of those that are deleted with their server."""
     return [volume.volume_id for volume in volumes if volume.delete_on_termination]
-
-
-def refuse_live(server: objects.Instance) -> None:
-    """MigrationPreCheckError: it has volumes."""
-    if server.volumes:
-        raise MigrationPreCheckError(reason=f'server {server.uuid} has volumes, and a running guest cannot take them '
-                                            f'along: migrate it cold, or detach them first')
 
 
 # --- to a host -------------------------------------------------------------------------------------------------------
@@ -156,11 +149,20 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
 
 def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str) -> None:
     """A new attachment in place of the one that it has."""
+    made = _make(work, volume, host, connector, device, is_complete=True)
+    LOG.info('Volume %s of %s is attached to %s', volume.volume_id, work.instance_uuid, host)
+    _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': volume.connection_info(
+        work.instance_uuid, host, made.connection, connector)})
+
+
+def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str | None, *,
+          is_complete: bool) -> Attachment:
     work.before_sending()
     client = work.env.volumes
     try:
         made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
-        client.complete_attachment(made.id)
+        if is_complete:
+            client.complete_attachment(made.id)
     except VolumeInvalid as error:
         # The volume service attaches one to one server after the other.
         if not volume.multiattach or work.outputs.tries >= TURNS or (
@@ -172,18 +174,20 @@ def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mappi
     except Unanswered:
         _release(work, (), delay=LATE)
         raise
-    LOG.info('Volume %s of %s is attached to %s', volume.volume_id, work.instance_uuid, host)
-    _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': volume.connection_info(
-        work.instance_uuid, host, made.connection, connector)})
+    return made
 
 
-def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """The volume has another attachment from now on; the one before goes. What isn't written leaves a stray, which the
-    next try finds."""
+def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
+    """Columns of its row. What isn't written leaves a stray attachment, which the next try finds."""
     def write(conn: engine.Connection) -> None:
         if not rows.change(conn, volume.uuid, volume.attachment_id, values):
             raise Unanswered(who=f'server {work.instance_uuid}', reason='its volumes were changed meanwhile')
     _write(work, write)
+
+
+def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
+    """The volume has another attachment from now on; the one before goes."""
+    _put(work, volume, values)
     if volume.attachment_id is not None:
         _free(work, volume.attachment_id)
 
@@ -201,7 +205,7 @@ def _free(work: Work[Any], attachment_id: str) -> None:
 
 def _drop_strays(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
     """Attachments of the server that no row of it has: an earlier try made them, or didn't come to delete them."""
-    ours = {volume.attachment_id for volume in volumes}
+    ours = {attachment_id for volume in volumes for attachment_id in volume.attachments}
     for one in work.env.volumes.attachments(work.instance_uuid):
         if one.id not in ours:
             work.before_sending()
@@ -232,6 +236,68 @@ def off_host(work: Work[Any]) -> None:
             _release(work, (), delay=LATE)
             raise
         _keep(work, volume, {'attachment_id': made.id, 'connection_info': volume.connection_info(work.instance_uuid)})
+
+
+# --- with a guest that runs ------------------------------------------------------------------------------------------
+def announce(work: Work[Any], host: str) -> None:
+    """A running guest with volumes will be on this host: they are attached to it besides. May be repeated; no request
+    for a server without any. One that the guest was started without stays behind.
+
+    HostRejected: the host can't have them. VolumeInvalid, VolumeNotFound: nobody can.
+    """
+    if not work.instance().volumes:
+        return
+    server = work.instance(fresh=True)
+    _drop_strays(work, server.volumes)
+    left = [volume for volume in server.volumes if volume.host == server.host and volume.coming(host) is None]
+    if left:
+        connector, _names = _connector(work, server, host)
+        for volume in left:
+            made = _make(work, volume, host, connector, volume.device, is_complete=False)
+            LOG.info('Volume %s of %s is attached to %s besides', volume.volume_id, server.uuid, host)
+            _put(work, volume, {'connection_info': volume.besides_at(
+                server.uuid, host, made.id, made.connection, connector)})
+
+
+def arrived(work: Work[Any], host: str) -> None:
+    """The guest is on this host, where its volumes were announced: they are attached to it. May be repeated. What they
+    are attached to at its source goes with ``forget_source``."""
+    for volume in work.instance().volumes and work.instance(fresh=True).volumes:
+        there = volume.coming(host)
+        if there is None or there.attachment_id is None:
+            continue
+        work.before_sending()
+        try:
+            work.env.volumes.complete_attachment(there.attachment_id)
+        except Unanswered:
+            raise
+        except KilonovaError as error:
+            # The guest uses it all the same.
+            LOG.warning('Attachment %s of %s could not be completed: %s', there.attachment_id, work.instance_uuid,
+                        error)
+        _put(work, volume, {'attachment_id': there.attachment_id, 'connection_info': volume.connection_info(
+            work.instance_uuid, host, there.connection, volume.known_at[host]['connector'])})
+
+
+def renounce(work: Work[Any], host: str) -> None:
+    """The guest will not be on this host after all, and it has let its volumes go. May be repeated."""
+    server = work.instance(fresh=True)
+    for volume in server.volumes:
+        if volume.coming(host) is not None:
+            _put(work, volume, {'connection_info': volume.besides_at(server.uuid, host)})
+    forget_source(work)
+
+
+def forget_source(work: Work[Any], *, later: bool = False) -> None:
+    """The server has the attachments of its rows and no others; ``later``: another host has yet to let its volumes
+    go. So it is where the volume service is silent."""
+    if not work.instance().volumes:
+        return
+    if later:
+        _release(work, (), delay=LATE)
+        return
+    beside.now_or_later(work, 'Volumes', lambda: _drop_strays(work, work.instance(fresh=True).volumes),
+                        lambda: _release(work, ()))
 
 
 # --- back ------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class LibvirtDriver:
         self.rescues = Rescues(connection, domains, self.disks, self.power,
                                RescueFiles(conf, cache, image_client, self.disks))
         self.moves = Moves(connection, domains, self.disks, volumes, self.power, mover)
-        self.live_migrations = LiveMigrations(conf, connection, self.host, domains, self.disks, mover)
+        self.live_migrations = LiveMigrations(conf, connection, self.host, domains, self.disks, volumes, mover)
         self.snapshots = Snapshots(connection, self.disks, image_client, options.snapshots_directory,
                                    options.snapshot_image_format or 'qcow2')
         self.devices = HostDevices(connection, mediated)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 
+import libvirt
+
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
@@ -62,7 +64,9 @@ class Handover:
                 place.put([one.path], there, lambda count: None)
         told(_numbers(total, total))
         is_paused = guest.power_state() == PowerState.PAUSED
-        xml = rewritten(guest.xml(), path, there, offer)
+        # What was plugged in while it ran is in the definition of its next start alone.
+        definition = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
+        xml = rewritten(definition, path, there, offer)
         files.write_whole(os.path.join(there, HANDED_OVER), json.dumps({'xml': xml, 'paused': is_paused}))
         guest.destroy()
 

@@ -2,7 +2,8 @@
 
 The source's libvirtd speaks with the destination's by itself (peer to peer), so a compute that is restarted meanwhile
 finds the job, or what it came to by the state of the domain on both sides. Disks that both hosts don't share are copied
-whole, into empty files that the destination made; what never changes (a config drive) goes as a file before.
+whole, into empty files that the destination made; what never changes (a config drive) goes as a file before. Volumes
+aren't copied: both hosts have them connected meanwhile.
 
 Libvirt's test driver migrates nothing: ``handover`` stands in for it.
 """
@@ -24,6 +25,7 @@ from kilonova.states import PowerState, VmState
 from kilonova.virt import command, driver
 from kilonova.virt.libvirt import migrating
 from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.devices.hostdevs import elements
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
@@ -33,6 +35,7 @@ from kilonova.virt.libvirt.storage import destination, disk, files
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.transfer import LOOK, Transfers, Way
 
 LOG = logging.getLogger(__name__)
@@ -42,9 +45,10 @@ class LiveMigrations:
     """``driver.LiveMigrations``."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, domains: Domains, disks: ServerDisks,
-                 mover: DiskMover) -> None:
+                 volumes: HostVolumes, mover: DiskMover) -> None:
         options = conf.libvirt
         self._libvirt, self._host, self._domains, self._disks, self._mover = connection, host, domains, disks, mover
+        self._volumes = volumes
         self._instances_path = conf.instances_path
         self._address = options.live_migration_inbound_addr or conf.my_ip
         self._uri = options.live_migration_uri or f"qemu+{options.live_migration_scheme or 'tcp'}://%s/system"
@@ -79,6 +83,7 @@ class LiveMigrations:
                 'disks': found, 'asked': {name: wish.to_dict() for name, wish in directory.asked().items()},
                 'arch': self._host.capabilities.arch, 'virt_type': self._host.settings.virt_type,
                 'machine': os_type.get('machine') if os_type is not None else None, 'mdevs': mdevs,
+                'volumes': [volume for one in domain.iterfind('devices/disk') if (volume := VOLUMES.name(one))],
                 # Without a model it is the host's own, which libvirt compares itself.
                 'cpu': ElementTree.tostring(cpu, encoding='unicode')
                 if cpu is not None and cpu.find('model') is not None else None}
@@ -141,12 +146,14 @@ class LiveMigrations:
 
     @translated
     def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer,
-                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+                pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+        coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
         self._handover.forget(instance.uuid)
         if offer['block']:
             self._make_room(instance, guest, offer['move'])
+        return self._volumes.origins(instance, coming)
 
     def _make_room(self, instance: objects.Instance, guest: driver.LiveGuest, move: str) -> None:
         """Empty disks, and the kernel that the guest was started from. Whatever the directory was before goes."""
@@ -239,9 +246,11 @@ class LiveMigrations:
             libvirt.VIR_MIGRATE_PARAM_DEST_XML: migrating.rewritten(live, *moved, offer),
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migrating.rewritten(migrating.xml(guest, inactive=True), *moved,
                                                                        offer)}
-        if offer['block']:
+        copied = migrating.copied_disks(live, moved[0]) if offer['block'] else []
+        # Without a list libvirt copies all that can be written, volumes too.
+        if copied:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
-            parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = migrating.copied_disks(live, moved[0])
+            parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
         # One that runs at the destination already is paused here.
         if guest.power_state() == PowerState.PAUSED and not migrating.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
@@ -287,7 +296,8 @@ class LiveMigrations:
         # It runs there already, and its memory still goes after it.
         while guest is not None and not self._libvirt.is_test and migrating.outgoing(guest) is not None:
             time.sleep(LOOK)
-        self._domains.forget(instance.uuid)
+        with self._volumes.given_back(instance, instance.volumes):
+            self._domains.forget(instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if offer['block']:
             self._disks.remove(instance.uuid)

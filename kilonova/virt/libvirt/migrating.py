@@ -19,6 +19,7 @@ from oslo_log import log as logging
 from kilonova import concurrency, errors
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.devices.hostdevs import elements
 from kilonova.virt.libvirt.guest import Guest
 
@@ -201,8 +202,8 @@ def xml(guest: Guest, inactive: bool = False) -> str:
 
 def rewritten(text: str, path: str, there: str, offer: driver.PlacedOffer) -> str:
     """A domain whose files of directory ``path`` are in ``there``; which files its disks read from besides is what
-    those at the destination say. Its screens listen, and its CPUs, its memory and its devices are, where ``offer``
-    says. MigrationError: a device has no counterpart there."""
+    those at the destination say. Its screens listen, and its CPUs, its memory, its devices and its volumes are, where
+    ``offer`` says. MigrationError: a device or a volume has no counterpart there."""
     domain = ElementTree.fromstring(text)
     below = path + os.sep
     for element in domain.iter():
@@ -223,6 +224,7 @@ def rewritten(text: str, path: str, there: str, offer: driver.PlacedOffer) -> st
                 one.remove(found)
     _put(domain, offer['place'])
     _exchange(domain, offer.get('hostdevs', {}))
+    _reconnect(domain, offer.get('volumes', {}))
     return ElementTree.tostring(domain, encoding='unicode')
 
 
@@ -251,6 +253,22 @@ def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
         else:
             for name, value in zip(('domain', 'bus', 'slot', 'function'), re.split('[:.]', new), strict=True):
                 address.set(name, f'0x{value}')
+
+
+def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
+    """What the guest sees of its volumes, and where, stays as it is."""
+    for disk in domain.iterfind('devices/disk'):
+        volume_id = VOLUMES.name(disk)
+        if volume_id is None:
+            continue
+        if volume_id not in volumes:
+            raise errors.MigrationError(reason=f'the destination has not connected volume {volume_id}')
+        there = ElementTree.fromstring(volumes[volume_id])
+        disk.set('type', there.get('type', ''))
+        for name in ('auth', 'source'):
+            for one in disk.findall(name):
+                disk.remove(one)
+            disk.extend(there.findall(name))
 
 
 def copied_disks(text: str, path: str) -> list[str]:

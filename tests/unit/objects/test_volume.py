@@ -12,6 +12,9 @@ NEW = AttachedVolume(ROW, VOLUME, 3, multiattach=True)
 CONNECTION = {'driver_volume_type': 'iscsi', 'target_lun': 1, 'auth_password': 'secret', 'attachment_id': 'a'}
 
 
+BESIDES = {**CONNECTION, 'target_lun': 7}
+
+
 def row(**values):
     return {'id': 1, 'uuid': ROW, 'source_type': 'volume', 'destination_type': 'volume', 'volume_id': VOLUME,
             'volume_size': 3, 'attachment_id': None, 'device_name': '/dev/vdb', 'boot_index': None,
@@ -67,3 +70,26 @@ def test_what_hosts_it_was_attached_to_is_kept_for_a_while():
     assert volume.known_at['gpu2']['connector'] == {'host': 'gpu2'}
     off = AttachedVolume.read(row(connection_info=volume.connection_info(SERVER)))
     assert off.host is None and off.at('gpu4') is not None
+
+
+def test_a_volume_of_a_guest_on_its_way_is_attached_to_two_hosts():
+    """Its own stays what it is; the other one's goes, and leaves what is known of that host."""
+    text = NEW.connection_info(SERVER, 'gpu1', CONNECTION, {'host': 'gpu1'})
+    one = AttachedVolume.read(row(connection_info=text, attachment_id='own'))
+    assert one.coming('gpu2') is None and one.attachments == {'own'} and NEW.attachments == set()
+    text = one.besides_at(SERVER, 'gpu2', 'other', BESIDES, {'host': 'gpu2'})
+    both = AttachedVolume.read(row(connection_info=text, attachment_id='own'))
+    there = both.coming('gpu2')
+    assert there is not None and both.coming('gpu1') is None
+    assert (there.host, there.attachment_id, there.connection['target_lun']) == ('gpu2', 'other', 7)
+    assert (both.host, both.connection, both.multiattach) == ('gpu1', one.connection, True)
+    assert both.attachments == {'own', 'other'} and both.known_at['gpu1'] == one.known_at['gpu1']
+    # It went there, or it did not.
+    went = AttachedVolume.read(row(attachment_id='other', connection_info=both.connection_info(
+        SERVER, 'gpu2', there.connection, both.known_at['gpu2']['connector'])))
+    stayed = AttachedVolume.read(row(attachment_id='own', connection_info=both.besides_at(SERVER, 'gpu2')))
+    assert (went.host, went.attachments, stayed.host, stayed.attachments) == ('gpu2', {'other'}, 'gpu1', {'own'})
+    for volume in (went, stayed):
+        assert volume.coming('gpu2') is None and volume.known_at['gpu2']['connector'] == {'host': 'gpu2'}
+        at = volume.at('gpu1'), volume.at('gpu2')
+        assert [found and found.connection['target_lun'] for found in at] == [1, 7]

@@ -936,6 +936,40 @@ def test_a_guest_goes_to_another_host_while_it_runs(rig: Any) -> None:
     assert domains(rig.there) == {instance.uuid: (PowerState.RUNNING, [])} and rig.kept('gpu2', instance.uuid)
 
 
+@pytest.mark.parametrize('rig', ['fake', 'libvirt'], indirect=True)
+@pytest.mark.parametrize('arrives', [True, False])
+def test_a_guest_goes_to_another_host_with_its_volumes(rig: Any, arrives: bool) -> None:
+    """Connected at both hosts meanwhile, and where it is in the end."""
+    volume = new_volume()
+    instance = new_instance(volumes=[volume], device_metadata=None)
+    rig.here.guests.spawn(instance, image_meta())
+    guest = json.loads(json.dumps(rig.here.live_migrations.describe(instance)))
+    assert guest['volumes'] == [VOLUME]
+    offer = {**rig.there.live_migrations.offer(instance, guest, None, True),
+             'place': rig.there.live_migrations.place(instance, image_meta())}
+    with pytest.raises(errors.MigrationError, match=f'the destination has not connected volume {VOLUME}'):
+        rig.here.live_migrations.migrate(instance, {**offer, 'volumes': rig.there.live_migrations.prepare(
+            instance, guest, offer)}, lambda progress: None)
+    there = {'connector': {}, 'connection': volume.connection, 'attachment_id': 'another'}
+    instance.volumes = [dataclasses.replace(volume, known_at={'gpu2': there})]
+    for _again in range(2):
+        offer['volumes'] = json.loads(json.dumps(rig.there.live_migrations.prepare(instance, guest, offer)))
+        assert rig.connected('gpu1') == rig.connected('gpu2') == {VOLUME: {instance.uuid}}
+    if not arrives:
+        for _again in range(2):
+            rig.there.moves.cleanup_move_dest(instance, same_host=False)
+            assert (rig.connected('gpu1'), rig.connected('gpu2')) == ({VOLUME: {instance.uuid}}, {})
+        return
+    rig.here.live_migrations.migrate(instance, offer, lambda progress: None)
+    rig.there.live_migrations.receive(instance)
+    instance.volumes = [dataclasses.replace(volume, host='gpu2', known_at={'gpu1': {
+        'connector': {}, 'connection': volume.connection}})]
+    for _again in range(2):
+        rig.here.live_migrations.leave(instance, offer)
+        assert (rig.connected('gpu1'), rig.connected('gpu2')) == ({}, {VOLUME: {instance.uuid}})
+    assert rig.volumes_at_start('gpu2', instance.uuid) == [VOLUME]
+
+
 def test_a_live_migration_that_is_ended_leaves_the_guest_where_it_was(rig: Any) -> None:
     instance, guest, offer = live(rig)
     rig.there.live_migrations.prepare(instance, guest, offer)

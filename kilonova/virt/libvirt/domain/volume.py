@@ -14,7 +14,7 @@ from typing import Any
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.driver import VolumeUnsupported
 from kilonova.virt.libvirt.domain.guest import GuestSpec, GuestVolume, Settings
-from kilonova.virt.libvirt.xml import Element, VolumeDisk, node
+from kilonova.virt.libvirt.xml import Element, VolumeDisk, node, to_text
 
 RBD, NFS = 'rbd', 'nfs'
 # What os-brick makes a block device of this host.
@@ -57,6 +57,12 @@ def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeD
         discard='unmap' if connection.get('discard') else None, limits=limits,
         readonly=device == 'cdrom' or connection.get('access_mode') == 'ro', shareable=volume.multiattach,
         packed=bus == 'virtio' and guest.tuning.packed_ring)
+
+
+def origin(given: GuestVolume, settings: Settings) -> str:
+    """Where QEMU finds it on this host, as text: <disk> with its type, <source> and <auth>, and nothing else."""
+    type_, source, auth = _source(given, settings)
+    return to_text(node('disk', auth, source, type=type_))
 
 
 def _source(given: GuestVolume, settings: Settings) -> tuple[str, Element, Element | None]:

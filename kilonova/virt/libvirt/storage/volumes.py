@@ -49,6 +49,17 @@ class HostVolumes:
         self.check(instance.volumes)
         return tuple(self.connect(instance, volume) for volume in _attached(instance.volumes))
 
+    def coming(self, instance: objects.Instance) -> list[AttachedVolume]:
+        """Those that are attached to this host for a guest that is on its way here. VolumeUnsupported."""
+        found = [volume for one in instance.volumes if (volume := one.coming(self._libvirt.name)) is not None]
+        self.check(found)
+        return found
+
+    def origins(self, instance: objects.Instance, which: Iterable[AttachedVolume]) -> dict[str, str]:
+        """These, connected: {id: where QEMU finds it here}. VolumeUnsupported."""
+        return {volume.volume_id: volumes.origin(self.connect(instance, volume), self._host.settings)
+                for volume in which}
+
     def connect(self, instance: objects.Instance, volume: AttachedVolume) -> GuestVolume:
         """Once more: the same. VolumeUnsupported: this host doesn't get to it."""
         with self._turn(volume):

@@ -23,7 +23,8 @@ def begin(site: Site, vm_state: str = 'active', **args: Any) -> None:
     site.inventory('gpu1')
     site.choose('gpu2', 'gpu3')
     site.answers.update(check_can_live_migrate_source=GUEST, check_can_live_migrate_destination=claimed(site, 'gpu2'),
-                        undo_live_migration={'active': True}, rollback_live_migration_at_destination={'arrived': False})
+                        pre_live_migration={}, undo_live_migration={'active': True},
+                        rollback_live_migration_at_destination={'arrived': False})
     site.accept('live_migrate', {
         'migration_uuid': MIGRATION, 'migration_type': 'live-migration', 'block': True, 'over_commit': True,
         'flavor': primitive(SMALL), 'request_spec': primitive(site.spec(gpus=(1,))), **args})

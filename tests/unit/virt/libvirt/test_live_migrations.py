@@ -92,6 +92,63 @@ def test_devices_become_those_of_the_destination() -> None:
         migrating.rewritten(HOSTDEVS, '/a/u', '/b/u', offer)
 
 
+VOLUMES = """<domain type='kvm'><devices>
+  <disk type='file' device='disk'><source file='/a/u/disk'/><target dev='vda'/></disk>
+  <disk type='block' device='disk'><driver name='qemu' type='raw' cache='none'/><source dev='/dev/sdq' index='3'/>
+    <target dev='vdb' bus='virtio'/><serial>one</serial><alias name='ua-one'/><address type='pci' slot='0x07'/></disk>
+  <disk type='network' device='disk'><auth username='here'><secret type='ceph' uuid='a'/></auth>
+    <source protocol='rbd' name='pool/two'><host name='192.0.2.1'/></source>
+    <target dev='vdc' bus='virtio'/><serial>two</serial></disk>
+  <disk type='network' device='disk'><source protocol='rbd' name='pool/three'/><target dev='vdd'/>
+    <serial>three</serial></disk>
+</devices></domain>"""
+
+
+def test_volumes_are_found_where_the_destination_has_them() -> None:
+    """What the guest sees of them stays. They aren't copied. One that isn't connected there isn't left out."""
+    rbd = in_ceph('two', 'there')
+    offer: driver.PlacedOffer = {'listen': {}, 'place': NOWHERE, 'volumes': {  # type: ignore[typeddict-item]
+        'one': '<disk type="block"><source dev="/dev/dm-9"/></disk>', 'two': rbd,
+        'three': '<disk type="file"><source file="/mnt/three"/></disk>'}}
+    before, after = (ElementTree.fromstring(text) for text in (
+        VOLUMES, migrating.rewritten(VOLUMES, '/a/u', '/b/u', offer)))
+    assert [(one.get('type'), [source.attrib for source in one.findall('source')],
+             [auth.attrib for auth in one.findall('auth')]) for one in after.iterfind('devices/disk')] == [
+        ('file', [{'file': '/b/u/disk'}], []), ('block', [{'dev': '/dev/dm-9'}], []),
+        ('network', [{'protocol': 'rbd', 'name': 'pool/two'}], [{'username': 'there'}]),
+        ('file', [{'file': '/mnt/three'}], [])]
+    for path in ('driver', 'target', 'serial', 'alias', 'address'):
+        seen = [[(one.attrib, one.text) for one in tree.iterfind(f'devices/disk/{path}')] for tree in (before, after)]
+        assert seen[0] == seen[1]
+    assert migrating.copied_disks(VOLUMES, '/a/u') == ['vda']
+    del offer['volumes']['two']
+    with pytest.raises(errors.MigrationError, match='has not connected volume two'):
+        migrating.rewritten(VOLUMES, '/a/u', '/b/u', offer)
+
+
+def in_ceph(name: str, user: str) -> str:
+    return (f'<disk type="network"><auth username="{user}"><secret type="ceph" uuid="b"/></auth>'
+            f'<source protocol="rbd" name="pool/{name}"><host name="192.0.2.2"/></source></disk>')
+
+
+@pytest.mark.parametrize('own', [True, False])
+def test_a_guest_with_no_disks_of_its_own_copies_none(libvirt_rig: LibvirtRig, own: bool) -> None:
+    """libvirt would copy all of them: those that the list names, and without one all."""
+    live, instance = libvirt_rig.here.live_migrations, new_instance()
+    offer = {'block': True, 'data_uri': 'd', 'uri': 'u', 'host': 'gpu2', 'listen': {}, 'place': NOWHERE,
+             'instances_path': '/b', 'volumes': {'one': '<disk type="block"><source dev="/dev/dm-9"/></disk>'}}
+    path = live._disks.directory(instance.uuid).path if own else '/elsewhere'
+    text = f"""<domain type='kvm'><devices>
+      <disk type='file' device='disk'><source file='{path}/disk'/><target dev='vda'/></disk>
+      <disk type='block' device='disk'><source dev='/dev/sdq'/><target dev='vdb'/><serial>one</serial></disk>
+    </devices></domain>"""
+    guest = SimpleNamespace(uuid=instance.uuid, power_state=lambda: PowerState.RUNNING,
+                            call=lambda name, *args: text if name == 'XMLDesc' else [1, 1])
+    way = live._way(guest, instance, offer)
+    assert bool(way.flags & libvirt.VIR_MIGRATE_NON_SHARED_DISK) == own
+    assert way.parameters.get(libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS) == (['vda'] if own else None)
+
+
 @pytest.mark.parametrize(('versions', 'text'), [
     ((8005009, 8001000), 'libvirt 8005009 of the source is too old to move mediated devices, 8006000 is needed'),
     ((8006000, 8000099), 'QEMU 8000099 of the source'), ((8006000, 8001000), None)])

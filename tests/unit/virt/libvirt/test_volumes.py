@@ -29,7 +29,7 @@ class Bricks:
 
     def connect(self, volume: Any) -> str:
         self.done.append(('connect', volume.volume_id))
-        return f'/dev/of-{volume.volume_id[:2]}'
+        return volume.connection.get('path') or f'/dev/of-{volume.volume_id[:2]}'
 
     def disconnect(self, volume: Any, path: str | None, force: bool = False) -> None:
         self.done.append(('disconnect', volume.volume_id, path, force))
@@ -205,3 +205,39 @@ def test_nothing_of_a_server_but_its_own_disks_is_carried_or_copied(rig: Libvirt
     assert rig.here.guests.get_instance_diagnostics(instance).num_disks == 2
     disk_info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
     assert disk_info['disks'] == ['disk']
+
+
+def test_a_guest_that_moves_while_it_runs_finds_its_block_device_under_another_path(rig: LibvirtRig) -> None:
+    """Each host lets go of its own."""
+    here, there, volume = give(rig.here), give(rig.there), new_volume(connection=LOCAL)
+    instance = spawn(rig, volume)
+    elsewhere = {**LOCAL, 'path': '/dev/dm-9'}
+    instance.volumes = [replace(volume, known_at={'gpu2': {'connector': {}, 'connection': elsewhere,
+                                                           'attachment_id': 'another'}})]
+    live = rig.here.live_migrations.describe(instance)
+    offer: Any = {**rig.there.live_migrations.offer(instance, live, None, True),
+                  'place': rig.there.live_migrations.place(instance, image_meta())}
+    offer['volumes'] = rig.there.live_migrations.prepare(instance, live, offer)
+    rig.here.live_migrations.migrate(instance, offer, lambda progress: None)
+    rig.there.live_migrations.receive(instance)
+    arrived = rig.there.guests._libvirt.find(instance.uuid)
+    assert "dev='/dev/dm-9'" in arrived.xml() and '/dev/of-5d' not in arrived.xml()     # type: ignore[union-attr]
+    instance.volumes = [replace(volume, host='gpu2', connection=elsewhere, known_at={'gpu1': {
+        'connector': {}, 'connection': LOCAL}})]
+    rig.here.live_migrations.leave(instance, offer)
+    assert here.done == [('connect', VOLUME), ('disconnect', VOLUME, '/dev/of-5d', False)]
+    rig.there.guests.destroy(instance)
+    assert there.done == [('connect', VOLUME), ('disconnect', VOLUME, '/dev/dm-9', True)]
+
+
+def test_a_volume_that_the_destination_can_not_have_is_refused_before_anything_is_made(rig: LibvirtRig) -> None:
+    volume = new_volume()
+    instance = spawn(rig, volume)
+    connection = {**volume.connection, 'encrypted': True}
+    instance.volumes = [replace(volume, known_at={'gpu2': {'connector': {}, 'connection': connection,
+                                                           'attachment_id': 'another'}})]
+    live = rig.here.live_migrations.describe(instance)
+    offer = rig.there.live_migrations.offer(instance, live, None, True)
+    with pytest.raises(driver.VolumeUnsupported, match='it is encrypted'):
+        rig.there.live_migrations.prepare(instance, live, offer)
+    assert rig.there.disks.list_directories() == []
