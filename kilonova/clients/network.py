@@ -133,6 +133,8 @@ class Port:
     # Only the service sees it: what the port asks of Placement.
     resource_request: Mapping[str, Any] | None = None
     device_profile: str | None = None
+    # How near its device must be to the guest's NUMA cells; None: the port doesn't say.
+    numa_policy: str | None = None
     # unbound, binding_failed, ovs, hw_veb …
     vif_type: str | None = None
     vif_details: Mapping[str, Any] = field(default_factory=dict)
@@ -151,7 +153,8 @@ class Port:
             fixed_ips=tuple(FixedIp(one['subnet_id'], one['ip_address']) for one in body['fixed_ips']),
             security_groups=tuple(body.get('security_groups') or ()), tags=tuple(body.get('tags') or ()),
             vnic_type=body.get('binding:vnic_type') or 'normal', resource_request=body.get('resource_request') or None,
-            device_profile=body.get('device_profile') or None, vif_type=body.get('binding:vif_type'),
+            device_profile=body.get('device_profile') or None, numa_policy=body.get('numa_affinity_policy') or None,
+            vif_type=body.get('binding:vif_type'),
             vif_details=body.get('binding:vif_details') or {}, profile=body.get('binding:profile') or {},
             host=body.get('binding:host_id') or None, port_security_enabled=body.get('port_security_enabled', True),
             revision=body.get('revision_number'))
@@ -367,11 +370,11 @@ class NetworkClient:
         response = self._send('POST', '/ports', json={'port': body})
         return Port.from_body(_answer(response, None, network_id=network_id, address=fixed_ip or '')['port'])
 
-    def bind(self, port: Port, *, host: str, device_id: str, device_owner: str,
+    def bind(self, port: Port, *, host: str | None, device_id: str, device_owner: str,
              profile: Mapping[str, Any] | None = None) -> Port:
-        """Give a port, as the service reads it, to a server on a host, with our part of its profile; look at
-        ``binding_failed``. What its owner wrote into the profile stays. PortNotFound, NetworkInvalid, NetworkConflict;
-        PortChanged: by somebody, since it was read, so that two servers never get one port.
+        """Give a port, as the service reads it, to a server on a host (None: on none yet), with our part of its
+        profile; look at ``binding_failed``. What its owner wrote into the profile stays. PortNotFound, NetworkInvalid,
+        NetworkConflict; PortChanged: by somebody, since it was read, so that two servers never get one port.
         """
         return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner},
                             profile or {}, unchanged=True)

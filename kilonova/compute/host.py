@@ -1,8 +1,9 @@
-"""``Host``: what every operation on this host works with, and its three calls upward.
+"""``Host``: what every operation on this host works with, and its four calls upward.
 
     host.upcalls.check_key(ctxt, key, host.name)    # KeyGone: the operation doesn't stand here (any more)
     host.upcalls.claim(ctxt, claim)                 # objects.Claim, objects.Save
     host.upcalls.save(ctxt, save)
+    host.upcalls.bind_ports(ctxt, key, uuid, …)     # those that are functions of devices which were claimed here
 
 Silence means ask, never undo (operations.md, rules 12–14): a claim or save that isn't answered is sent again with the
 same key, with growing pauses. The conductor recognises what it wrote under that key.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,6 +49,9 @@ class ConductorClient(Protocol):
 
     def save_instance(self, ctxt: RequestContext, *, save: objects.Save) -> object: ...
 
+    def bind_ports(self, ctxt: RequestContext, *, key: str, instance_uuid: str, host: str,
+                   profiles: Mapping[str, Mapping[str, Any]]) -> Any: ...
+
 
 class Upcalls:
     """``stopping`` ends the asking when the process ends; ``pauses`` are the seconds between two askings."""
@@ -77,9 +81,19 @@ class Upcalls:
             self.power_states[save.instance_uuid] = power_state
         return answer
 
-    def _ask(self, what: str, send: Callable[[], object]) -> object:
+    def bind_ports(self, ctxt: RequestContext, key: str, uuid: str, host: str,
+                   profiles: Mapping[str, Mapping[str, Any]], check: Callable[[], None]) -> list[dict[str, Any]]:
+        """Ports of a server, {id: what their binding says of the device that this host claimed}, are bound to it; the
+        server's interfaces as they are then. HostRejected, BuildAbort, KeyGone. It takes as long as the network service
+        does; what ``check()`` raises ends the asking."""
+        found: Any = self._ask(f'binding of ports of {uuid}', lambda: self._client.bind_ports(
+            ctxt, key=key, instance_uuid=uuid, host=host, profiles=profiles), check)
+        return list(found)
+
+    def _ask(self, what: str, send: Callable[[], object], check: Callable[[], None] = lambda: None) -> object:
         asked = 0
         while True:
+            check()
             try:
                 return send()
             except errors.Unanswered as error:

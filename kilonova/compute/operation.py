@@ -31,6 +31,7 @@ from kilonova.compute.host import Host, Stopping
 from kilonova.compute.keys import Work
 from kilonova.compute.tracker import RUN, NodeUsage, Plan, Usage
 from kilonova.context import RequestContext
+from kilonova.pci import ports as pci_ports
 
 LOG = logging.getLogger(__name__)
 
@@ -250,6 +251,15 @@ class Operation:
             raise
         tracker.commit(plan)
         tracker.published = usage
+
+    def bind_ports(self, devices: list[objects.PciDevice]) -> None:
+        """Those of the server's ports that are functions of PCI devices are bound to these, which were claimed for them
+        just now; the server knows it then. Nothing is asked where there are none. HostRejected, BuildAbort."""
+        profiles = pci_ports.profiles(self.instance.pci_requests, devices)
+        if profiles:
+            self.instance.info_cache = objects.InstanceInfoCache(
+                instance_uuid=self.instance.uuid, network_info=self.host.upcalls.bind_ports(
+                    self.ctxt, self.key, self.instance.uuid, self.host.name, profiles, self.check))
 
     def group_of(self, request_spec: objects.RequestSpec | None) -> dict[str, str] | None:
         """What a claim says of the server's group: its policy is looked at once more when the claim is written."""

@@ -214,7 +214,7 @@ class _Look:
         self._accelerators.give_back([json.loads(row['args'] or '{}') for row in cell['operations']
                                       if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
-        self._ports.compare(servers, busy)
+        self._ports.compare(servers, owned, busy)
         volumes: dict[str, list[Row]] = defaultdict(list)
         for row in cell['volumes']:
             volumes[row['instance_uuid']].append(row)
@@ -369,8 +369,9 @@ class _Look:
             attached = self._accelerators.attached(server)
             if own is None or attached is None:
                 continue
-            has = sorted(domain['hostdevs'])
-            if has != (wanted := sorted([*(device['address'] for device in own), *attached])):
+            has, hidden = sorted(domain['hostdevs']), audit_ports.hidden(server)
+            if has != (wanted := sorted([*(device['address'] for device in own if device['address'] not in hidden),
+                                         *attached])):
                 self._wrong(f'libvirt: domain {uuid} on {host} has devices {has}, its rows say {wanted}')
         for address, uuids in users.items():
             if len(uuids) > 1 and not busy.intersection(uuids):

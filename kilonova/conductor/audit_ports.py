@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kilonova.clients.network import NetworkClient, Port
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
+from kilonova.objects.vif import FUNCTIONS, MACVTAP, Vif
+
+
+def hidden(server: Row) -> set[str]:
+    """Addresses of those of a server's devices that no domain names: a macvtap device on the host leads to them."""
+    return {vif.slot for vif in map(Vif.read, json.loads(server['network_info'] or '[]'))
+            if vif.vnic_type == MACVTAP and vif.slot is not None}
+
+
+def _addresses(devices: Sequence[Row], host: str) -> set[str]:
+    return {device['address'] for device in devices if device['host'] == host}
 
 
 class Ports:
@@ -39,8 +50,9 @@ class Ports:
         self._held = held
         return None
 
-    def compare(self, servers: Mapping[str, Row], busy: set[str]) -> None:
-        """Servers of a cell at rest with what they have; ``busy``: those that an operation works on."""
+    def compare(self, servers: Mapping[str, Row], owned: Mapping[str, Sequence[Row]], busy: set[str]) -> None:
+        """Servers of a cell at rest with what they have; ``owned``: the devices of each, ``busy``: those that an
+        operation works on."""
         self._known.update(servers, busy)
         for uuid, server in servers.items():
             if uuid in busy or self._held is None:
@@ -57,6 +69,10 @@ class Ports:
                 elif port.host != server['host']:
                     self._wrong.append(f'ports: port {port_id} of server {uuid} is bound to '
                                        f'{port.host or "no host"}, and the server is on {server["host"] or "none"}')
+                elif port.vnic_type in FUNCTIONS and port.host is not None and (
+                        (slot := port.profile.get('pci_slot')) not in _addresses(owned.get(uuid, ()), port.host)):
+                    self._wrong.append(f'ports: port {port_id} of server {uuid} names device {slot} of {port.host}, '
+                                       f'which the server does not hold')
 
     def disagreements(self) -> list[str]:
         """When all cells are compared."""

@@ -21,6 +21,7 @@ from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.expiry import Expiry
+from kilonova.conductor.flows import ports
 from kilonova.conductor.indirection import ObjectCalls
 from kilonova.conductor.reports import Reports
 from kilonova.conductor.runner import Runner
@@ -44,9 +45,9 @@ class ConductorEndpoint(ObjectCalls):
     """``rpc.conductor.Conductor``: what computes call. Every call works in the cell of this conductor; a database that
     is silent makes the conductor silent, so that hosts ask again and undo nothing (operations.md rules 13 and 16)."""
 
-    def __init__(self, databases: Databases, cells: Cells) -> None:
+    def __init__(self, databases: Databases, cells: Cells, networks: NetworkClient | None = None) -> None:
         super().__init__(databases)
-        self._own, self._cells = databases, cells
+        self._own, self._cells, self._networks = databases, cells, networks
 
     @engine.silence()
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
@@ -66,6 +67,12 @@ class ConductorEndpoint(ObjectCalls):
     @engine.silence()
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
         return claims.save(self._own.main(), claims.Save(**{'request_id': ctxt.request_id, **save.given}))
+
+    @engine.silence()
+    def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,
+                   profiles: dict[str, dict[str, Any]]) -> Any:
+        """See ``flows.ports.bind_devices``."""
+        return ports.bind_devices(self._networks, self._own.main(), key, instance_uuid, host, profiles)
 
 
 class ComputeTaskEndpoint:
@@ -108,7 +115,7 @@ class ConductorManager:
                              lease_time=conf.conductor.lease_time, sweep_interval=conf.conductor.sweep_interval,
                              host=conf.host)
         self.expiry = Expiry(self.env, conf)
-        self.endpoint = ConductorEndpoint(databases, cells)
+        self.endpoint = ConductorEndpoint(databases, cells, networks)
         self.tasks = ComputeTaskEndpoint(self.runner, databases)
         self.reports = Reports(databases, Client(Compute, transport), conf.service_down_time)
         self._collector = Collector(

@@ -14,6 +14,11 @@ from typing import Any
 
 # Characters of a port's id in the name of its device on the host: Linux takes 15 in all.
 _NAMED_BY = 11
+# vnic_types of ports that are functions of a PCI device: virtual ones, given to a guest whole or by a macvtap device,
+# and a physical one.
+DIRECT, MACVTAP, PHYSICAL = 'direct', 'macvtap', 'direct-physical'
+VIRTUAL = (DIRECT, MACVTAP)
+FUNCTIONS = (*VIRTUAL, PHYSICAL)
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,22 @@ class Vif:
         """The bridge on its host that it is plugged into; None: its type has none."""
         found: str | None = self.details.get('bridge_name')
         return found
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is a function of a PCI device of its host."""
+        return self.vnic_type in FUNCTIONS
+
+    @property
+    def slot(self) -> str | None:
+        """The PCI address of that function; None: it has none (yet)."""
+        found: str | None = self.profile.get('pci_slot')
+        return found
+
+    @property
+    def vlan(self) -> int | None:
+        """The VLAN into which its host puts it."""
+        return int(self.details.get('vlan') or 0) or None
 
     @property
     def device_name(self) -> str:

@@ -32,6 +32,8 @@ from kilonova.objects import (
 from kilonova.pci.device import AVAILABLE, CHILD_TYPES, MDEV, OWNED, PF, VDPA, PoolKeys
 from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list, group_name
 
+# The tag of devices that ports ask for.
+NETWORK = 'physical_network'
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
 # No policy of the field's: the guest's NUMA cells don't matter.
 ANYWHERE = 'anywhere'
@@ -232,6 +234,9 @@ class PciPools:
         """The pools that may serve the request, best first; None when they can't."""
         specs, count = request.spec, request.count
         pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
+        # Network devices are the ports', whatever else an alias says of them.
+        if not any(NETWORK in one for one in specs):
+            pools = [pool for pool in pools if NETWORK not in pool.keys]
         if _total(pools) < count:
             return None
         # Of a mediated device Placement has chosen the parent, wherever it is.

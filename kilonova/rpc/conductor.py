@@ -1,4 +1,4 @@
-"""What conductors answer: objects' remote calls, hosts' claims and saves (no namespace) and compute tasks.
+"""What conductors answer: objects' remote calls, hosts' claims, saves and ports (no namespace) and compute tasks.
 
 The names are the field's where it has such a method; objects' remote calls have its version, too. Compute tasks only
 wake somebody: the operation row is what counts, so a lost cast loses nothing.
@@ -15,10 +15,10 @@ from kilonova.rpc.interface import Interface, call, cast
 
 
 class Conductor(Interface):
-    """Objects' remote calls, and the three calls of a host that works on an operation."""
+    """Objects' remote calls, and the four calls of a host that works on an operation."""
 
     topic = 'conductor'
-    version = '3.4'
+    version = '3.5'
 
     @call('3.0')
     def object_class_action_versions(self, ctxt: RequestContext, objname: str, objmethod: str,
@@ -41,6 +41,10 @@ class Conductor(Interface):
 
     @call('3.3')
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any: ...
+
+    @call('3.5')
+    def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,
+                   profiles: dict[str, dict[str, Any]]) -> Any: ...
 
 
 class ComputeTask(Interface):

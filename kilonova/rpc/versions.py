@@ -16,7 +16,7 @@ OLDEST_SUPPORTED = 79
 # Service version → the newest version of each interface that such a service serves, from the oldest supported on.
 HISTORY: dict[int, dict[str, str]] = {
     79: {'compute': '6.12', 'conductor': '3.4', 'compute_task': '1.29', 'scheduler': '4.7'},
-    80: {'compute': '6.13', 'conductor': '3.4', 'compute_task': '1.30', 'scheduler': '4.7'},
+    80: {'compute': '6.13', 'conductor': '3.5', 'compute_task': '1.30', 'scheduler': '4.7'},
 }
 
 # Which services serve an interface.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kilonova.pci.pools import PciPools
+from kilonova.pci.pools import NETWORK, PciPools
 from kilonova.pci.request import PLACEMENT_KEYS
 from kilonova.scheduler.columns import Columns, Row
 from kilonova.scheduler.host_state import less, parsed_pools
@@ -70,6 +70,8 @@ class Devices:
         total = np.zeros(self._size, np.int64)
         for key, values in self._columns.items():
             has = dict(key)
+            if NETWORK in has and not any(NETWORK in one for one in folded):
+                continue
             if any(all(name in has and has[name] == value for name, value in one.items()) for one in folded):
                 total += values
         return total

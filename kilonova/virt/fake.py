@@ -24,7 +24,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oslo_config import cfg
 
 from kilonova import errors, objects
-from kilonova.objects.vif import Vif
+from kilonova.objects.vif import MACVTAP, Vif
 from kilonova.objects.volume import AttachedVolume
 from kilonova.pci.device import MDEV
 from kilonova.states import POWER_WORDS, PowerState
@@ -41,8 +41,9 @@ class FakeDomain:
     vcpus: int
     memory_mb: int
     hostdevs: list[str] = field(default_factory=list)
-    # Ids of its ports.
+    # Ids of its ports, and the PCI addresses of those that are functions.
     vifs: list[str] = field(default_factory=list)
+    slots: dict[str, str] = field(default_factory=dict)
     # {id of a volume: GiB that the guest sees of it}, in the order in which it has them.
     volumes: dict[str, int] = field(default_factory=dict)
 
@@ -204,11 +205,17 @@ class FakeDriver:
         self.disk(instance)
         volumes = self.connect(instance)
         hostdevs = self.prepare(pci_devices)
+        slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
+        if not set(slots.values()) <= set(hostdevs):
+            raise errors.KilonovaError(f'The ports of {instance.uuid} are {slots}, and it holds {hostdevs}.')
+        # A macvtap device leads to it: no domain names it.
+        behind = [vif.slot for vif in instance.vifs if vif.vnic_type == MACVTAP]
+        hostdevs = [address for address in hostdevs if address not in behind]
         self.rescued.discard(instance.uuid)
         self.domains[instance.uuid] = FakeDomain(
             instance.uuid, driver.guest_name(self.conf, instance),
             PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
-            instance.flavor.memory_mb, hostdevs, [vif.id for vif in instance.vifs], volumes)
+            instance.flavor.memory_mb, hostdevs, [vif.id for vif in instance.vifs], slots, volumes)
         if power_on and plugged is not None:
             self.domains[instance.uuid].state = PowerState.PAUSED
             self.release(instance, plugged)

@@ -3,7 +3,7 @@
 A cell says how the server ends and which devices it has then: 'ACTIVE: same'. What its tests come to is one of
 the cell's, and the cell has no other. Whatever the end: as many devices as the server has are allocated in Placement,
 its guest's XML has those of its host, and the audit finds nothing. A server without a device has a port, which is bound
-where the server is, and nowhere else.
+where the server is, and nowhere else; a port that is a function of a device names the one that the server has there.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kilonova.conductor.work import Work
 from kilonova.errors import KilonovaError, Unanswered
 from tests.fixtures.cloud import ALIAS, PROJECT, SPEC, Cloud, Templates
 from tests.fixtures.cyborg import FakeCyborg
-from tests.fixtures.hosts import pci_device, sriov_gpu
+from tests.fixtures.hosts import pci_device, sriov_gpu, sriov_nic
 from tests.fixtures.mdev import mdev_bus, mdev_card
 from tests.fixtures.neutron import FakeNeutron
 from tests.flows.cases import CASES, ELSEWHERE, GPUS, WAITING, Case, bring_back, check, clear, dies_at, disturb
@@ -36,6 +36,8 @@ ASKED: dict[str, Callable[[int], dict[str, str]]] = {
     'group': lambda number: {'pci_passthrough:alias': f'with-audio:{number}'},
     'accelerator': lambda number: {'accel:device_profile': f'fpga{number}'},
     'mediated accelerator': lambda number: {'accel:device_profile': f'part{number}'},
+    # The server's one port asks for it, before and after a resize.
+    'SR-IOV port': lambda number: {},
 }
 # Kinds that only these operations tell from others: a mediated device of Cyborg's is else as its functions are.
 ONLY = {'mediated accelerator': ('live-migrate',)}
@@ -45,6 +47,8 @@ WAYS = ('works', 'a step fails', 'the host dies')
 # What is asked again and comes to what works.
 LOST = 'a reply is lost'
 VFS = {'gpu1': [f'0000:3b:00.{number}' for number in (4, 5)], 'gpu2': [f'0000:5e:00.{number}' for number in (4, 5)]}
+# Network cards with two virtual functions each.
+NICS = {'gpu1': [f'0000:d1:00.{number}' for number in (2, 3)], 'gpu2': [f'0000:d2:00.{number}' for number in (2, 3)]}
 CARD = '0000:84:00.0'
 # Two GPUs with their audio functions.
 GROUPS = {host: [f'0000:{bus}:00.{function}' for bus in ('c1', 'c2') for function in (0, 1)] for host in GPUS}
@@ -101,7 +105,8 @@ class Shared:
         if self.cloud is None:
             known = {'vendor_id': '10de', 'product_id': '2330', 'live_migratable': True}
             groups = {'group': 'with-audio', 'group_by': 'slot', 'group_size': 2}
-            specs = {host: [SPEC, *(json.dumps({**known, 'address': vf}) for vf in vfs),
+            nic = '{"vendor_id": "8086", "physical_network": "physnet1"}'
+            specs = {host: [SPEC, nic, *(json.dumps({**known, 'address': vf}) for vf in vfs),
                             *(json.dumps({**groups, 'address': address}) for address in GROUPS[host])]
                      for host, vfs in VFS.items()}
             alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
@@ -113,6 +118,7 @@ class Shared:
                 self._directories.mktemp('devices'), self._templates, GPUS, specs=specs,
                 devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4}),
                                 mdev_card(PARTED, {PART_TYPE: 2}),
+                                *sriov_nic(NICS[host][0][:-1] + '0', NICS[host]),
                                 *(pci_device(address, product='26b9') for address in GROUPS[host]),
                                 *(pci_device(card, '10ee', '5020', '0x120000') for card in FPGAS[host])]
                          for host, vfs in VFS.items()},
@@ -121,6 +127,8 @@ class Shared:
                 devices__enabled_mdev_types=['nvidia-35'], cyborg=cyborg, neutron=neutron)
             neutron.users[f'admin:{PROJECT}'] = PROJECT
             self.cloud.network = neutron.add_network('private', PROJECT, cidr='10.2.0.0/24')
+            self.cloud.port = neutron.add_port(neutron.add_network('wire', PROJECT, cidr='10.3.0.0/24', **{
+                'provider:physical_network': 'physnet1'}), PROJECT, **{'binding:vnic_type': 'direct'})
             self.made.append(self.cloud)
             for host, cards in FPGAS.items():
                 cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in cards])
@@ -150,7 +158,9 @@ def ground(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield cloud
     cloud.on_message = None
     clear(cloud)
-    assert (cloud.cyborg.requests, cloud.cyborg.held(), cloud.neutron.ports) == ({}, [], {})
+    assert (cloud.cyborg.requests, cloud.cyborg.held(), list(cloud.neutron.ports)) == ({}, [], [cloud.port])
+    port = cloud.neutron.ports[cloud.port]
+    assert (port['device_id'], port['binding:host_id'], port['binding:profile']) == ('', '', {})
     shared.cloud = cloud
 
 
@@ -177,15 +187,23 @@ def held(cloud: Cloud) -> int:
                if name in ('VGPU', 'FPGA', 'PGPU') or name.startswith('CUSTOM_PCI_'))
 
 
-def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> str:
-    """What a server came to: 'STATUS: devices'. Fails where its devices, its allocation and its guest differ."""
+def named(cloud: Any) -> str:
+    """The device that the port names which is one: 'host address'."""
+    port = cloud.neutron.ports[cloud.port]
+    return f"{port['binding:host_id']} {port['binding:profile'].get('pci_slot')}"
+
+
+def end(cloud: Any, case: Case, server: str, before: list[str], device: str, was_named: str) -> str:
+    """What a server came to: 'STATUS: devices'. Fails where its devices, its allocation and its guest differ.
+    ``was_named``: the device that its port named before."""
     status, owned = case.status(cloud, server), owned_by(cloud, server, device)
     number = len(owned) // 2 if device == 'group' else len(owned)
-    assert held(cloud) == number, (cloud.placement.allocations(), owned)
+    assert held(cloud) == (0 if device == 'SR-IOV port' else number), (cloud.placement.allocations(), owned)
     if device in ('vGPU', 'mediated accelerator'):
         assert all(is_uuid_like(name.split()[1]) for name in owned)
     else:
-        wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS, 'accelerator': FPGAS}.get(device, {})
+        wanted = {'PCI device': GPUS, 'VF': VFS, 'group': GROUPS, 'accelerator': FPGAS,
+                  'SR-IOV port': NICS}.get(device, {})
         assert set(owned) <= {f'{host} {address}' for host, found in wanted.items() for address in found}
     host = None if status in ('GONE', 'HELD') else cloud.host_of(server)
     if host is not None and status != 'SOFT_DELETED':
@@ -193,11 +211,16 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
             # Its host lost all guests: one that was off gets its devices when it is started.
             assert status in STARTS, status
             cloud.action(server, *STARTS[status])
-        assert cloud.hostdevs(server) == [name.split()[1] for name in owned if name.startswith(f'{host} ')]
+        has = cloud.hostdevs(server, kind='interface' if device == 'SR-IOV port' else 'hostdev')
+        assert has == [name.split()[1] for name in owned if name.startswith(f'{host} ')]
     if device == 'no device':
         check_port(cloud, server, status, host)
         return status
-    assert cloud.neutron.ports == {}
+    assert [port['device_id'] for port in cloud.neutron.ports.values()] == [
+        server if device == 'SR-IOV port' and status not in ('GONE', 'ERROR') else '']
+    if device == 'SR-IOV port' and host is not None:
+        assert named(cloud) in owned and named(cloud).startswith(f'{host} ')
+        assert cloud.neutron.ports[cloud.port]['binding:vif_type'] == 'hw_veb'
     if not owned:
         return f'{status}: none'
     if owned == before:
@@ -208,7 +231,8 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str) -> 
         return f'{status}: old and new'
     # Of a server that was resized from one to two.
     assert set(owned) < set(before)
-    return f'{status}: {"old" if number == 1 else "new"}'
+    is_old = owned != [was_named] if device == 'SR-IOV port' else number == 1
+    return f'{status}: {"old" if is_old else "new"}'
 
 
 def check_port(cloud: Any, server: str, status: str, host: str | None) -> None:
@@ -227,14 +251,16 @@ def check_port(cloud: Any, server: str, status: str, host: str | None) -> None:
 def is_tried_whole(name: str, device: str) -> bool:
     """Each step and each moment (of a variant, see ``stride``) with VFs, and where accelerators and ports come and go;
     one of each with the others: of PCI devices the other files here have all."""
-    return device == 'VF' or ((is_cyborgs(device) or device == 'no device') and CASES[name].kind in ASK_OTHERS)
+    return device == 'VF' or ((is_cyborgs(device) or device in ('no device', 'SR-IOV port')) and
+                              CASES[name].kind in ASK_OTHERS)
 
 
 def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> set[str]:
     """All that an operation comes to."""
     case = CASES[name]
     cloud.small, cloud.large = cloud.of[device]
-    cloud.interfaces = [{'uuid': cloud.network}] if device == 'no device' else 'none'
+    cloud.interfaces = {'no device': [{'uuid': cloud.network}], 'SR-IOV port': [{'port': cloud.port}]}.get(
+        device, 'none')
     cloud.placed = cloud.small
     found: set[str] = set()
     steps, everything = len(flows.FLOWS[case.kind].steps), is_tried_whole(name, device)
@@ -243,7 +269,7 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
         number = min(number, steps - 1) if everything else steps - 1
     while more:
         server = case.before(cloud)
-        before = owned_by(cloud, server, device) if server else []
+        before, was_named = owned_by(cloud, server, device) if server else [], named(cloud)
         with monkeypatch.context() as patch:
             if way == 'a step fails':
                 fail(patch, case, number)
@@ -252,7 +278,7 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
             if REFUSED in wanted(name, device, way):
                 with pytest.raises(AssertionError, match='"code": 400'):
                     case.act(cloud, server)
-                assert server and end(cloud, case, server, before, device) == f'{case.bad}: same'
+                assert server and end(cloud, case, server, before, device, was_named) == f'{case.bad}: same'
                 return {REFUSED}
             server = case.act(cloud, server)
             cloud.settle(kinds_left=WAITING if death else ())
@@ -260,7 +286,7 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
         if death and death.gone:
             bring_back(cloud, death.gone)
         check(cloud, case, server, *case.ends)
-        found.add(end(cloud, case, server, before, device))
+        found.add(end(cloud, case, server, before, device, was_named))
         clear(cloud)
         reached = (death and death.gone) or (lost and len(lost) > number)
         number += stride(name)
@@ -269,7 +295,7 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
 
 
 # The kinds that such flows are tried whole with.
-WHOLE = ('VF', 'accelerator', 'no device')
+WHOLE = ('VF', 'accelerator', 'no device', 'SR-IOV port')
 
 
 def stride(name: str) -> int:
@@ -291,7 +317,7 @@ def loses(cloud: Cloud, number: int) -> list[str]:
 
     def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
         counts = len(asked) <= number and kind != 'cast' and (
-            topic == 'compute' or method in ('claim_instance', 'save_instance', 'check_key'))
+            topic == 'compute' or method in ('claim_instance', 'save_instance', 'check_key', 'bind_ports'))
         if not counts:
             return deliver()
         asked.append(method)

@@ -180,6 +180,8 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     interfaces = networks.find(backend, ctxt, asked, external=request.external_network_allowed)
+    pci_requests += interfaces.devices(pci_request.numa_affinity_policy(
+        flavor['extra_specs'], image.get('properties') or {}))
     chosen = volumes.find(backend, ctxt, disks.volumes, request.max_count, multiattach=request.multiattach_allowed)
     # 3. Where it may go.
     zone, destination = _place(backend, ctxt, request)

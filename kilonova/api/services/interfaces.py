@@ -18,6 +18,7 @@ from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid, Unavailable
+from kilonova.objects.vif import Vif
 
 ATTACH, DETACH = 'attach_interface', 'detach_interface'
 
@@ -41,6 +42,11 @@ class AttachFailed(Conflict):
 class AttachGoesOn(Unavailable):
     msg_fmt = ('The interface of server %(server)s is not attached after %(seconds)g s, and the request goes on: its '
                'instance action %(action)s tells how it ends, request %(request)s.')
+
+
+class FunctionStays(Invalid):
+    msg_fmt = ('Port %(port_id)s is a function of a PCI device, as its vnic_type says: in this cloud such a port comes '
+               'to a server when that is created, and stays until it is deleted.')
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,10 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
     except networks.NothingAllocated:
         raise NoNetwork(project=ctxt.project_id) from None
     networks.fit(backend, ctxt, found, 1, 1)
-    return found.interfaces[0]
+    (interface,) = found.interfaces
+    if interface.device is not None:
+        raise FunctionStays(port_id=interface.port_id)
+    return interface
 
 
 def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation, before: set[str]) -> str:
@@ -132,9 +141,11 @@ def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) -> None:
-    """Begin it. PortNotFound: the server has no such interface."""
+    """Begin it. PortNotFound: the server has no such interface. FunctionStays."""
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)
     if vif is None:
         raise PortNotFound(port_id=port_id)
+    if Vif.read(vif).is_function:
+        raise FunctionStays(port_id=port_id)
     accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif})

@@ -5,8 +5,9 @@
     count = networks.fit(backend, ctxt, found, minimum, maximum)         # the quota of ports
     found.requests(ctxt), found.security_groups(ctxt)                    # as a request spec has them
 
-Requests to the network service: one for networks and one for the quota; one more for ports, one or two more for groups
-other than default, two for fixed addresses; whatever the number of servers. A cloud without a network service has no
+Requests to the network service: one for networks and one for the quota; one more for ports, one more where some are
+functions of PCI devices, one or two more for groups other than default, two for fixed addresses; whatever the number of
+servers. A cloud without a network service has no
 network, and no group but each project's default.
 """
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oslo_utils import uuidutils
+from oslo_utils import strutils, uuidutils
 
 from kilonova.api.services import refusals
 from kilonova.api.services.backend import Backend
@@ -25,12 +26,15 @@ from kilonova.clients import network as clients
 from kilonova.clients.network import Network, NetworkClient, Port, SecurityGroup
 from kilonova.context import RequestContext
 from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
-from kilonova.objects import NetworkRequest, NetworkRequestList, SecurityGroupList
+from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
 from kilonova.objects import SecurityGroup as SecurityGroupObject
+from kilonova.objects.vif import FUNCTIONS
+from kilonova.pci import ports as pci_ports
 
 NONE, AUTO = 'none', 'auto'
 DEFAULT_GROUP = 'default'
-NORMAL = 'normal'
+# The vnic_types that are served.
+SERVED = ('normal', *FUNCTIONS)
 
 
 class BadNetwork(Invalid):
@@ -93,11 +97,13 @@ class PortNotServed(Invalid):
 @dataclass(frozen=True)
 class Interface:
     """An interface that is asked for: a port of its user's, or a new one of a network, with an address if one is
-    named. ``network_id`` is '' where only the port says it."""
+    named. ``network_id`` is '' where only the port says it. ``device``: what a port that is a function of a PCI device
+    asks of its host."""
 
     network_id: str
     port_id: str | None = None
     address: str | None = None
+    device: InstancePCIRequest | None = None
 
 
 @dataclass(frozen=True)
@@ -125,8 +131,14 @@ class Found:
 
     def requests(self, ctxt: RequestContext) -> NetworkRequestList:
         return NetworkRequestList(ctxt, objects=[NetworkRequest(
-            ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=None, pci_request_id=None,
+            ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=None,
+            pci_request_id=one.device.request_id if one.device is not None else None,
             arq_uuid=None, device_profile=None) for one in self.interfaces])
+
+    def devices(self, numa_policy: str | None) -> list[InstancePCIRequest]:
+        """PCI requests of its ports; ``numa_policy`` of flavor or image, for those that have none of their own."""
+        return [one.device.replaced(numa_policy=one.device.numa_policy or numa_policy)
+                for one in self.interfaces if one.device is not None]
 
     def security_groups(self, ctxt: RequestContext) -> SecurityGroupList:
         """With id and name where they were looked up, else with the name alone."""
@@ -249,8 +261,9 @@ def _named(client: NetworkClient, ctxt: RequestContext,
            asked: Iterable[Interface]) -> tuple[tuple[Interface, ...], dict[str, Network]]:
     """The interfaces with their networks, and these by id."""
     ports = _ports(client, ctxt, [one.port_id for one in asked if one.port_id is not None])
-    interfaces = tuple(one if one.port_id is None else replace(one, network_id=ports[one.port_id].network_id)
-                       for one in asked)
+    devices = _devices(client, ports.values())
+    interfaces = tuple(one if one.port_id is None else replace(
+        one, network_id=ports[one.port_id].network_id, device=devices.get(one.port_id)) for one in asked)
     wanted = list(dict.fromkeys(one.network_id for one in interfaces))
     networks = client.networks(ctxt, wanted)
     if missing := [network_id for network_id in wanted if network_id not in networks]:
@@ -271,16 +284,40 @@ def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> d
     return found
 
 
+def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, InstancePCIRequest]:
+    """What those that are functions of PCI devices ask of a host, by port. Only the service sees the physical network
+    that a network is in."""
+    functions = [port for port in ports if port.vnic_type in FUNCTIONS]
+    networks = client.networks(None, {port.network_id for port in functions}) if functions else {}
+    for port in functions:
+        if port.network_id not in networks:
+            raise clients.NetworkNotFound(network_id=port.network_id)
+    return {port.id: pci_ports.request_of(port.id, port.vnic_type, networks[port.network_id].physical_network,
+                                          port.numa_policy) for port in functions}
+
+
 def _check_port(port: Port) -> None:
     if port.device_id:
         raise clients.PortInUse(port_id=port.id)
-    if port.vnic_type != NORMAL:
+    if port.vnic_type not in SERVED:
         raise PortNotServed(port_id=port.id, reason=f"its vnic_type is '{port.vnic_type}', and interfaces are of type "
-                                                    f"'{NORMAL}'")
+                                                    f"{', '.join(SERVED)}")
+    if port.vnic_type in FUNCTIONS:
+        _check_profile(port)
     if port.resource_request:
         raise PortNotServed(port_id=port.id, reason='it has a resource request, as of a guaranteed bandwidth')
     if port.device_profile:
         raise PortNotServed(port_id=port.id, reason=f"it has the device profile '{port.device_profile}'")
+
+
+def _check_profile(port: Port) -> None:
+    """What its owner asks of the function."""
+    if 'switchdev' in (port.profile.get('capabilities') or ()):
+        raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, and hosts '
+                                                    'offload nothing of Open vSwitch to devices')
+    if strutils.bool_from_string(port.profile.get('trusted')):
+        raise PortNotServed(port_id=port.id, reason='its binding:profile asks for a trusted function, and hosts trust '
+                                                    'none')
 
 
 def _check_network(network: Network, external: bool) -> None:

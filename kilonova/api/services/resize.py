@@ -15,6 +15,7 @@ from kilonova.db.queries import instances, migrations, operations, request_specs
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import FlavorNotFound, Invalid
 from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
+from kilonova.pci import ports as pci_ports
 from kilonova.virt.hardware import constraints
 
 
@@ -139,12 +140,13 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
     """The request spec with the new flavor and *its* PCI requests, and the one that is stored now.
 
     Those of the flavor are rebuilt: a spec that kept the old ones would give the server its vCPUs and the devices that
-    it had. Those of ports stay.
+    it had. Those of ports that it has still are the same, by a new id: in a move it holds devices for both.
     """
     old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
-    of_ports = [request for request in (instance.pci_requests.requests if instance.pci_requests else ())
-                if request.source == request.NEUTRON_PORT]
+    vifs = {vif.id for vif in instance.vifs}
+    of_ports = [request.replaced(request_id=uuidutils.generate_uuid())
+                for request in pci_ports.requests_of_ports(instance.pci_requests) if request.requester_id in vifs]
     spec.flavor = flavor
     spec.requested_resources = accelerators.groups(backend, ctxt, flavor.extra_specs)
     spec.numa_topology = create.numa_topology_of(flavor, image)

@@ -67,6 +67,7 @@ def build(op: Operation, order: objects.BuildOrder) -> Reply:
             op.undo(_release, op)
             op.check()
             host.check_claimed(op.ctxt, instance, devices)
+            op.bind_ports(devices)
             devices = devices + host.await_accelerators(instance, instance.flavor, instance.uuid, op.check)
             _spawn(op, order, devices)
             # 3. The end state, and with it the operation's end.

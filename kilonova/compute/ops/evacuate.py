@@ -43,11 +43,12 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
         op.undo(_put_back, op, migration)
         op.check()
         host.check_claimed(op.ctxt, instance, devices)
+        extra = _become_here(op, order)
+        op.bind_ports(devices)
         devices = devices + host.await_accelerators(instance, instance.flavor, migration.uuid, op.check)
         op.notify('instance.exists')
         op.notify('instance.rebuild.start', image_name=order.image.get('name') or '')
         # 2. The guest.
-        extra = _become_here(op, order)
         _build(op, order, devices)
         op.check()
         # 3. From here on it is this host's.

@@ -37,6 +37,7 @@ def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
             op.undo(_release, op)
             op.check()
             host.check_claimed(op.ctxt, instance, devices)
+            op.bind_ports(devices)
             devices = devices + host.await_accelerators(instance, instance.flavor, instance.uuid, op.check)
             host.driver.guests.spawn(instance, order.image, pci_devices=devices, block_devices=order.block_devices,
                                      plugged=host.ports.plugged(instance, op.check))

@@ -87,7 +87,7 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
     beside.ask_to_undo(work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance,
                        migration=moved)
     if work.failed:
-        ports.to_host(work, moved.source_compute, instance.availability_zone, agent_away=True)
+        ports.to_source(work, moved, instance.availability_zone, agent_away=True)
         volumes.to_host(work, moved.source_compute)
 
 

@@ -5,6 +5,10 @@
     ports.off_host(work)                    # of one that is on none
     ports.drop(work, own)                   # made ones are deleted, those of its user are unbound
 
+Ports that are functions of PCI devices (SR-IOV) say in their binding which one the host claimed for them. A host that
+claims and starts the guest by one order has them bound in between (``bind_devices``); before that they are the
+server's, and bound to no host.
+
 Whoever takes an operation over finds its ports by the server's uuid, which is the ``device_id`` of each. A network
 service that is silent holds no unwinding and no delete up: what is left becomes a pending release. So does a port that
 may be made after the request for it got no answer: in the end a server has the ports of its info cache, and no others.
@@ -12,8 +16,9 @@ may be made after the request for it got no answer: in the end a server has the 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +26,7 @@ from kilonova import objects
 from kilonova.clients.network import (
     FixedIp,
     Network,
+    NetworkClient,
     Port,
     PortBindingRefused,
     PortChanged,
@@ -33,9 +39,10 @@ from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Choice, Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import info_caches
-from kilonova.errors import Cancelled, HostRejected, InstanceNotFound, Invalid, Unanswered
-from kilonova.objects.vif import Vif, VifAddress, VifSubnet
+from kilonova.db.queries import claims, info_caches, operations, pci_devices
+from kilonova.errors import BuildAbort, Cancelled, HostRejected, InstanceNotFound, Invalid, Unanswered
+from kilonova.objects.vif import FUNCTIONS, Vif, VifAddress, VifSubnet
+from kilonova.pci import ports as pci_ports
 
 LOG = logging.getLogger(__name__)
 
@@ -71,17 +78,18 @@ class PortOutputs(Outputs):
 @dataclass(frozen=True)
 class Wish:
     """One interface that a user asked for: a port of their own, or one of a network, with an address if they named
-    one."""
+    one. ``device``: the request for the function that the port is."""
 
     network_id: str
     port_id: str | None = None
     address: str | None = None
+    device: str | None = None
 
 
 # --- what was asked for ----------------------------------------------------------------------------------------------
 def wishes(request_spec: Mapping[str, Any]) -> list[Wish]:
     """Of a request spec as it stands in an operation's arguments, in the user's order."""
-    return [Wish(one['network_id'], one.get('port_id'), one.get('address'))
+    return [Wish(one['network_id'], one.get('port_id'), one.get('address'), one.get('pci_request_id'))
             for one in _members(request_spec, 'requested_networks')]
 
 
@@ -121,7 +129,11 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
         if wish.port_id is not None:
             if wish.port_id not in known:
                 raise PortNotFound(port_id=wish.port_id)
-            ports.append(_bind(work, known[wish.port_id], host.host, host.availability_zone))
+            if (known[wish.port_id].vnic_type in FUNCTIONS) != (wish.device is not None):
+                raise PortChanged(port_id=wish.port_id)
+            # A host of an attempt before may have bound it.
+            to = host.host if wish.device is None else None
+            ports.append(_bind(work, known[wish.port_id], to, host.availability_zone))
         elif (there := _take(made, wish)) is not None:
             ports.append(_bind(work, there, host.host, host.availability_zone))
         else:
@@ -155,16 +167,50 @@ def bind_one(work: Work[Any], wish: Wish) -> Vif:
     return vif
 
 
-def to_host(work: Work[Any], host: str, zone: str | None, *, agent_away: bool = False) -> None:
+def to_host(work: Work[Any], host: str, zone: str | None, requests: objects.InstancePCIRequests | None = None, *,
+            agent_away: bool = False) -> None:
     """The ports that a server has are bound to this host, in this zone, and its info cache says so. May be repeated; no
     request for a server without any.
 
+    ``requests``: those for which the host claimed what the ports are functions of; without, these are bound to no host.
     PortBindingFailed, but with ``agent_away`` it is left at that: they are bound by ``bound_here``. One
     that its owner has deleted, or given to somebody else, is the server's no more.
     """
     vifs, there = _with_ports(work)
-    bound = [(vif, _bind(work, there[vif.id], host, zone, agent_away)) for vif in vifs if vif.id in there]
-    _say(work, vifs, [_moved(vif, port) for vif, port in bound])
+    devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
+    after = []
+    for vif in vifs:
+        if vif.id in there:
+            to = host if not vif.is_function or vif.id in devices else None
+            # The host has had it bound to a device already, if this is done again.
+            port = there[vif.id] if to is None and there[vif.id].host == host else _bind(
+                work, there[vif.id], to, zone, agent_away, devices.get(vif.id))
+            after.append(_moved(vif, port))
+    _say(work, vifs, after)
+
+
+def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
+    """``to_host`` of a server that is back where this move began, with the devices that it had there. The destination
+    may have written already what the server was to be."""
+    requests = None
+    if moves_here(work):
+        server = work.instance(fresh=True)
+        context = server.migration_context
+        requests = (context.old_pci_requests if context is not None and context.migration_id == migration.id
+                    else server.pci_requests)
+    to_host(work, migration.source_compute, zone, requests, agent_away=agent_away)
+
+
+def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> dict[str, dict[str, Any]]:
+    """What the profiles of ports say of the devices that the server holds for these requests."""
+    with engine.silence(), work.db.read() as conn:
+        rows = pci_devices.by_instance(conn, work.instance_uuid)
+    return pci_ports.profiles(requests, objects.PciDeviceList.from_rows(work.ctxt, rows))
+
+
+def moves_here(work: Work[Any]) -> bool:
+    """Whether something of the server's ports changes when it moves on its host: it gets other devices."""
+    return any(vif.is_function for vif in work.instance().vifs)
 
 
 def announce(work: Work[Any], host: str) -> None:
@@ -224,7 +270,7 @@ def bound_here(work: Work[Any]) -> None:
     request where there are none of these."""
     server = work.instance()
     if server.host and any(vif.type in _UNBOUND for vif in server.vifs):
-        to_host(work, server.host, server.availability_zone)
+        to_host(work, server.host, server.availability_zone, server.pci_requests)
 
 
 def off_host(work: Work[Any]) -> None:
@@ -243,8 +289,9 @@ def off_host(work: Work[Any]) -> None:
 
 
 def _moved(vif: Vif, port: Port) -> Vif:
+    # A physical function has a MAC address of its own, which its port takes over.
     return dataclasses.replace(vif, type=port.vif_type or '', details=port.vif_details, profile=port.profile,
-                               active=port.active)
+                               active=port.active, mac=port.mac)
 
 
 def _say(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]) -> None:
@@ -285,19 +332,26 @@ def _make(work: Work[Any], wish: Wish, host: str, zone: str | None, own: Sequenc
     return _bound(port, host)
 
 
-def _bind(work: Work[Any], port: Port, host: str, zone: str | None, agent_away: bool = False) -> Port:
-    """The port is the server's, on this host. PortInUse: it is another's. PortBindingFailed, unless ``agent_away``."""
-    client, owner = work.env.networks, _owner(work, zone)
+def _bind(work: Work[Any], port: Port, host: str | None, zone: str | None, agent_away: bool = False,
+          profile: Mapping[str, Any] | None = None) -> Port:
+    """The port is the server's, on this host (None: on none yet), with our part of its ``profile``. PortInUse: it is
+    another's. PortBindingFailed, unless ``agent_away``."""
+    bound = _bind_port(work.env.networks, port, host, work.instance_uuid, _owner(work, zone), profile or {},
+                       work.before_sending)
+    return bound if agent_away else _bound(bound, host)
+
+
+def _bind_port(client: NetworkClient, port: Port, host: str | None, uuid: str, owner: str, profile: Mapping[str, Any],
+               check: Callable[[], None]) -> Port:
     for left in reversed(range(TRIES)):
-        if port.device_id not in ('', work.instance_uuid):
+        if port.device_id not in ('', uuid):
             raise PortInUse(port_id=port.id)
-        if (port.device_id, port.host, port.device_owner) == (work.instance_uuid, host, owner) and (
-                not port.binding_failed):
+        if (port.device_id, port.host, port.device_owner) == (uuid, host, owner) and (
+                not port.binding_failed and profile.items() <= port.profile.items()):
             return port
-        work.before_sending()
+        check()
         try:
-            bound = client.bind(port, host=host, device_id=work.instance_uuid, device_owner=owner)
-            return bound if agent_away else _bound(bound, host)
+            return client.bind(port, host=host, device_id=uuid, device_owner=owner, profile=profile)
         except PortChanged:
             # Somebody changed it since it was read.
             if not left:
@@ -306,10 +360,43 @@ def _bind(work: Work[Any], port: Port, host: str, zone: str | None, agent_away: 
     raise AssertionError
 
 
-def _bound(port: Port, host: str) -> Port:
+def _bound(port: Port, host: str | None) -> Port:
     if port.binding_failed:
         raise PortBindingFailed(port_id=port.id, host=host)
     return port
+
+
+# --- to a device -----------------------------------------------------------------------------------------------------
+def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uuid: str, host: str,
+                 profiles: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A host has claimed devices for ports of a server, and asks under its operation's key: they are bound to it, with
+    these profiles, and the info cache says so; that. May be repeated.
+
+    KeyGone, PortBindingFailed; BuildAbort: a port isn't the server's any more.
+    """
+    def check() -> None:
+        with engine.silence(), db.read() as conn:
+            claims.check(conn, key)
+    check()
+    if client is None:
+        raise BuildAbort(instance_uuid=uuid, reason='[neutron] has no account at the conductor')
+    there = {port.id: port for port in client.ports(device_id=uuid)}
+    bound = {}
+    for port_id, profile in profiles.items():
+        if port_id not in there:
+            raise BuildAbort(instance_uuid=uuid, reason=PortNotFound(port_id=port_id).message)
+        port = there[port_id]
+        bound[port_id] = _bound(_bind_port(client, port, host, uuid, port.device_owner, profile, check), host)
+    for _ in range(TRIES):
+        with engine.silence(), db.read() as conn:
+            seen = operations.instance_or_404(conn, uuid)['extra_network_info']
+        vifs = [_moved(vif, bound[vif.id]) if vif.id in bound else vif
+                for vif in map(Vif.read, json.loads(seen or '[]'))]
+        stored = [vif.stored() for vif in vifs]
+        with engine.silence(), db.write() as conn:
+            if info_caches.replace(conn, uuid, seen, stored):
+                return stored
+    raise Unanswered(who=f'server {uuid}', reason='its ports were changed meanwhile')
 
 
 def _owner(work: Work[Any], zone: str | None) -> str:

@@ -219,12 +219,14 @@ def undo_resize_instance(work: ResizeWork) -> None:
 def finish_resize(work: ResizeWork) -> None:
     """The destination builds the guest from the new flavor and the new devices. The server's ports are bound there
     before, now that the source has stopped the guest."""
-    host = chosen(work)
-    if host.host != migration(work).source_compute:
-        ports.to_host(work, host.host, host.availability_zone)
+    host, spec = chosen(work), allocated_spec(work)
+    is_away = host.host != migration(work).source_compute
+    if is_away or ports.moves_here(work):
+        ports.to_host(work, host.host, host.availability_zone, spec.pci_requests)
+    if is_away:
         volumes.to_host(work, host.host)
     work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(
-        instance=work.instance(), image=image(work), migration=migration(work), request_spec=allocated_spec(work),
+        instance=work.instance(), image=image(work), migration=migration(work), request_spec=spec,
         disk_info=work.outputs.resize_instance))
     work.changed()
 
@@ -234,8 +236,10 @@ def undo_finish_resize(work: ResizeWork) -> None:
     instance, moved = work.instance(fresh=True), migration(work)
     beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=moved,
                        may_run=functools.partial(second_guest, work, instance))
-    if chosen(work).host != moved.source_compute:
-        ports.to_host(work, moved.source_compute, instance.availability_zone)
+    is_away = chosen(work).host != moved.source_compute
+    if is_away or ports.moves_here(work):
+        ports.to_source(work, moved, instance.availability_zone)
+    if is_away:
         volumes.to_host(work, moved.source_compute)
 
 

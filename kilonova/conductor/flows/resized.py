@@ -114,8 +114,10 @@ def finish_revert(work: Work[Outputs]) -> None:
     source that is down is asked again until it answers. The ports are bound and the volumes
     attached there before."""
     moved = migration(work)
-    if moved.source_compute != moved.dest_compute:
-        ports.to_host(work, moved.source_compute, work.instance().availability_zone)
+    is_away = moved.source_compute != moved.dest_compute
+    if is_away or ports.moves_here(work):
+        ports.to_source(work, moved, work.instance().availability_zone)
+    if is_away:
         volumes.to_host(work, moved.source_compute)
     work.ask(moved.source_compute, 'finish_revert_resize', instance=work.instance(), migration=moved)
     work.changed()

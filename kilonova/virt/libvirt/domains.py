@@ -24,7 +24,7 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
-from kilonova.virt.libvirt.devices import hostdevs, tags
+from kilonova.virt.libvirt.devices import functions, hostdevs, tags
 from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domain import builder, interface
@@ -77,9 +77,11 @@ class Domains:
         """All that a domain is made from; the server's volumes are connected. VolumeUnsupported."""
         connected = self._volumes.connected(instance)
         kernel, ramdisk = self._disks.kernel(instance)
+        given, of_ports = functions.split(instance, pci_devices)
         guest = GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
-            image_meta=image_meta, disks=disks, volumes=connected, hostdevs=tuple(hostdevs.host_devices(pci_devices)),
+            image_meta=image_meta, disks=disks, volumes=connected, hostdevs=tuple(hostdevs.host_devices(given)),
+            functions=functions.of(of_ports), netdevs=functions.netdevs(self._libvirt, instance, of_ports),
             console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
         if self._host.settings.consoles.serial is None:
             return guest

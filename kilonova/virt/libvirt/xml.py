@@ -147,6 +147,32 @@ class Interface:
 
 
 @dataclass
+class FunctionInterface:
+    """A network card that is a function of a PCI device of the host, given to the guest whole, or with ``device``, its
+    interface there, by a macvtap device. The host sets its MAC address, and puts it into a VLAN."""
+
+    mac: str
+    address: str
+    device: str | None = None
+    model: str | None = None
+    vlan: int | None = None
+    managed: bool = True
+
+    def element(self) -> Element:
+        vlan = node('vlan', node('tag', id=self.vlan)) if self.vlan is not None else None
+        if self.device is not None:
+            return node('interface', node('mac', address=self.mac),
+                        node('source', dev=self.device, mode='passthrough'), vlan, node('model', type=self.model),
+                        type='direct')
+        domain, bus, rest = self.address.split(':')
+        slot, function = rest.split('.')
+        return node('interface', node('mac', address=self.mac),
+                    node('source', node('address', type='pci', domain=f'0x{domain}', bus=f'0x{bus}', slot=f'0x{slot}',
+                                        function=f'0x{function}')),
+                    vlan, type='hostdev', managed='yes' if self.managed else 'no')
+
+
+@dataclass
 class Controller:
     """A bus controller, by kind and model. ``start``: the first port that it serves for the controller of that index
     whose companion it is."""

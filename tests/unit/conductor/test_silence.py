@@ -20,7 +20,8 @@ CALLS = {
         ctxt, Service(ctxt, id=1, report_count=2), 'save', (), {}),
     'check_key': lambda endpoint, ctxt: endpoint.check_key(ctxt, 'o/0/1', False, 'gpu1'),
     'claim_instance': lambda endpoint, ctxt: endpoint.claim_instance(ctxt, Claim(key='o/0.x/1', instance_uuid=UUID)),
-    'save_instance': lambda endpoint, ctxt: endpoint.save_instance(ctxt, Save(key='o/0.x/1', instance_uuid=UUID))}
+    'save_instance': lambda endpoint, ctxt: endpoint.save_instance(ctxt, Save(key='o/0.x/1', instance_uuid=UUID)),
+    'bind_ports': lambda endpoint, ctxt: endpoint.bind_ports(ctxt, 'o/0.x/1', UUID, 'gpu1', {})}
 
 
 class Databases:

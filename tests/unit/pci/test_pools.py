@@ -327,7 +327,7 @@ def test_devices_that_tell_more_of_themselves_come_last():
     """They are left for the requests that ask for just that."""
     plain, special = '0000:08:00.0', '0000:07:00.0'
     made = host(found(special), found(plain), specs=json.dumps([
-        {'address': special, 'physical_network': 'a', 'colour': 'red'}, {'address': plain}]))
+        {'address': special, 'shelf': 'a', 'colour': 'red'}, {'address': plain}]))
     assert [pool.keys['address'] for pool in made.pools] == [plain, special]
     for pools in (made, scheduler_side(made)):
         pools.apply_requests([request(1)])

@@ -90,7 +90,7 @@ def test_a_server_whose_signature_drifted_does_not_start():
 
 # A changed signature needs a new version of the interface: then, and only then, change the fingerprint here.
 FINGERPRINTS = {
-    'Conductor': ('3.4', 'e4e4688e9353acf8'),
+    'Conductor': ('3.5', 'bb9be2d9b5c42c75'),
     'ComputeTask': ('1.30', '014b1b8457752883'),
     'Scheduler': ('4.7', '8aaa64f567e37d90'),
     'Compute': ('6.13', '152362fcbcc8f5dd'),

@@ -28,7 +28,7 @@ NEWER: dict[str, set[str]] = {
         'attach_interface', 'undo_attach_interface', 'detach_interface', 'undo_detach_interface',
         'prepare_volumes', 'attach_volume', 'undo_attach_volume', 'detach_volume', 'undo_detach_volume',
         'extend_volume'},
-    'conductor': set(), 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
+    'conductor': {'bind_ports'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
 
 
 def test_the_newest_line_is_this_release():

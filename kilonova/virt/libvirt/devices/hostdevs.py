@@ -52,7 +52,8 @@ def given_to(domain: ElementTree.Element) -> list[str]:
 
 
 def elements(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """{address or uuid: its <hostdev>} of what a domain has, in its order."""
+    """{address or uuid: its <hostdev>} of what a domain has, in its order; behind them the <interface> of each network
+    card that is a PCI function."""
     found = {}
     for element in domain.iterfind('./devices/hostdev'):
         address, kind = element.find('source/address'), element.get('type')
@@ -62,6 +63,10 @@ def elements(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
             found[pci.address_of(address)] = element
         elif kind == 'mdev':
             found[address.get('uuid', '')] = element
+    for element in domain.iterfind("./devices/interface[@type='hostdev']"):
+        address = element.find('source/address')
+        if address is not None:
+            found[pci.address_of(address)] = element
     return found
 
 

@@ -69,6 +69,8 @@ def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
         network = networks.get(name)
         if network and network.features:
             device_dict['capabilities']['network'] = sorted(network.features)
+        if network and network.mac and device_dict['dev_type'] == 'type-PF':
+            device_dict['mac_address'] = network.mac
         parent_address = device_dict.get('parent_addr')
         if parent_address:
             _add_parent(device_dict, networks.get(by_address.get(parent_address, '')), virtual.get(parent_address, []))

@@ -17,6 +17,7 @@ from kilonova.virt.driver import ImageMeta
 from kilonova.virt.hardware import constraints
 from kilonova.virt.hardware import tuning as board
 from kilonova.virt.libvirt.devices.hostdevs import HostDevice
+from kilonova.virt.libvirt.devices.pci import PciFunction
 
 X86 = ('x86_64', 'i686')
 # The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.
@@ -142,6 +143,9 @@ class GuestSpec:
     disks: tuple[GuestDisk, ...] = ()
     volumes: tuple[GuestVolume, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
+    # What the server holds for its ports, by address, and the host's interfaces of those that macvtap devices need.
+    functions: Mapping[str, PciFunction] = field(default_factory=dict)
+    netdevs: Mapping[str, str] = field(default_factory=dict)
     console_log: str | None = None
     # TCP ports of the host for the serial ports, where those are to be written to.
     serial_tcp: tuple[int, ...] = ()

@@ -1,16 +1,20 @@
-"""The guest's network cards: one for each port of the server, plugged into a bridge of its host by libvirt."""
+"""The guest's network cards: one for each port of the server, plugged into a bridge of its host by libvirt, or a
+function of a network device of its host (SR-IOV)."""
 from __future__ import annotations
 
-from kilonova.objects.vif import Vif
+from kilonova import errors
+from kilonova.objects.vif import DIRECT, MACVTAP, PHYSICAL, Vif
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import Domain, Interface
+from kilonova.virt.libvirt.xml import Domain, FunctionInterface, Interface
 
 # Of the field's models those that QEMU has on any board with PCI, and on a PC besides; libvirt doesn't tell them.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')
 # Linux gives a tap device no more queues.
 _MOST_QUEUES = 256
 _OVS, _LINUX = 'ovs', 'bridge'
+# {vnic_type: how such a port is bound}.
+_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', PHYSICAL: 'hostdev_physical'}
 
 
 def models(arch: str) -> tuple[str, ...]:
@@ -22,19 +26,23 @@ class InterfaceConfigurator:
     """One <interface> a port, in the order of the server's ports: hw_vif_model, else virtio. A virtio card has a queue
     for each vCPU with hw:vif_multiqueue_enabled or hw_vif_multiqueue_enabled, and packed rings as virtio disks have.
 
+    A physical function is no <interface>: the guest gets it as it gets other devices.
+
     InterfaceUnsupported: the port is bound in a way that libvirt alone can't plug. UnsupportedHardware: QEMU has no
     such model.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        domain.devices.extend(card(guest, vif) for vif in guest.instance.vifs)
+        for vif in guest.instance.vifs:
+            if not vif.is_function:
+                domain.devices.append(card(guest, vif))
+            elif (found := _function(guest, vif)) is not None:
+                domain.devices.append(found)
 
 
 def card(guest: GuestSpec, vif: Vif) -> Interface:
     """One of the guest's cards; errors as ``InterfaceConfigurator`` has them."""
-    model = guest.image_property('hw_vif_model', 'virtio')
-    if model not in models(guest.settings.arch):
-        raise UnsupportedHardware(model=f'network card {model}', virt=guest.settings.virt_type)
+    model = _model(guest)
     _check(vif)
     is_ovs, is_virtio = vif.type == _OVS, model == 'virtio'
     queues = min(guest.flavor.vcpus, _MOST_QUEUES) if guest.tuning.multiqueue and is_virtio else 1
@@ -46,8 +54,36 @@ def card(guest: GuestSpec, vif: Vif) -> Interface:
         offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'))
 
 
+def _model(guest: GuestSpec) -> str:
+    model = guest.image_property('hw_vif_model', 'virtio') or ''
+    if model not in models(guest.settings.arch):
+        raise UnsupportedHardware(model=f'network card {model}', virt=guest.settings.virt_type)
+    return model
+
+
+def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | None:
+    """The card of a port that is a function of a PCI device, which is one of those that the server holds for its ports.
+    """
+    _check(vif)
+    function = guest.functions.get(vif.slot or '')
+    if function is None:
+        # As other devices, too: see ``compute.host.Host.check_devices``.
+        raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which instance {guest.instance.uuid} '
+                                   'does not hold on this host.')
+    if vif.vnic_type == PHYSICAL:
+        return None
+    if vif.vnic_type == DIRECT:
+        return FunctionInterface(vif.mac, function.address, vlan=vif.vlan, managed=function.managed)
+    if function.address not in guest.netdevs:
+        raise InterfaceUnsupported(port=vif.id,
+                                   type=f'{vif.type} on {function.address}, which has no network interface')
+    return FunctionInterface(vif.mac, function.address, guest.netdevs[function.address], _model(guest), vif.vlan)
+
+
 def _check(vif: Vif) -> None:
     said = vif.type
+    if _BOUND_AS.get(vif.vnic_type) == vif.type:
+        return
     if vif.vnic_type != 'normal':
         said = f'{vif.type} for vnic_type {vif.vnic_type}'
     elif vif.type == _OVS and vif.details.get('ovs_hybrid_plug'):

@@ -26,8 +26,11 @@ def test_devices_that_a_domain_has() -> None:
         </source><address type='pci' domain='0x0000' bus='0x00' slot='0x05' function='0x0'/></hostdev>
       <hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{MDEV}'/></source>
         <address type='pci' domain='0x0000' bus='0x00' slot='0x06' function='0x0'/></hostdev>
+      <interface type='hostdev' managed='yes'><mac address='fa:16:3e:00:00:01'/><source>
+        <address type='pci' domain='0x0000' bus='0x81' slot='0x02' function='0x1'/></source></interface>
+      <interface type='bridge'><mac address='fa:16:3e:00:00:02'/><source bridge='br-int'/></interface>
       <hostdev mode='subsystem' type='usb'><source><address bus='1' device='2'/></source></hostdev>
       <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x08' slot='0x00' function='0x0'/>
         </source></hostdev></devices></domain>""")
-    assert hostdevs.given_to(domain) == [GPU, GPU2, MDEV]
-    assert list(hostdevs.elements(domain)) == [GPU2, MDEV, GPU]
+    assert hostdevs.given_to(domain) == [GPU, '0000:81:02.1', GPU2, MDEV]
+    assert list(hostdevs.elements(domain)) == [GPU2, MDEV, GPU, '0000:81:02.1']

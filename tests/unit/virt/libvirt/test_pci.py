@@ -69,6 +69,7 @@ def test_a_phys_function_that_names_nobody_is_a_plain_function() -> None:
 def test_network_functions_know_their_parents_interface() -> None:
     parent, child = pci.discover([NET, node(0x3b, extra=PF), node(0x3b, 5, extra=VF)])
     assert parent['capabilities'] == {'network': ['gso', 'tso']}
+    assert (parent['mac_address'], 'mac_address' in child) == ('aa:bb:cc:dd:ee:ff', False)
     assert child['parent_ifname'] == 'enp59s0'
     assert child['capabilities'] == {'sriov': {'pf_mac_address': 'aa:bb:cc:dd:ee:ff', 'vf_num': 1}}
 

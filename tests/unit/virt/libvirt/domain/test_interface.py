@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from kilonova import errors
+from kilonova.objects.vif import Vif
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
+from kilonova.virt.libvirt.devices.pci import PciFunction
 from kilonova.virt.libvirt.domain.interface import InterfaceConfigurator
 from tests.unit.virt.builders import PORT, PORT2, new_vif
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
+SLOT = '0000:81:02.1'
 OFF = 'csum="off" tso4="off" tso6="off" ecn="off" ufo="off"'
 USER_SPACE = {'bridge_name': 'br-int', 'datapath_type': 'netdev'}
 
@@ -85,11 +88,51 @@ def test_models_that_qemu_does_not_have_there(configure: Configure, arch: str, m
 
 @pytest.mark.parametrize(('values', 'said'), [
     ({'type': 'vhostuser'}, 'bound as vhostuser;'), ({'type': 'binding_failed'}, 'bound as binding_failed;'),
-    ({'type': 'hw_veb', 'vnic_type': 'direct'}, 'bound as hw_veb for vnic_type direct;'),
-    ({'vnic_type': 'direct'}, 'bound as ovs for vnic_type direct;'),
+    ({'type': 'hw_veb', 'vnic_type': 'direct-physical'}, 'bound as hw_veb for vnic_type direct-physical;'),
+    ({'type': 'hw_veb'}, 'bound as hw_veb;'), ({'vnic_type': 'direct'}, 'bound as ovs for vnic_type direct;'),
+    ({'type': 'hw_veb', 'vnic_type': 'macvtap', 'profile': {'pci_slot': SLOT}},
+     f'bound as hw_veb on {SLOT}, which has no network interface;'),
     ({'details': {'ovs_hybrid_plug': True}}, 'bound as ovs with ovs_hybrid_plug;')])
 def test_ports_that_libvirt_alone_can_not_plug(configure: Configure, values: dict[str, Any], said: str) -> None:
     """Another host may have its ports in another way."""
     with pytest.raises(InterfaceUnsupported, match=f'Port {PORT} is {said}') as caught:
-        interfaces(configure, new_vif(id=PORT2), new_vif(**values))
+        interfaces(configure, new_vif(id=PORT2), new_vif(**values), functions={SLOT: PciFunction(SLOT)})
     assert isinstance(caught.value, errors.HostRejected)
+
+
+def function(vnic_type: str, type_: str = 'hw_veb', **details: str) -> Vif:
+    return new_vif(type=type_, vnic_type=vnic_type, profile={'pci_slot': SLOT}, details=details)
+
+
+ADDRESS = '<address type="pci" domain="0x0000" bus="0x81" slot="0x02" function="0x1"/>'
+
+
+@pytest.mark.parametrize(('managed', 'word'), [(True, 'yes'), (False, 'no')])
+@pytest.mark.parametrize(('details', 'vlan'), [
+    ({'vlan': '101'}, '<vlan><tag id="101"/></vlan>'), ({'vlan': '0'}, ''), ({}, '')])
+def test_a_virtual_function(configure: Configure, managed: bool, word: str, details: dict[str, str],
+                            vlan: str) -> None:
+    """hw_vif_model says nothing of it: the guest sees the card itself."""
+    (found,) = interfaces(configure, function('direct', **details), functions={SLOT: PciFunction(SLOT, managed)},
+                          properties={'hw_vif_model': 'e1000'})
+    assert found == (f'<interface type="hostdev" managed="{word}"><mac address="fa:16:3e:00:00:01"/>'
+                     f'<source>{ADDRESS}</source>{vlan}</interface>')
+
+
+def test_a_function_through_macvtap(configure: Configure) -> None:
+    (found,) = interfaces(configure, function('macvtap', vlan='7'), functions={SLOT: PciFunction(SLOT)},
+                          netdevs={SLOT: 'nic3'}, properties={'hw_vif_model': 'e1000'})
+    assert found == ('<interface type="direct"><mac address="fa:16:3e:00:00:01"/>'
+                     '<source dev="nic3" mode="passthrough"/><vlan><tag id="7"/></vlan>'
+                     '<model type="e1000"/></interface>')
+
+
+def test_a_physical_function_is_no_interface(configure: Configure) -> None:
+    assert interfaces(configure, function('direct-physical', 'hostdev_physical'),
+                      functions={SLOT: PciFunction(SLOT)}) == []
+
+
+@pytest.mark.parametrize(('vnic_type', 'type_'), [('direct', 'hw_veb'), ('direct-physical', 'hostdev_physical')])
+def test_a_function_that_the_server_does_not_hold(configure: Configure, vnic_type: str, type_: str) -> None:
+    with pytest.raises(errors.KilonovaError, match=f'is bound to device {SLOT}, which instance u-1 does not hold'):
+        interfaces(configure, function(vnic_type, type_), functions={'0000:81:02.0': PciFunction('0000:81:02.0')})

@@ -1,0 +1,50 @@
+"""Ports of Neutron that are functions of PCI devices (SR-IOV): what they ask of a host, and what their bindings say.
+
+    request = request_of(port_id, 'direct', 'physnet1', None)     # a PCI request like those of flavors
+    …                                                             # the host claims a device for it
+    profiles([request], devices)       # {port id: {'pci_slot': '0000:81:00.2', 'pci_vendor_info': '8086:1520', …}}
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from oslo_utils import uuidutils
+
+from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
+from kilonova.objects.vif import PHYSICAL
+from kilonova.pci.device import PF, VF
+from kilonova.pci.pools import NETWORK
+from kilonova.pci.request import as_list
+
+
+def request_of(port_id: str, vnic_type: str, physical_network: str | None,
+               numa_policy: str | None) -> InstancePCIRequest:
+    """One function in this physical network, None: whose device_spec says null, for networks that are tunnelled."""
+    return InstancePCIRequest(
+        count=1, spec=[{NETWORK: physical_network, 'dev_type': PF if vnic_type == PHYSICAL else VF}], alias_name=None,
+        is_new=False, request_id=uuidutils.generate_uuid(), requester_id=port_id, numa_policy=numa_policy)
+
+
+def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
+    """Those among a server's requests."""
+    return [request for request in as_list(requests) if request.source == request.NEUTRON_PORT]
+
+
+def profiles(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
+             devices: Iterable[PciDevice]) -> dict[str, dict[str, Any]]:
+    """What the binding profile of each port says of the device that a host claimed for it, {port id: its keys}."""
+    of_request = {device.request_id: device for device in devices}
+    return {request.requester_id: _profile(of_request[request.request_id], request.spec[0].get(NETWORK))
+            for request in requests_of_ports(requests) if request.request_id in of_request}
+
+
+def _profile(device: PciDevice, physical_network: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {'pci_slot': device.address, NETWORK: physical_network,
+                             'pci_vendor_info': f'{device.vendor_id}:{device.product_id}'}
+    info = device.extra_info
+    if device.dev_type == PF and 'mac_address' in info:
+        # The port takes it over: nobody can give a physical function another one.
+        found['device_mac_address'] = info['mac_address']
+    return {**found, **json.loads(info.get('capabilities') or '{}').get('sriov', {})}

@@ -1,0 +1,407 @@
+"""Servers with ports that are functions of PCI devices (SR-IOV): their hosts claim these as they claim GPUs, and the
+ports say in Neutron which they are. In the end nothing is left, there or in the ledger.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.fixtures.cloud import IMAGE_ID, PROJECT, SPEC, Cloud
+from tests.fixtures.hosts import sriov_nic
+from tests.flows.cases import bring_back, force_down, lose_host
+from tests.functional.test_ports import HOSTS, Networked, broken, other
+
+PHYSICAL = '0000:81:00.0'
+VIRTUAL = ('0000:81:00.2', '0000:81:00.3')
+NICS = ['{"vendor_id": "8086", "address": "0000:81:00.*", "physical_network": "physnet1"}', SPEC]
+
+
+class Carded(Networked):
+    """Each host has one network card with two virtual functions in physnet1, and a GPU."""
+
+    def __init__(self, make_cloud: Callable[..., Cloud], **options: Any) -> None:
+        super().__init__(make_cloud, devices={host: sriov_nic(PHYSICAL, VIRTUAL, f'52:54:00:00:00:0{number}')
+                                              for number, host in enumerate(HOSTS)},
+                         specs=dict.fromkeys(HOSTS, NICS), **options)
+        self.wire = self.neutron.add_network('wire', PROJECT, cidr='10.5.0.0/24', **{
+            'provider:network_type': 'vlan', 'provider:physical_network': 'physnet1'})
+
+    def port(self, vnic_type: str = 'direct', **fields: Any) -> str:
+        """One that belongs to nobody, with a key of its owner's in its profile."""
+        return self.neutron.add_port(self.wire, PROJECT, **{
+            'binding:vnic_type': vnic_type, 'binding:profile': {'note': 'mine'}, **fields})
+
+    def with_port(self, vnic_type: str = 'direct', **more: Any) -> tuple[str, str]:
+        """A server with one such port; both."""
+        port = self.port(vnic_type)
+        return self.boot({'port': port}, **more), port
+
+    def cards(self, server: str, host: str | None = None) -> list[ElementTree.Element]:
+        found: list[ElementTree.Element] = ElementTree.fromstring(self.cloud.xml(server, host)).findall(
+            'devices/interface')
+        return found
+
+    def profile(self, port: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.neutron.ports[port]['binding:profile']
+        return found
+
+    def assert_at(self, server: str, port: str, host: str) -> None:
+        """The server is there, with a function of that host's card that its port names, and that its guest has."""
+        self.cloud.assert_clean()
+        assert self.cloud.host_of(server) == host
+        profile = self.profile(port)
+        assert self.neutron.ports[port]['binding:host_id'] == host
+        assert profile['pf_mac_address'] == f'52:54:00:00:00:0{HOSTS.index(host)}'
+        (vif,) = self.cache(server)
+        assert (vif['profile'], vif['type']) == (profile, 'hw_veb')
+        (card,) = self.cards(server)
+        address = card.find('source/address')
+        assert address is not None
+        assert f"0000:81:00.{address.get('function', '').removeprefix('0x')}" == profile['pci_slot']
+
+    def gone(self, server: str, port: str) -> None:
+        self.delete(server)
+        self.assert_empty(kept=1)
+        assert self.profile(port) == {'note': 'mine'}
+
+
+@pytest.fixture
+def carded(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> Carded:
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    monkeypatch.setattr('kilonova.compute.ports.LOOK', 0.05)
+    return Carded(make_cloud)
+
+
+# --- create and delete -----------------------------------------------------------------------------------------------
+def test_a_virtual_function(carded: Carded) -> None:
+    """The port is the server's, then bound to the device that the host claimed; the guest has it in the VLAN of its
+    network. That is three requests more than for another port: its network's physical one, and the port read and
+    bound once more."""
+    port = carded.port()
+    carded.neutron.notify = None
+    carded.neutron.asked.clear()
+    server = carded.boot({'port': port})
+    assert [method for method, _ in carded.neutron.asked].count('PUT') == 2
+    assert len(carded.neutron.asked) == 10, carded.neutron.asked
+    host = carded.cloud.host_of(server)
+    profile = carded.profile(port)
+    assert profile == {
+        'note': 'mine', 'pci_slot': profile['pci_slot'], 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
+        'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}', 'vf_num': VIRTUAL.index(profile['pci_slot'])}
+    assert carded.cloud.owned(server) == [f"{host} {profile['pci_slot']}"]
+    (card,) = carded.cards(server)
+    mac, tag = card.find('mac'), card.find('vlan/tag')
+    assert mac is not None and mac.get('address') == carded.neutron.ports[port]['mac_address']
+    assert card.get('type') == 'hostdev' and tag is not None and tag.get('id') == '101'
+    assert '<hostdev' not in carded.cloud.xml(server)
+    carded.assert_at(server, port, host)
+    carded.gone(server, port)
+
+
+def test_a_function_through_macvtap(carded: Carded) -> None:
+    server, port = carded.with_port('macvtap')
+    (card,) = carded.cards(server)
+    source = card.find('source')
+    assert card.get('type') == 'direct' and source is not None
+    number = VIRTUAL.index(carded.profile(port)['pci_slot']) + 1
+    assert (source.get('dev'), source.get('mode')) == (f'nic{number}', 'passthrough')
+    carded.cloud.assert_clean()
+    carded.gone(server, port)
+
+
+def test_a_physical_function(carded: Carded) -> None:
+    """It is a device like others; the port takes its MAC address over."""
+    server, port = carded.with_port('direct-physical')
+    mac = f'52:54:00:00:00:0{HOSTS.index(carded.cloud.host_of(server))}'
+    assert carded.profile(port) == {
+        'note': 'mine', 'pci_slot': PHYSICAL, 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
+        'device_mac_address': mac}
+    assert [vif['address'] for vif in carded.cache(server)] == [mac]
+    assert carded.cards(server) == [] and carded.cloud.hostdevs(server) == [PHYSICAL]
+    carded.cloud.assert_clean()
+    carded.gone(server, port)
+
+
+def test_two_ports_and_a_gpu(carded: Carded) -> None:
+    """Each device is where it belongs, and comes back at a start and a rebuild."""
+    cloud, first, second = carded.cloud, carded.port(), carded.port()
+    server = carded.cloud.create(cloud.flavor(gpus=1), networks=[
+        {'port': first}, {'uuid': carded.network}, {'port': second}])['server']['id']
+    cloud.settle()
+    slots = [carded.profile(port)['pci_slot'] for port in (first, second)]
+    for act, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}),
+                      ('rebuild', {'imageRef': IMAGE_ID})):
+        cloud.action(server, act, body)
+        assert cloud.status(server) == ('SHUTOFF' if act == 'os-stop' else 'ACTIVE'), cloud.story(server)
+        assert [card.get('type') for card in carded.cards(server)] == ['hostdev', 'bridge', 'hostdev']
+        assert [carded.profile(port)['pci_slot'] for port in (first, second)] == slots
+        assert sorted(slots) == sorted(VIRTUAL) and len(cloud.owned(server)) == 3
+        cloud.assert_clean()
+    carded.delete(server)
+    carded.assert_empty(kept=2)
+
+
+def test_no_device_is_left(carded: Carded) -> None:
+    """The fault says what is lacking; the port is its user's again."""
+    for _ in range(4):
+        carded.with_port()
+    server, port = carded.with_port(status='ERROR')
+    assert 'fewer than 1 free type-VF devices of physical network physnet1' in (
+        carded.cloud.show(server)['fault']['message'])
+    assert carded.neutron.ports[port]['device_id'] == '' and carded.profile(port) == {'note': 'mine'}
+    carded.cloud.assert_clean()
+
+
+def test_no_device_is_in_that_network(carded: Carded) -> None:
+    elsewhere = carded.neutron.add_network('elsewhere', PROJECT, cidr='10.6.0.0/24', **{
+        'provider:physical_network': 'physnet2'})
+    carded.boot({'port': carded.neutron.add_port(elsewhere, PROJECT, **{'binding:vnic_type': 'direct'})},
+                status='ERROR')
+    assert {status for status, _ in carded.cloud.devices().values()} == {'available'}
+
+
+def test_flavors_never_get_network_devices(make_cloud: Callable[..., Cloud]) -> None:
+    """Whatever their aliases say: they are the ports'."""
+    alias = json.dumps({'name': 'nic', 'vendor_id': '8086', 'product_id': '1520', 'device_type': 'type-VF'})
+    carded = Carded(make_cloud, pci__alias=[alias], filter_scheduler__pci_in_placement=False)
+    carded.flavor = carded.cloud.flavor(**{'pci_passthrough:alias': 'nic:1'})
+    server = carded.boot(status='ERROR')
+    assert 'fewer than 1 free nic' in carded.cloud.show(server)['fault']['message']
+
+
+@pytest.mark.parametrize('failures', [1, 2])
+def test_a_binding_that_fails(carded: Carded, failures: int) -> None:
+    """The next host is tried, with a device of its own; without one nothing is left."""
+    bind, refused = carded.neutron._bind, []
+
+    def fail(port: dict[str, Any]) -> None:
+        bind(port)
+        if port['binding:vif_type'] == 'hw_veb' and len(refused) < failures:
+            refused.append(port['binding:host_id'])
+            port.update({'binding:vif_type': 'binding_failed', 'status': 'DOWN'})
+    carded.neutron._bind = fail
+    server, port = carded.with_port(status='ACTIVE' if failures == 1 else 'ERROR')
+    if failures == 1:
+        carded.assert_at(server, port, other(refused[0]))
+    else:
+        assert 'Binding failed for port' in carded.cloud.show(server)['fault']['message']
+        assert sorted(refused) == sorted(HOSTS)
+    carded.gone(server, port)
+
+
+def test_neutron_is_silent_while_a_device_waits(carded: Carded) -> None:
+    """The host asks again until it answers."""
+    failed: list[str] = []
+    port = carded.port()
+
+    def silent(method: str, path: str) -> None:
+        if method == 'PUT' and carded.neutron.ports[port]['device_id'] and len(failed) < 2:
+            failed.append(path)
+            raise carded.neutron.broken()
+    carded.neutron.before = silent
+    server = carded.boot({'port': port})
+    assert len(failed) == 2
+    carded.assert_at(server, port, carded.cloud.host_of(server))
+    carded.gone(server, port)
+
+
+def test_a_delete_wins_over_a_binding(carded: Carded) -> None:
+    """The server is deleted while its host waits for Neutron."""
+    port, deleted = carded.port(), []
+
+    def silent(method: str, path: str) -> None:
+        if method == 'PUT' and carded.neutron.ports[port]['device_id'] and not deleted:
+            server = carded.neutron.ports[port]['device_id']
+            deleted.append(carded.cloud.request('DELETE', f'/servers/{server}').status_int)
+            raise carded.neutron.broken()
+    carded.neutron.before = silent
+    server = carded.create({'port': port})
+    carded.cloud.settle()
+    assert deleted == [204] and carded.cloud.status(server) == 'GONE'
+    carded.assert_empty(kept=1)
+    assert carded.profile(port) == {'note': 'mine'}
+
+
+def test_a_spawn_fails(carded: Carded) -> None:
+    """The next host gets the port with its own device."""
+    for host in HOSTS:
+        carded.cloud.computes[host].host.driver.guests.spawn = _once(carded.cloud.computes[host].host.driver.guests)
+    server, port = carded.with_port()
+    carded.assert_at(server, port, carded.cloud.host_of(server))
+    carded.gone(server, port)
+
+
+FAILED: list[str] = []
+
+
+def _once(guests: Any) -> Callable[..., None]:
+    spawn, FAILED[:] = guests.spawn, []
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        if not FAILED:
+            FAILED.append('once')
+            broken()
+        spawn(*args, **kwargs)
+    return fail
+
+
+def test_attach_and_detach_are_refused_by_name(carded: Carded) -> None:
+    server, port = carded.with_port()
+    answer = carded.cloud.request('POST', f'/servers/{server}/os-interface',
+                                  {'interfaceAttachment': {'port_id': carded.port()}})
+    assert answer.status_int == 400 and 'is a function of a PCI device' in answer.text
+    answer = carded.cloud.request('DELETE', f'/servers/{server}/os-interface/{port}')
+    assert answer.status_int == 400 and 'is a function of a PCI device' in answer.text
+    answer = carded.cloud.request('POST', f'/servers/{server}/action', {
+        'os-migrateLive': {'host': None, 'block_migration': 'auto'}})
+    assert answer.status_int == 400 and 'it has PCI devices of a port' in answer.text
+
+
+def test_the_audit_knows_the_device_of_a_port(carded: Carded) -> None:
+    server, port = carded.with_port()
+    host = carded.cloud.host_of(server)
+    carded.neutron.ports[port]['binding:profile'] = {**carded.profile(port), 'pci_slot': '0000:99:00.0'}
+    assert carded.cloud.audit().disagreements == [
+        f'ports: port {port} of server {server} names device 0000:99:00.0 of {host}, which the server does not hold']
+
+
+# --- moves -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+@pytest.mark.parametrize('same', [False, True])
+def test_a_resize(make_cloud: Callable[..., Cloud], end: str, same: bool) -> None:
+    """On another host and on the same one: new devices, and the old ones back after a revert."""
+    carded = Carded(make_cloud, allow_resize_to_same_host=same)
+    cloud = carded.cloud
+    if same:
+        force_down(cloud, HOSTS[1], True)
+    server, port = carded.with_port()
+    source, slot = cloud.host_of(server), carded.profile(port)['pci_slot']
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
+    target = source if same else other(source)
+    carded.assert_at(server, port, target)
+    assert len(cloud.owned(server)) == 2 and (carded.profile(port)['pci_slot'] != slot or not same)
+    new = carded.profile(port)['pci_slot']
+    cloud.action(server, end)
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    carded.assert_at(server, port, target if end == 'confirmResize' else source)
+    assert carded.profile(port)['pci_slot'] == (new if end == 'confirmResize' else slot)
+    assert cloud.owned(server) == [f"{cloud.host_of(server)} {carded.profile(port)['pci_slot']}"]
+    carded.gone(server, port)
+
+
+def test_a_move_whose_binding_fails_comes_back(carded: Carded) -> None:
+    server, port = carded.with_port()
+    cloud, source, before = carded.cloud, carded.cloud.host_of(server), carded.profile(port)
+    carded.neutron.hosts.discard(other(source))
+    cloud.action(server, 'migrate')
+    assert 'Binding failed for port' in json.dumps(cloud.story(server))
+    assert cloud.status(server) == 'ACTIVE' and carded.profile(port) == before
+    carded.assert_at(server, port, source)
+    carded.gone(server, port)
+
+
+@pytest.mark.parametrize('same', [False, True])
+def test_a_move_whose_guest_fails_comes_back(make_cloud: Callable[..., Cloud], same: bool) -> None:
+    carded = Carded(make_cloud, allow_resize_to_same_host=same)
+    cloud = carded.cloud
+    if same:
+        force_down(cloud, HOSTS[1], True)
+    server, port = carded.with_port()
+    source, before = cloud.host_of(server), carded.profile(port)
+    cloud.computes[source if same else other(source)].host.driver.moves.finish_migration = broken
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    assert cloud.status(server) == 'ACTIVE' and carded.profile(port) == before
+    carded.assert_at(server, port, source)
+    carded.gone(server, port)
+
+
+def test_a_move_without_a_device_there(carded: Carded) -> None:
+    """Refused with the reason, and nothing has changed."""
+    server, port = carded.with_port()
+    cloud, source = carded.cloud, carded.cloud.host_of(server)
+    while True:
+        filler, _ = carded.with_port()
+        if not carded.neutron.ports or ([cloud.host_of(filler)] and _full(carded, other(source))):
+            break
+    cloud.action(server, 'migrate')
+    assert 'physical network physnet1' in json.dumps(cloud.story(server))
+    carded.assert_at(server, port, source)
+
+
+def _full(carded: Carded, host: str) -> bool:
+    bound = [port for port in carded.neutron.ports.values() if port['binding:host_id'] == host]
+    return len(bound) == len(VIRTUAL)
+
+
+def test_an_evacuation(carded: Carded) -> None:
+    """The new host's device; the dead one's is free when that is back."""
+    server, port = carded.with_port()
+    cloud, source = carded.cloud, carded.cloud.host_of(server)
+    lose_host(cloud, source)
+    force_down(cloud, source, True)
+    carded.evacuate(server)
+    assert cloud.status(server) == 'SHUTOFF', cloud.story(server)
+    assert carded.neutron.ports[port]['binding:host_id'] == other(source)
+    bring_back(cloud, source)
+    cloud.settle()
+    carded.assert_at(server, port, other(source))
+    assert len(cloud.owned(server)) == 1
+    carded.gone(server, port)
+
+
+def test_an_evacuation_that_fails(carded: Carded) -> None:
+    """The port names the dead host's device again, though nobody there can bind it; a start there does."""
+    server, port = carded.with_port()
+    cloud, source, before = carded.cloud, carded.cloud.host_of(server), carded.profile(port)
+    lose_host(cloud, source)
+    force_down(cloud, source, True)
+    carded.neutron.hosts.discard(source)
+    cloud.computes[other(source)].host.driver.guests.spawn = broken
+    carded.evacuate(server)
+    assert cloud.host_of(server) == source
+    assert carded.neutron.ports[port]['binding:vif_type'] == 'binding_failed' and carded.profile(port) == before
+    carded.neutron.hosts.add(source)
+    bring_back(cloud, source)
+    cloud.settle()
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    carded.assert_at(server, port, source)
+    carded.gone(server, port)
+
+
+def test_shelve_and_unshelve(carded: Carded) -> None:
+    """Without a host it has no device, and keeps the port; a host that fails gives it to the next."""
+    server, port = carded.with_port()
+    cloud = carded.cloud
+    cloud.action(server, 'shelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED', cloud.story(server)
+    assert (carded.neutron.ports[port]['device_id'], carded.profile(port)) == (server, {'note': 'mine'})
+    assert cloud.owned(server) == []
+    for host in HOSTS:
+        cloud.computes[host].host.driver.guests.spawn = _once(cloud.computes[host].host.driver.guests)
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'ACTIVE' and FAILED, cloud.story(server)
+    carded.assert_at(server, port, cloud.host_of(server))
+    carded.gone(server, port)
+
+
+def test_a_port_that_is_gone(carded: Carded) -> None:
+    """Its owner deletes it: the guest's next start is without it, and the next move leaves the device."""
+    server, port = carded.with_port()
+    cloud = carded.cloud
+    del carded.neutron.ports[port]
+    carded.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
+    cloud.settle()
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert cloud.status(server) == 'ACTIVE' and carded.cards(server) == [], cloud.story(server)
+    assert '<hostdev' not in cloud.xml(server)
+    cloud.action(server, 'migrate')
+    cloud.action(server, 'confirmResize')
+    assert cloud.status(server) == 'ACTIVE' and cloud.owned(server) == [], cloud.story(server)
+    carded.delete(server)
+    carded.assert_empty()

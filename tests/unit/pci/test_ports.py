@@ -1,0 +1,72 @@
+"""What ports that are functions of PCI devices ask of hosts, and what their bindings say."""
+from __future__ import annotations
+
+import pytest
+
+from kilonova.pci.pools import PciDeviceRequestFailed
+from kilonova.pci.ports import profiles, request_of, requests_of_ports
+from tests.unit.pci.builders import found, functions, host, request
+
+PF = '0000:81:00.0'
+PORT, PORT2 = '1eeb6c43-4f11-4d55-9d26-9b0f3ff6a1d5', '7d2f3c11-8a01-4a51-b2c3-0c9be2f1d4aa'
+
+
+def card(physical_network: str = '"physnet1"'):
+    """A network card with two virtual functions that its spec gives to that network."""
+    capabilities = {'sriov': {'pf_mac_address': '52:54:00:00:00:01', 'vf_num': 1}}
+    return host([found(PF, dev_type='type-PF', vendor_id='8086', product_id='1520', mac_address='52:54:00:00:00:01'),
+                 *functions(PF, 2, vendor_id='8086', product_id='1520', capabilities=capabilities)],
+                f'{{"vendor_id": "8086", "physical_network": {physical_network}}}')
+
+
+@pytest.mark.parametrize(('vnic_type', 'asked', 'offered', 'kind'), [
+    ('direct', 'physnet1', '"physnet1"', 'type-VF'), ('macvtap', 'PHYSNET1', '"physnet1"', 'type-VF'),
+    ('direct-physical', 'physnet1', '"physnet1"', 'type-PF'), ('direct', None, 'null', 'type-VF'),
+    ('direct', 'physnet2', '"physnet1"', None), ('direct', None, '"physnet1"', None),
+    ('direct', 'physnet1', 'null', None)])
+def test_what_serves_a_port(vnic_type, asked, offered, kind):
+    pools, wanted = card(offered).pools, [request_of(PORT, vnic_type, asked, None)]
+    if kind is None:
+        with pytest.raises(PciDeviceRequestFailed):
+            pools.consume_requests(wanted)
+    else:
+        assert [device.dev_type for device, _ in pools.consume_requests(wanted)] == [kind]
+
+
+def test_flavors_get_no_network_devices():
+    wanted = request(1, vendor_id='8086', product_id='1520', dev_type='type-VF')
+    assert not card().pools.support_requests([wanted])
+    assert not card('null').pools.support_requests([wanted])
+
+
+def test_profiles():
+    """Of ports' requests alone; a device for each."""
+    pools = card().pools
+    wanted = [request_of(PORT, 'direct', 'physnet1', None), request(1),
+              request_of(PORT2, 'direct', 'physnet1', 'required')]
+    devices = []
+    for one, (device, request_id) in zip((wanted[0], wanted[2]), pools.consume_requests([wanted[0], wanted[2]]),
+                                         strict=True):
+        device.request_id = request_id
+        assert request_id == one.request_id
+        devices.append(device)
+    assert requests_of_ports(wanted) == [wanted[0], wanted[2]]
+    known = {'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1', 'pf_mac_address': '52:54:00:00:00:01',
+             'vf_num': 1}
+    assert profiles(wanted, devices) == {PORT: {'pci_slot': '0000:81:10.0', **known},
+                                         PORT2: {'pci_slot': '0000:81:10.1', **known}}
+    assert profiles(wanted, devices[1:]).keys() == {PORT2}
+    assert profiles(None, devices) == {}
+
+
+@pytest.mark.parametrize('mac', [True, False])
+def test_a_physical_function_brings_its_address(mac):
+    """Where it has an interface; one that is a guest's shows none."""
+    ((device, request_id),) = card().pools.consume_requests([wanted := request_of(PORT, 'direct-physical', 'physnet1',
+                                                                                  None)])
+    device.request_id = request_id
+    if not mac:
+        device.extra_info = {}
+    assert profiles([wanted], [device]) == {PORT: {
+        'pci_slot': PF, 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
+        **({'device_mac_address': '52:54:00:00:00:01'} if mac else {})}}
