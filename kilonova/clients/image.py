@@ -144,6 +144,15 @@ class ImageClient:
         # Sent as often as the flow says: the data can't be rewound behind this call.
         response = self._request('PUT', f'/v2/images/{image_id}/file', None, data=_Watched(file, check),
                                  headers={'Content-Type': 'application/octet-stream'}, allow_reauth=False)
+        self._check_sent(response, image_id)
+
+    def activate(self, image_id: str, ctxt: RequestContext | None = None) -> None:
+        """A new image that never gets data is active from now on: it has none. Errors: as ``upload``."""
+        response = self._request('PUT', f'/v2/images/{image_id}/file', ctxt, data=b'',
+                                 headers={'Content-Type': 'application/octet-stream'})
+        self._check_sent(response, image_id)
+
+    def _check_sent(self, response: requests.Response, image_id: str) -> None:
         response.close()
         if response.status_code == 204:
             return

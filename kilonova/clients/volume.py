@@ -14,6 +14,7 @@ project. Routes: https://docs.openstack.org/api-ref/block-storage/v3/.
 """
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,8 +36,8 @@ WHO = 'The volume service'
 MICROVERSION = '3.44'
 
 
-# Metadata of a volume that was made for a server: its id.
-MADE_FOR = 'kilonova_server'
+# Metadata of a volume that was made for a server: its id; of a snapshot that was made for an image the same.
+MADE_FOR, MADE_FOR_IMAGE = 'kilonova_server', 'kilonova_image'
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -190,6 +191,28 @@ class VolumeClient:
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         response = self._send('GET', _path('snapshots', snapshot_id, missing), ctxt=ctxt)
         return Snapshot.from_body(_answer(response, ctxt, missing)['snapshot'])
+
+    def create_snapshot(self, ctxt: RequestContext, volume_id: str, *, name: str,
+                        metadata: Mapping[str, str] | None = None) -> Snapshot:
+        """A user's snapshot of a volume, which may be in use; it is being made when this returns. With {MADE_FOR_IMAGE:
+        image} in its ``metadata`` it is found again (``snapshots_for``). VolumeNotFound, VolumeQuotaFull,
+        VolumeInvalid."""
+        body = {'volume_id': volume_id, 'name': name, 'force': True, 'metadata': dict(metadata or {})}
+        response = self._send('POST', '/snapshots', ctxt=ctxt, json={'snapshot': body})
+        return Snapshot.from_body(_answer(response, ctxt, VolumeNotFound(volume_id=volume_id))['snapshot'])
+
+    def snapshots_for(self, image_id: str) -> list[str]:
+        """Ids of the snapshots that were made for an image, of any project."""
+        wanted = {MADE_FOR_IMAGE: image_id}
+        asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
+        answer = _answer(self._send('GET', f'/snapshots/detail?{asked}'), None)
+        return [body['id'] for body in answer['snapshots'] if wanted.items() <= body['metadata'].items()]
+
+    def delete_snapshot(self, snapshot_id: str) -> None:
+        """It is being deleted when this returns; may be repeated. VolumeInvalid: it is being made."""
+        missing = SnapshotNotFound(snapshot_id=snapshot_id)
+        with contextlib.suppress(SnapshotNotFound):
+            _answer(self._send('DELETE', _path('snapshots', snapshot_id, missing)), None, missing)
 
     def create_volume(self, ctxt: RequestContext, *, size: int, name: str, image_id: str | None = None,
                       snapshot_id: str | None = None, volume_type: str | None = None,

@@ -282,6 +282,11 @@ class Instance(PersistentObject, KilonovaObject):
         return 'image_ref' in self and not self.image_ref
 
     @property
+    def local_root_gb(self) -> int:
+        """GiB of the root disk that its host makes for it; 0: it has none, or the image says its size."""
+        return 0 if self.is_from_volume else self.flavor.root_gb
+
+    @property
     def volumes(self) -> list[AttachedVolume]:
         """Its volumes, in the order in which its guest has them; [] where their rows did not come with it. One without
         an attachment isn't the server's yet."""

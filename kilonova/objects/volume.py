@@ -22,6 +22,8 @@ KIND = 'driver_volume_type'
 VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
 # What an entry of ``known_at`` has of an attachment that isn't the volume's own.
 ANOTHER = 'attachment_id'
+# The same of an image that was to be made of snapshots: its id.
+SNAPSHOTS_OF = 'snapshots_of'
 # Hosts that are known of one volume: where it is, where it came from, and one before.
 KNOWN = 3
 

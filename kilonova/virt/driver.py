@@ -27,7 +27,8 @@ Rules that hold for every driver:
   have no ``connection`` yet are left out. The driver connects them to this host before, and refuses one that it can't
   have (VolumeUnsupported) before a guest is made or stopped. ``Guests.destroy``,
   ``Moves.migrate_disk_and_power_off`` and ``Moves.cleanup_move_dest`` disconnect those that are attached to this host.
-  Only a guest's own disks are carried, grown, copied to images or made anew.
+  Only a guest's own disks are carried, grown, copied to images or made anew. Where ``instance.is_from_volume`` (it has
+  no image_ref) no root disk is made: the guest boots from the volume that ``is_root``, its first disk.
 - ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
   pages.
 - ``pci_devices`` (address, dev_type, parent_addr, extra_info are read): exactly those become hostdevs, whatever

@@ -325,7 +325,7 @@ class FakeGuests(_Part):
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
               power_on: bool = True, plugged: driver.Plugged | None = None) -> None:
         self.fake.connect(instance)
-        self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
+        self.fake.directories[instance.uuid] = FakeDisk(instance.local_root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on, plugged)
 
     @_scripted
@@ -339,7 +339,7 @@ class FakeGuests(_Part):
                 pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
         self.fake.connect(instance)
-        self.fake.directories[instance.uuid] = FakeDisk(instance.flavor.root_gb, instance.flavor.ephemeral_gb)
+        self.fake.directories[instance.uuid] = FakeDisk(instance.local_root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on)
 
     @_scripted
@@ -535,7 +535,7 @@ class FakeMoves(_Part):
         disk = self.fake.disk(instance)
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = replace(
-            disk, root_gb=max(disk.root_gb, instance.flavor.root_gb),
+            disk, root_gb=max(disk.root_gb, instance.local_root_gb),
             ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb))
         self.fake.define(instance, pci_devices, power_on, plugged)
 
@@ -582,7 +582,8 @@ class FakeMoves(_Part):
 
     def _check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
         old = instance.flavor
-        if flavor.root_gb < old.root_gb or flavor.ephemeral_gb < old.ephemeral_gb:
+        shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
+        if shrinks or flavor.ephemeral_gb < old.ephemeral_gb:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         if dest['machine_id'] != self.fake.machine.machine_id:
             raise errors.DisksUnmovable(source=self.fake.name, dest=dest['host'], reason='they are different machines')
@@ -599,15 +600,16 @@ class FakeLiveMigrations(_Part):
     @_scripted
     def describe(self, instance: objects.Instance) -> driver.LiveGuest:
         domain, size = self._active(instance), self.fake.disk(instance).root_gb << 30
+        disk: driver.LiveDisk = {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}
         return {'host': self.fake.name, 'storage_id': f'fake:/{self.fake.name}',
                 'instances_path': f'fake:/{self.fake.name}', 'arch': 'x86_64', 'machine': None, 'virt_type': 'fake',
-                'cpu': None, 'asked': {}, 'volumes': list(domain.volumes), 'disks': [
-                    {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}]}
+                'cpu': None, 'asked': {}, 'volumes': list(domain.volumes),
+                'disks': [] if instance.is_from_volume else [disk]}
 
     @_scripted
     def offer(self, instance: objects.Instance, guest: driver.LiveGuest, block: bool | None,
               over_commit: bool) -> driver.LiveOffer:
-        if block is False:
+        if block is False and guest['disks']:
             raise errors.MigrationPreCheckError(reason='fakes share no storage')
         if sum(disk['size'] for disk in guest['disks']) > self.fake.local_gb << 30 or guest['virt_type'] != 'fake':
             raise errors.MigrationPreCheckError(reason='it does not fit')
@@ -626,7 +628,8 @@ class FakeLiveMigrations(_Part):
             self.fake.check_volume(volume)
         self.fake.prepare(pci_devices)
         self.fake.domains.pop(instance.uuid, None)
-        self.fake.directories[instance.uuid] = FakeDisk(guest['disks'][0]['size'] >> 30, 0, move=offer['move'])
+        self.fake.directories[instance.uuid] = FakeDisk(
+            sum(disk['size'] for disk in guest['disks']) >> 30, 0, move=offer['move'])
         for volume in coming:
             self.fake.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
         return {volume.volume_id: f'fake:/{self.fake.name}' for volume in coming}
@@ -752,9 +755,14 @@ class FakeVolumes(_Part):
         for one in (bus, *(volume.bus or bus for volume in instance.volumes)):
             if one not in disk_names.PREFIX:
                 raise driver.UnsupportedHardware(model=one, virt='fake')
-        own = [bus] * (1 + bool(flavor.ephemeral_gb) + bool(flavor.swap))
-        _own, names = disk_names.assign(own, [(volume.bus or bus, volume.device) for volume in instance.volumes])
-        return [f'/dev/{name}' for name, volume in zip(names, instance.volumes, strict=True) if not volume.device]
+        own = [bus] * (bool(flavor.ephemeral_gb) + bool(flavor.swap))
+        roots = [volume for volume in instance.volumes if volume.is_root]
+        rest = [volume for volume in instance.volumes if not volume.is_root]
+        names, others = disk_names.assign([*(volume.bus or bus for volume in roots), *([] if roots else [bus]), *own],
+                                          [(volume.bus or bus, volume.device) for volume in rest])
+        found = {volume.uuid: name for volume, name in [*zip(roots, names, strict=False),
+                                                        *zip(rest, others, strict=True)]}
+        return [f'/dev/{found[volume.uuid]}' for volume in instance.volumes if not volume.device]
 
     @_scripted
     def attach(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume) -> None:

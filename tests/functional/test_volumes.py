@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from xml.etree import ElementTree
 
 import libvirt
 import pytest
@@ -41,7 +42,11 @@ class Storing:
 
     def boot(self, *devices: dict[str, Any], status: str = 'ACTIVE', **more: Any) -> str:
         """With these disks besides its root disk."""
-        mapping = [{'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}, *devices]
+        root = {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}
+        if any(device.get('boot_index') == 0 for device in devices):
+            mapping, more = list(devices), {'imageRef': '', **more}
+        else:
+            mapping = [root, *devices]
         server: str = self.cloud.create(self.flavor, block_device_mapping_v2=mapping, **more)['server']['id']
         self.cloud.settle(kinds_left=('release',))
         assert self.cloud.status(server) == status, (self.cloud.story(server), self.cloud.show(server).get('fault'))
@@ -50,10 +55,10 @@ class Storing:
     def volume(self, **fields: Any) -> str:
         return self.cinder.add_volume(PROJECT, **fields)
 
-    def with_volume(self, **more: Any) -> tuple[str, str]:
-        """A server with a volume of its user's: both ids."""
-        volume = self.volume(**more)
-        return self.boot(there(volume)), volume
+    def with_volume(self, *, root: bool = False, **more: Any) -> tuple[str, str]:
+        """A server with a volume of its user's, which it boots from if that is its ``root``: both ids."""
+        volume = self.volume(bootable='true' if root else 'false', **more)
+        return self.boot(there(volume, **({'boot_index': 0} if root else {}))), volume
 
     def attach(self, server: str, volume: str, status: int = 202, **more: Any) -> Any:
         answer = self.cloud.request('POST', f'/servers/{server}/os-volume_attachments',
@@ -514,9 +519,10 @@ def crash_after(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, number: int, begi
 
 # --- moves -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
-def test_a_resize_takes_the_volume_along(storing: Storing, end: str) -> None:
+@pytest.mark.parametrize('root', [False, True])
+def test_a_resize_takes_the_volume_along(storing: Storing, end: str, root: bool) -> None:
     """It is connected at one host at a time."""
-    server, volume = storing.with_volume()
+    server, volume = storing.with_volume(root=root)
     cloud, source = storing.cloud, storing.cloud.host_of(server)
     cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
     assert cloud.status(server) == 'VERIFY_RESIZE', cloud.story(server)
@@ -530,8 +536,9 @@ def test_a_resize_takes_the_volume_along(storing: Storing, end: str) -> None:
 
 
 @pytest.mark.parametrize('what', ['back end', 'guest'])
-def test_a_move_that_fails_comes_back(storing: Storing, what: str) -> None:
-    server, volume = storing.with_volume()
+@pytest.mark.parametrize('root', [False, True])
+def test_a_move_that_fails_comes_back(storing: Storing, what: str, root: bool) -> None:
+    server, volume = storing.with_volume(root=root)
     cloud, source = storing.cloud, storing.cloud.host_of(server)
 
     def connects(method: str, path: str) -> None:
@@ -576,6 +583,17 @@ def test_a_volume_that_is_gone_is_the_servers_no_more(storing: Storing) -> None:
     assert storing.volumes(server) == [kept]
 
 
+def test_a_server_whose_root_volume_is_gone_stays_where_it_is(storing: Storing) -> None:
+    server, volume = storing.with_volume(root=True)
+    source = storing.cloud.host_of(server)
+    del storing.cinder.volumes[volume]
+    storing.cinder.attachments = {}
+    storing.cloud.action(server, 'migrate')
+    assert storing.cloud.status(server) == 'ACTIVE' and storing.cloud.host_of(server) == source
+    assert f'Volume {volume} could not be found.' in json.dumps(storing.cloud.story(server))
+    assert volume in storing.cloud.xml(server)
+
+
 def test_a_way_back_ends_without_a_volume_that_can_not_be_attached(storing: Storing) -> None:
     """The server is as it was but for that; a hard reboot brings it when Cinder lets it."""
     server, volume = storing.with_volume()
@@ -604,9 +622,10 @@ def test_a_resize_on_its_host_asks_cinder_nothing(make_cloud: Callable[..., Clou
     assert len(storing.cinder.asked) == asked and storing.volumes(server) == [volume]
 
 
-def test_shelved_and_unshelved(storing: Storing) -> None:
+@pytest.mark.parametrize('root', [False, True])
+def test_shelved_and_unshelved(storing: Storing, root: bool) -> None:
     """Off its host the volume stays reserved for its server."""
-    server, volume = storing.with_volume()
+    server, volume = storing.with_volume(root=root)
     cloud = storing.cloud
     cloud.action(server, 'shelve')
     assert cloud.status(server) == 'SHELVED_OFFLOADED' and storing.volumes(server) == [volume]
@@ -625,10 +644,20 @@ def test_shelved_and_unshelved(storing: Storing) -> None:
     storing.assert_empty(volume)
 
 
+@pytest.mark.parametrize(('root', 'status'), [(False, 'SHELVED'), (True, 'SHELVED_OFFLOADED')])
+def test_what_stays_on_its_host_when_it_is_shelved(make_cloud: Callable[..., Cloud], root: bool, status: str) -> None:
+    """Nothing of a server that boots from a volume, whatever [DEFAULT]shelved_offload_time says."""
+    storing = Storing(make_cloud, shelved_offload_time=-1)
+    server, volume = storing.with_volume(root=root)
+    storing.cloud.action(server, 'shelve')
+    assert storing.cloud.status(server) == status and storing.volumes(server) == [volume]
+
+
 @pytest.mark.parametrize('works', [True, False])
-def test_an_evacuation(storing: Storing, works: bool) -> None:
+@pytest.mark.parametrize('root', [False, True])
+def test_an_evacuation(storing: Storing, works: bool, root: bool) -> None:
     """The volume goes along; it is the dead host's again where that fails."""
-    server, volume = storing.with_volume()
+    server, volume = storing.with_volume(root=root)
     cloud, source = storing.cloud, storing.cloud.host_of(server)
     lose_host(cloud, source)
     force_down(cloud, source, True)
@@ -646,11 +675,12 @@ def test_an_evacuation(storing: Storing, works: bool) -> None:
     assert storing.volumes(server) == [volume]
 
 
-@pytest.mark.parametrize('hot', [False, True])
-def test_a_running_guest_takes_it_along(storing: Storing, hot: bool) -> None:
-    """Attached to both hosts meanwhile, and to the destination alone in the end; twice, there and back."""
-    server, volume = (storing.boot(), storing.volume()) if hot else storing.with_volume()
-    if hot:
+@pytest.mark.parametrize('how', ['boot', 'root', 'attach'])
+def test_a_running_guest_takes_it_along(storing: Storing, how: str) -> None:
+    """Attached to both hosts meanwhile, and to the destination alone in the end; twice, there and back. With its root
+    disk on it no storage of both is needed, whatever is said of that."""
+    server, volume = (storing.boot(), storing.volume()) if how == 'attach' else storing.with_volume(root=how == 'root')
+    if how == 'attach':
         storing.attach(server, volume)
     cloud, source = storing.cloud, storing.cloud.host_of(server)
     live, seen = storing.driver(source).live_migrations, []
@@ -666,7 +696,7 @@ def test_a_running_guest_takes_it_along(storing: Storing, hot: bool) -> None:
     assert seen == [(sorted([(volume, 'attached', source), (volume, 'attaching', other(source))]),
                      {volume: 'attaching'})]
     assert storing.cinder.statuses() == {volume: 'in-use'}
-    cloud.action(server, 'os-migrateLive', LIVE)
+    cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': False} if how == 'root' else LIVE)
     assert cloud.host_of(server) == source and storing.volumes(server) == [volume]
     storing.delete(server)
     storing.assert_empty(volume)
@@ -834,9 +864,72 @@ def test_the_conductor_crashes_after_each_effect_of_a_live_migration(storing: St
     assert number > 12, f'only {number} effects'
 
 
+def test_a_server_that_boots_from_a_volume(storing: Storing) -> None:
+    """Its guest's first disk, and no root disk on its host; three requests to Cinder."""
+    data, volume = storing.volume(), storing.volume(bootable='true')
+    asked = len(storing.cinder.asked)
+    server = storing.boot(there(volume, boot_index=0, delete_on_termination=True))
+    assert [method for method, _ in storing.cinder.asked[asked:]] == ['GET', 'POST', 'POST']
+    storing.attach(server, data)
+    assert storing.volumes(server) == [volume, data]
+    with storing.cloud.cell.read() as conn:
+        assert [row['device_name'] for row in rows.of_servers(conn, [server])[server]] == ['/dev/vda', '/dev/vdb']
+    held = storing.cloud.placement.allocations()[server]
+    assert [sorted(each) for each in held.values()] == [['MEMORY_MB', 'VCPU']]
+    disks = ElementTree.fromstring(storing.cloud.xml(server)).findall('devices/disk')
+    assert [(disk.find('serial').text, disk.find('boot') is not None) for disk in disks] == [(volume, True)]
+    assert storing.cloud.show(server)['image'] == ''
+    assert storing.cloud.request('DELETE', f'/servers/{server}/os-volume_attachments/{volume}').status_int == 400
+    storing.delete(server)
+    storing.assert_empty(data)
+
+
+def test_an_image_of_volumes(storing: Storing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is made from it has volumes of its snapshots. Of one that doesn't come to be nothing is left."""
+    cloud, cinder = storing.cloud, storing.cinder
+    server, volume = storing.with_volume(root=True)
+    answer = cloud.action(server, 'createImage', {'name': 'image'})
+    image_id = answer['image_id'] if isinstance(answer, dict) else answer.json['image_id']
+    cloud.settle()
+    assert len(cinder.snapshots) == 1 and cloud.images.get(image_id)['status'] == 'active'
+    second: str = cloud.create(storing.flavor, imageRef=image_id)['server']['id']
+    cloud.settle()
+    (made_of,) = storing.volumes(second)
+    assert cinder.volumes[made_of]['snapshot_id'] in cinder.snapshots and made_of != volume
+    real, kept = cloud.images.activate, dict(cinder.snapshots)
+
+    def dies(*args: Any, **kwargs: Any) -> None:
+        raise errors.Unanswered(who='The image service', reason='broken')
+    monkeypatch.setattr(cloud.images, 'activate', dies)
+    monkeypatch.setattr('kilonova.api.services.snapshot.LATE', 0.2)
+    assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'second'}}).status_int == 503
+    assert len(cinder.snapshots) == 2
+    monkeypatch.setattr(cloud.images, 'activate', real)
+    cloud.settle()
+    assert cinder.snapshots == kept and [record['name'] for record in cloud.images.made.values()] == ['image']
+    # One that has come to be stays, also where the API gets no further.
+    monkeypatch.setattr('kilonova.db.queries.operations.unplan', dies)
+    assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'third'}}).status_int == 503
+    cloud.settle()
+    assert len(cinder.snapshots) == 2
+    assert [record['name'] for record in cloud.images.made.values()] == ['image', 'third']
+
+
+def test_a_root_disk_that_is_made_goes_if_nothing_comes_of_it(storing: Storing) -> None:
+    for host in HOSTS:
+        storing.driver(host).guests.spawn = no_room
+    server = storing.boot(made(boot_index=0), status='ERROR')
+    assert storing.cinder.volumes == {} and storing.cinder.attachments == {}
+    storing.delete(server)
+    storing.assert_empty()
+
+
+@pytest.mark.parametrize('root', [False, True])
 @pytest.mark.parametrize('action', ['rescue', 'suspend', 'rebuild', 'os-stop'])
-def test_other_operations_keep_it(storing: Storing, action: str) -> None:
-    server, volume = storing.with_volume()
+def test_other_operations_keep_it(storing: Storing, action: str, root: bool) -> None:
+    if root and action in ('rescue', 'rebuild'):
+        pytest.skip('refused, tests/unit/api/test_volumes.py')
+    server, volume = storing.with_volume(root=root)
     body = {'rebuild': {'imageRef': IMAGE_ID}}.get(action)
     storing.cloud.action(server, action, body)
     assert storing.volumes(server) == [volume]

@@ -347,6 +347,28 @@ def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client
         site.audit()
         command('server', 'delete', '--wait', server, data=False)
         until(lambda: client.volume(None, volumes[0]).status == 'available')
+        command('volume', 'set', '--bootable', 'two', data=False)
+        server = command('server', 'create', '--flavor', flavor, '--volume', 'two', '--no-network', '--wait',
+                         'two')['id']
+        shown = command('server', 'show', server)
+        assert (shown['image'], [one['id'] for one in shown['volumes_attached']]) == (
+            'N/A (booted from volume)', volumes[1:])
+        # Its image is a snapshot of the volume; a server that is made from it has a volume of that.
+        image = command('server', 'image', 'create', '--name', 'of two', '--wait', server)['id']
+        other = command('server', 'create', '--flavor', flavor, '--image', 'of two', '--no-network', '--wait',
+                        'three')['id']
+        ((made, at),) = held(client, other).items()
+        assert made not in volumes and at == ('attached', site.at(other))
+        site.audit()
+        command('server', 'delete', '--wait', server, other, data=False)
+        until(lambda: {client.volume(None, volume).status for volume in (made, volumes[1])} == {'available'})
+        volumes.append(made)
+        (snapshot,) = command('volume', 'snapshot', 'list')
+        assert snapshot['Name'] == 'snapshot for of two' and client.snapshots_for(image) == [snapshot['ID']]
+        assert client.snapshots_for(server) == []
+        command('volume', 'snapshot', 'delete', snapshot['ID'], data=False)
+        command('image', 'delete', 'of two', data=False)
+        until(lambda: command('volume', 'snapshot', 'list') == [])
         command('volume', 'delete', *volumes, data=False)
         until(lambda: all(gone(client, volume) for volume in volumes))
     finally:
@@ -355,11 +377,13 @@ def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client
 
 def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, make: Callable[..., Volume],
                                             flavor: str) -> None:
-    """One attachment each, to the server's host; a new one is deleted with the server, a user's own stays."""
+    """One attachment each, to the server's host; the new one, which it boots from, is deleted with the server, a user's
+    own stays."""
     large, own = site.flavor('large', ram=1024), make()
     size = site.log_size('cinder')
-    server = boot(site, flavor, there(own), {
-        'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 2, 'delete_on_termination': True})
+    (server,) = site.boot(1, flavor, imageRef='', block_device_mapping_v2=[there(own), {
+        'source_type': 'image', 'destination_type': 'volume', 'uuid': site.image, 'volume_size': 2, 'boot_index': 0,
+        'delete_on_termination': True}])
     asked = re.findall(r'INFO cinder.api.openstack.wsgi .* (GET|POST|DELETE) http://[^/]+/v3/attachments',
                        site.log_after('cinder', size))
     # Two for each; a boot that waited for the new one looks what it has.

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -208,6 +209,24 @@ def share(daemon: Libvirtd, host: str) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(['umount', '--lazy', path], check=True)
+
+
+def test_a_guest_boots_from_a_volume(daemon: Libvirtd) -> None:
+    """Another one beside it comes before it by age; what the guest wrote is there when it starts anew."""
+    host = 'roots'
+    with share(daemon, host) as path, rig_of(daemon, host) as rig:
+        data, root = (new_volume(volume_id=str(uuid4()), host=host, device=device, boot_index=index, connection={
+            'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'})
+            for index, device in ((None, '/dev/vdb'), (0, '/dev/vda')))
+        with (path / 'vdb').open('wb') as file:
+            file.truncate(1 << 20)
+        shutil.copy(daemon.image, path / 'vda')
+        server = rig.boot(volumes=[data, root], image_ref='')
+        rig.says(server, 'GUEST-BOOT 1')
+        rig.driver.power.power_off(server)
+        rig.driver.power.power_on(server, rig.image())
+        rig.says(server, 'GUEST-BOOT 2')
+        assert [name for name in os.listdir(rig.driver.disks.directory(server.uuid).path) if 'disk' in name] == []
 
 
 def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None:

@@ -165,11 +165,14 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     asked = networks.read(backend, ctxt, request.networks, request.security_groups, request.max_count)
     # 2. What it is made of.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
-    disks = block_devices.read(request.block_devices, request.old_block_devices, flavor,
-                               backend.options.max_local_block_devices, volumes=backend.volumes is not None)
+    named, devices = _image_of_ref(backend, ctxt, request)
+    disks = block_devices.read(block_devices.beside_image(request.block_devices, devices, request.image_ref),
+                               request.old_block_devices, flavor, backend.options.max_local_block_devices,
+                               volumes=backend.volumes is not None,
+                               has_image=named is not None and not block_devices.has_root(devices))
     block_devices.check_count(backend.options.max_disk_devices_to_attach, disks.local + len(disks.volumes))
-    image = images.find(backend, ctxt, root_image(request, disks))
-    images.check_fits(image, flavor, request.zero_disk_allowed)
+    chosen = volumes.find(backend, ctxt, disks.volumes, request.max_count, multiattach=request.multiattach_allowed)
+    image = _image(backend, ctxt, request, named, disks, chosen, flavor)
     automatic = images.disk_config(image.get('properties') or {}, image.get('id'), request.disk_config)
     pci_requests = pci_requests_of(backend, flavor['extra_specs'], image)
     made = Flavor.from_row(ctxt, flavor)
@@ -182,7 +185,6 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     interfaces = networks.find(backend, ctxt, asked, external=request.external_network_allowed)
     pci_requests += interfaces.devices(pci_request.numa_affinity_policy(
         flavor['extra_specs'], image.get('properties') or {}))
-    chosen = volumes.find(backend, ctxt, disks.volumes, request.max_count, multiattach=request.multiattach_allowed)
     # 3. Where it may go.
     zone, destination = _place(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
@@ -232,16 +234,37 @@ def check_certificates(ids: Sequence[str]) -> None:
         raise refusals.CertificatesUnverified
 
 
-def root_image(request: CreateRequest, disks: block_devices.Wanted) -> str:
-    """The image's id, given as imageRef, as the root block device, or as both."""
-    if request.image_ref and disks.image and request.image_ref != disks.image:
+def _image_of_ref(backend: Backend, ctxt: RequestContext,
+                  request: CreateRequest) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The image that imageRef names, None without one, and the block devices that this names."""
+    if not request.image_ref:
+        return None, []
+    _check_id(request.image_ref)
+    return images.find_with_devices(backend, ctxt, request.image_ref)
+
+
+def _image(backend: Backend, ctxt: RequestContext, request: CreateRequest, named: dict[str, Any] | None,
+           disks: block_devices.Wanted, chosen: Sequence[volumes.Chosen], flavor: dict[str, Any]) -> dict[str, Any]:
+    """The image of the root disk, which fits the flavor; ``named``: that of imageRef. Of a server that boots from a
+    volume, without an id: the one that the volume was made of; with an imageRef beside it, that one's properties count.
+    """
+    root = next((one for one in chosen if one.wish.is_root), None)
+    if root is not None:
+        image = {**(named if named is not None else root.image or {}), 'id': None}
+        images.check_on_volume(image, flavor, root.size)
+        return image
+    if named is not None and disks.image and request.image_ref != disks.image:
         raise block_devices.InvalidBlockDevice(reason='the image of the root disk is not imageRef.')
-    image_id = request.image_ref or disks.image
-    if not image_id and disks.volumes:
-        raise block_devices.BootFromVolume(wanted='volume')
+    if named is None:
+        _check_id(disks.image)
+        named = images.find(backend, ctxt, disks.image or '')
+    images.check_fits(named, flavor, request.zero_disk_allowed)
+    return named
+
+
+def _check_id(image_id: str | None) -> None:
     if not image_id or not uuidutils.is_uuid_like(image_id):
         raise Invalid('Invalid imageRef provided.')
-    return image_id
 
 
 def find_flavor(backend: Backend, ctxt: RequestContext, flavor_ref: str) -> dict[str, Any]:
@@ -416,7 +439,7 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
 def columns_of_image(image: dict[str, Any], kernels: images.Kernels) -> dict[str, Any]:
     """What of an image stands in the columns of its servers."""
     properties = image['properties']
-    return {'image_ref': image['id'], 'kernel_id': kernels.kernel, 'ramdisk_id': kernels.ramdisk,
+    return {'image_ref': image['id'] or '', 'kernel_id': kernels.kernel, 'ramdisk_id': kernels.ramdisk,
             **{name: properties.get(name) for name in ('root_device_name', 'os_type', 'architecture', 'vm_mode')}}
 
 
@@ -449,6 +472,7 @@ def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpe
         security_groups=shared.networks.security_groups(ctxt), requested_networks=shared.networks.requests(ctxt),
         force_hosts=[request.force_host] if request.force_host else None,
         force_nodes=[request.force_node] if request.force_node else None, requested_destination=shared.destination,
+        is_bfv=server.is_from_volume,
         requested_resources=shared.accelerators)
 
 

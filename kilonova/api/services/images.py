@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from oslo_utils import strutils, uuidutils
 
-from kilonova.api.services import refusals
+from kilonova.api.services import block_devices, refusals
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
 from kilonova.errors import Forbidden, ImageNotFound, Invalid
@@ -22,12 +23,17 @@ _OTHERS = frozenset(('file', 'schema', 'self', 'locations', 'direct_url', 'virtu
 # Names that nobody can give to a property.
 NO_PROPERTIES = frozenset((*_MEMBERS, *_OTHERS))
 GIB = 2 ** 30
+_SIZE = re.compile(r'[0-9]{1,9}')
 # An image that has no kernel of its own says so by any of these.
 _NO_KERNEL = ('', 'none', 'nokernel')
 
 
 class NoSuchImage(Invalid):
     msg_fmt = 'Can not find requested image'
+
+
+class NoDisk(Invalid):
+    msg_fmt = 'Image %(image_id)s has no disk of its own: it names snapshots of volumes, for new servers.'
 
 
 class FlavorMemoryTooSmall(Invalid):
@@ -42,6 +48,11 @@ class FlavorDiskTooSmall(Invalid):
 class FlavorDiskSmallerThanMinimum(Invalid):
     msg_fmt = ('Flavor disk is smaller than the minimum size specified in image metadata. Flavor disk is %(flavor)s '
                'bytes, minimum size is %(minimum)s bytes.')
+
+
+class VolumeSmallerThanMinimum(Invalid):
+    msg_fmt = ('Volume is smaller than the minimum size specified in image metadata. Volume size is %(volume)s bytes, '
+               'minimum size is %(minimum)s bytes.')
 
 
 class ZeroDiskForbidden(Forbidden):
@@ -68,18 +79,48 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
-    """The image as the user sees it. NoSuchImage: there is none for them. Invalid: it can't be booted now."""
+    """The image as the user sees it. NoSuchImage: there is none for them. Invalid: it can't be booted now, or has no
+    disk of its own."""
+    image, devices = find_with_devices(backend, ctxt, image_id)
+    if devices:
+        raise NoDisk(image_id=image_id)
+    return image
+
+
+def find_with_devices(backend: Backend, ctxt: RequestContext,
+                      image_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The same, and the block devices that it names: of an image of a server that boots from a volume."""
     try:
         image = plain(backend.images.get(image_id, ctxt))
     except ImageNotFound:
         raise NoSuchImage from None
     if image['status'] != 'active':
         raise Invalid(f'Image {image_id} is not active.')
+    devices = block_devices.of_image(image['properties'])
+    image['properties'] = {name: value for name, value in image['properties'].items()
+                           if not devices or name not in block_devices.OF_DEVICES}
+    return _checked(image), devices
+
+
+def _checked(image: dict[str, Any]) -> dict[str, Any]:
     # Properties that are malformed, or would have no effect, are refused here and not on a host.
     refusals.check_image(image['properties'])
     check_texts(image['properties'])
     ImageMeta.from_dict(image)
     return image
+
+
+def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
+    """The image that a volume was made of, as the plain image dict; ``kept``: what the volume service knows of it, {}:
+    of none. Invalid: a server can't be booted from it."""
+    sizes = {}
+    for name in ('min_ram', 'min_disk'):
+        text = kept.get(name) or '0'
+        if not _SIZE.fullmatch(text):
+            raise Invalid(f"The volume's image has {name} '{text[:255]}': it must be a number.")
+        sizes[name] = int(text)
+    properties = {name: value for name, value in kept.items() if name not in _MEMBERS and name not in _OTHERS}
+    return _checked({**dict.fromkeys(_MEMBERS), 'status': 'active', 'size': 0, **sizes, 'properties': properties})
 
 
 class Kernels(NamedTuple):
@@ -149,8 +190,7 @@ def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted:
 
 def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed: bool) -> None:
     """Memory and disk of a flavor (row) against what an image needs. Forbidden: an image on a flavor without disk."""
-    if flavor['memory_mb'] < int(image.get('min_ram') or 0):
-        raise FlavorMemoryTooSmall
+    check_memory(image, flavor)
     disk = (flavor['root_gb'] or 0) * GIB
     if not disk:
         if not zero_disk_allowed:
@@ -161,3 +201,17 @@ def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed:
     minimum = int(image.get('min_disk') or 0) * GIB
     if minimum > disk:
         raise FlavorDiskSmallerThanMinimum(flavor=disk, minimum=minimum)
+
+
+def check_memory(image: Mapping[str, Any], flavor: Mapping[str, Any]) -> None:
+    """The memory of a flavor (row) against what an image needs. FlavorMemoryTooSmall."""
+    if flavor['memory_mb'] < int(image.get('min_ram') or 0):
+        raise FlavorMemoryTooSmall
+
+
+def check_on_volume(image: Mapping[str, Any], flavor: Mapping[str, Any], volume_gb: int) -> None:
+    """The same of a server that boots from a volume, whose flavor's disk doesn't matter. VolumeSmallerThanMinimum."""
+    check_memory(image, flavor)
+    minimum = int(image.get('min_disk') or 0)
+    if volume_gb < minimum:
+        raise VolumeSmallerThanMinimum(volume=volume_gb * GIB, minimum=minimum * GIB)

@@ -33,6 +33,11 @@ class NumaTopologyChanges(Invalid):
                'this instance.')
 
 
+class RebuildOfVolume(Invalid):
+    msg_fmt = ('Unable to rebuild a volume-backed server: in this cloud the volume that a server boots from is not '
+               'written anew.')
+
+
 class PciPolicyChanges(Invalid):
     msg_fmt = ("An instance's PCI NUMA policy cannot be changed as part of a rebuild. The image provided is invalid "
                'for this instance.')
@@ -59,6 +64,8 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
     create.check_user_data(request.given.get('user_data'))
     # 2. What it is made of.
     instance = _instance(ctxt, server)
+    if instance.is_from_volume:
+        raise RebuildOfVolume
     image = _image(backend, ctxt, request.image_ref)
     _check_image(backend, instance, image)
     kernels = images.find_kernels(backend, ctxt, image, instance.flavor.memory_mb)

@@ -55,7 +55,7 @@ EXTRA_SPECS: tuple[Row, ...] = (
         'it is for another hypervisor'),
 )
 IMAGE_PROPERTIES: tuple[Row, ...] = (
-    Row(('block_device_mapping', 'img_block_device_mapping'), 'booting from a volume is not served yet'),
+    Row(('img_block_device_mapping',), 'it is block_device_mapping that names the disks of servers'),
     Row(('mappings', 'img_mappings'), "ephemeral and swap disks are the flavor's"),
     Row(('hw_emulation_architecture',), "guests have the host's architecture"),
     Row(('hw_ephemeral_encryption', 'hw_ephemeral_encryption_format', 'hw_ephemeral_encryption_secret_uuid'),

@@ -68,7 +68,10 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
     more = quota.more(backend, quota.sizes(instance.flavor, image), quota.sizes(flavor, image))
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     quota.check(backend, allowed, more)
-    images.check_fits(image, new, zero_disk_allowed=True)
+    if instance.is_from_volume:
+        images.check_memory(image, new)
+    else:
+        images.check_fits(image, new, zero_disk_allowed=True)
     # What its image asks for the server has, or does without since it was made.
     refusals.check_flavor(flavor.extra_specs)
     create.check_board(flavor, image)
@@ -130,7 +133,7 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
         raise CannotResizeToSameFlavor
     if flavor['disabled']:
         raise Invalid(FlavorNotFound(flavor_id=flavor_ref).message)
-    if not flavor['root_gb'] and instance.flavor.root_gb and instance.image_ref:
+    if not flavor['root_gb'] and instance.flavor.root_gb and not instance.is_from_volume:
         raise CannotResizeDisk(reason='Resize to zero disk flavor is not allowed.')
     return flavor
 
@@ -166,7 +169,7 @@ def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, imag
     kept = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
     return kept if kept is not None else RequestSpec.from_components(
         ctxt, instance_uuid=instance.uuid, flavor=instance.flavor, image=image, project_id=instance.project_id,
-        user_id=instance.user_id,
+        user_id=instance.user_id, is_bfv=instance.is_from_volume,
         pci_requests=None if instance.pci_requests is None else instance.pci_requests.without_providers())
 
 

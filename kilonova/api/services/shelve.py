@@ -40,6 +40,10 @@ class Where:
 def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     """The server is SHELVED afterwards, or SHELVED_OFFLOADED. Errors: as ``snapshot.make`` has them."""
     accept.check(ctxt, server, 'shelve.start')
+    if not server.row['image_ref']:
+        # Its disk is a volume, which stays.
+        accept.run(backend, ctxt, server, 'shelve', 'shelve.start', {'image_id': None})
+        return
     name = f"{server.row['display_name'] or server.uuid}"[:255 - len('-shelved')] + '-shelved'
     snapshot.make(backend, ctxt, server, snapshot.Making('shelve.start', 'shelve', 'shelve', name))
 

@@ -1,6 +1,9 @@
 """An image of a server: made without data, together with the operation whose host brings the data.
 
     image_id = make(backend, ctxt, server, Making('snapshot.start', 'snapshot', 'createImage', name))
+
+That of a server that boots from a volume has no data: it names snapshots of all its volumes, which the API has made
+with its user's token. A server that is created from it gets volumes of these.
 """
 from __future__ import annotations
 
@@ -11,20 +14,29 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova import states
-from kilonova.api.services import accept, images, refusals
+from kilonova.api.services import accept, block_devices, images, refusals, volumes
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
+from kilonova.clients.volume import MADE_FOR_IMAGE
 from kilonova.context import RequestContext
-from kilonova.db.queries import instances
+from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects.image_meta import SYSMETA_MEMBERS, SYSMETA_PREFIX
+from kilonova.objects.volume import SNAPSHOTS_OF
 
 LOG = logging.getLogger(__name__)
+
+# Seconds after which a request for such an image has come to an end.
+LATE = 300.0
 
 
 class NoImageProperty(Invalid):
     msg_fmt = "Image metadata can't be called '%(name)s': that is a member of every image."
+
+
+class BackupOfVolume(Invalid):
+    msg_fmt = 'Backup is not supported for volume-backed instances.'
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,9 @@ def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) 
         if key in images.NO_PROPERTIES:
             raise NoImageProperty(name=key)
     image_id = uuidutils.generate_uuid()
+    if not server.row['image_ref']:
+        _make_of_volumes(backend, ctxt, server, making, image_id)
+        return image_id
     row = Operation.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
     record = _record(backend, ctxt, server, making)
     try:
@@ -79,8 +94,40 @@ def _record(backend: Backend, ctxt: RequestContext, server: Found, making: Makin
                       user_id=ctxt.user_id or '')
     return {**properties, **making.metadata, **making.properties, 'name': making.name, 'disk_format': 'qcow2',
             'container_format': 'bare', 'min_ram': int(members['min_ram'] or 0),
-            'min_disk': max(int(members['min_disk'] or 0), row['root_gb'] or 0),
+            'min_disk': max(int(members['min_disk'] or 0), (row['root_gb'] or 0) if row['image_ref'] else 0),
             'visibility': 'private' if ctxt.project_id == row['project_id'] else 'shared'}
+
+
+def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: Found, making: Making, image_id: str) -> None:
+    """If this fails, or this process dies, a conductor deletes the snapshots and the image. BackupOfVolume; Forbidden,
+    Invalid: the volume service refuses."""
+    if making.kind != 'snapshot':
+        raise BackupOfVolume
+    client = backend.volumes
+    if client is None:
+        raise block_devices.NoVolumeService(wanted='snapshot')
+    record = _record(backend, ctxt, server, making)
+    note = _note(backend, ctxt, server, image_id, LATE)
+    try:
+        devices = []
+        for row in volumes.of_server(server):
+            made = client.create_snapshot(ctxt, row['volume_id'], name=f'snapshot for {making.name}'[:255],
+                                          metadata={MADE_FOR_IMAGE: image_id})
+            devices.append(block_devices.of_snapshot(row, made.id))
+        backend.images.create({**record, 'id': image_id, 'disk_format': 'raw', **block_devices.as_properties(devices)},
+                              ctxt)
+        backend.images.activate(image_id, ctxt)
+        operations.unplan(backend.api_db, [note])
+    except BaseException:
+        _note(backend, ctxt, server, image_id, 0.0)
+        raise
+    LOG.info('Image %s was made of %d volumes of %s', image_id, len(devices), server.uuid)
+
+
+def _note(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, delay: float) -> str:
+    row = Operation.new(ctxt, 'release', server.uuid, {SNAPSHOTS_OF: image_id}, beside=True)
+    operations.plan(backend.api_db, [row], delay)
+    return row.uuid
 
 
 def _take_back(backend: Backend, ctxt: RequestContext, image_id: str) -> None:

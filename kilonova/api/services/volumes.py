@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kilonova.api.services import accept, block_devices
+from kilonova.api.services import accept, block_devices, images
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.block_devices import BLANK, IMAGE, SNAPSHOT, VOLUME, VolumeWish
@@ -69,6 +69,10 @@ class EncryptedNotServed(Invalid):
 
 class RootVolume(Invalid):
     msg_fmt = 'Cannot detach a root device volume'
+
+
+class NotBootable(Invalid):
+    msg_fmt = 'Block Device %(volume)s is not bootable.'
 
 
 class VolumeOfMany(Invalid):
@@ -183,9 +187,10 @@ def _check_count(backend: Backend, conn: engine.Connection, server: Found) -> No
     blanks = [row for row in rows if row['destination_type'] == block_devices.LOCAL and row['source_type'] == BLANK]
     swaps = [row for row in blanks if row['guest_format'] == block_devices.SWAP]
     flavor = json.loads(server.row['extra_flavor'])['cur']['nova_object.data']
-    local = block_devices.local_disks(blanks[len(swaps):], swaps, flavor)
-    volumes = sum(row['destination_type'] == VOLUME for row in rows)
-    block_devices.check_count(backend.options.max_disk_devices_to_attach, local + volumes + 1)
+    volumes = [row for row in rows if row['destination_type'] == VOLUME]
+    local = block_devices.local_disks(blanks[len(swaps):], swaps, flavor,
+                                      has_root=not any(row['boot_index'] == 0 for row in volumes))
+    block_devices.check_count(backend.options.max_disk_devices_to_attach, local + len(volumes) + 1)
 
 
 def attached(backend: Backend, ctxt: RequestContext, server: Found, attach: Attach) -> dict[str, Any]:
@@ -221,21 +226,31 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str
 # --- those of new servers --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Chosen:
-    """A wish, and the volume that it names; None: one is made for each server. ``wish.size``: GiB that it will have."""
+    """A wish, and the volume that it names; None: one is made for each server. ``wish.size``: GiB that it will have.
+    ``image``: where the server boots from it, the image that is on it, as far as the volume service knows."""
 
     wish: VolumeWish
     volume: Volume | None = None
+    image: Mapping[str, Any] | None = None
+
+    @property
+    def size(self) -> int:
+        """GiB."""
+        return self.volume.size if self.volume is not None else self.wish.size or 0
 
 
 def find(backend: Backend, ctxt: RequestContext, wishes: Iterable[VolumeWish], most: int, *,
          multiattach: bool) -> list[Chosen]:
     """What they name, looked up. ``most``: servers that are asked for. Invalid: it isn't there, or can't be had. One
-    request for each volume and snapshot."""
+    request for each volume, snapshot, and image that is booted from; two for such a snapshot."""
     client = backend.volumes
-    return [_chosen(client, ctxt, wish, most, multiattach) for wish in wishes] if client is not None else []
+    if client is None:
+        return []
+    return [_chosen(backend, client, ctxt, wish, most, multiattach) for wish in wishes]
 
 
-def _chosen(client: VolumeClient, ctxt: RequestContext, wish: VolumeWish, most: int, multiattach: bool) -> Chosen:
+def _chosen(backend: Backend, client: VolumeClient, ctxt: RequestContext, wish: VolumeWish, most: int,
+            multiattach: bool) -> Chosen:
     if wish.source == VOLUME:
         try:
             volume = client.volume(ctxt, wish.source_id or '')
@@ -245,14 +260,28 @@ def _chosen(client: VolumeClient, ctxt: RequestContext, wish: VolumeWish, most: 
         _check_free(volume)
         if most > 1 and not volume.multiattach:
             raise VolumeOfMany
-        return Chosen(wish, volume)
+        if wish.is_root and not volume.bootable:
+            raise NotBootable(volume=volume.id)
+        return Chosen(wish, volume, _image_of(volume, wish))
     if wish.source == SNAPSHOT:
         try:
             snapshot = client.snapshot(ctxt, wish.source_id or '')
         except NotFound as error:
             raise Invalid(error.message) from None
-        return Chosen(replace(wish, size=wish.size or snapshot.size))
-    return Chosen(wish)
+        origin = None
+        if wish.is_root:
+            with contextlib.suppress(VolumeNotFound):
+                origin = client.volume(ctxt, snapshot.volume_id)
+        return Chosen(replace(wish, size=wish.size or snapshot.size), image=_image_of(origin, wish))
+    if wish.source == IMAGE and wish.is_root:
+        return Chosen(wish, image={**images.find(backend, ctxt, wish.source_id or ''), 'id': None})
+    return Chosen(wish, image=_image_of(None, wish))
+
+
+def _image_of(volume: Volume | None, wish: VolumeWish) -> dict[str, Any] | None:
+    if not wish.is_root:
+        return None
+    return images.of_volume(volume.image_metadata if volume is not None else {})
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Shelve: stop the guest and send its disk. Shelve offload: all that is here of the server goes.
+"""Shelve: stop the guest and send its disk, unless that is a volume. Shelve offload: all that is here of a server goes.
 
 A paused or suspended guest stops after its disk is copied: nothing writes to it meanwhile, and while nothing is lost it
 can be left as it was.
@@ -23,18 +23,20 @@ HELD = (VmState.PAUSED, VmState.SUSPENDED)
 
 
 @order(Compute.shelve_instance, checks=Check.WRITE)
-def shelve(op: Operation, image_id: str) -> Reply:
-    """The guest is off, its root disk is the data of image ``image_id``. The end state is the flow's; so is the undo
-    of what fails here."""
+def shelve(op: Operation, image_id: str | None) -> Reply:
+    """The guest is off, its root disk is the data of image ``image_id``; None: it is a volume, and stays one. The end
+    state is the flow's; so is the undo of what fails here."""
     host, instance = op.host, op.instance
     op.begin('compute_shelve_instance')
     with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
         op.notify('instance.exists')
         op.notify('instance.shelve.start')
-        op.save(transition='shelve.copying', expect={'host': host.name})
+        if image_id is not None:
+            op.save(transition='shelve.copying', expect={'host': host.name})
         if instance.vm_state not in HELD:
             host.driver.power.power_off(instance, *host.shutdown_wait(instance))
-        snapshot.send(op, image_id, 'shelve.uploading')
+        if image_id is not None:
+            snapshot.send(op, image_id, 'shelve.uploading')
         host.driver.power.power_off(instance)
         power_state = host.driver.guests.get_info(instance)
         op.save(expect={'host': host.name}, values={'power_state': power_state}, event=op.event())
@@ -42,12 +44,13 @@ def shelve(op: Operation, image_id: str) -> Reply:
 
 
 @order(Compute.undo_shelve_instance, checks=Check.UNDO, forward=True)
-def undo_shelve(op: Operation, image_id: str) -> Reply:
+def undo_shelve(op: Operation, image_id: str | None) -> Reply:
     """The flow's undo: the copy goes, and the guest runs again where the server is to run. One that was paused or
     suspended and has stopped is off."""
     host = op.host
     with op.turn():
-        host.driver.snapshots.forget_snapshot(op.instance, image_id)
+        if image_id is not None:
+            host.driver.snapshots.forget_snapshot(op.instance, image_id)
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is None or fresh.host != host.name or fresh.task_state in ENDING:
             return {}

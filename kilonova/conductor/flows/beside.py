@@ -5,6 +5,7 @@ when its host answered (operations.md rule 23). So do an image that got no data 
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Collection, Sequence
@@ -18,8 +19,8 @@ from kilonova.conductor.work import GuestMayRun, HostGone, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import compute_nodes, instances, operations
 from kilonova.db.queries.operations import Operation
-from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
-from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF
+from kilonova.errors import Cancelled, ImageNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
+from kilonova.objects.volume import SNAPSHOTS_OF, VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
@@ -114,12 +115,13 @@ def undo_image(work: Work[Any], method: str) -> None:
     host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
     if host is not None:
         ask_to_undo(work, host, method, instance=work.instance(), image_id=image_id)
-    drop_image(work, image_id)
+    if image_id is not None:
+        drop_image(work, image_id)
 
 
 def release(work: Work[Outputs]) -> None:
     """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, backups that
-    are too many, accelerators, ports, or volumes."""
+    are too many, accelerators, ports, volumes, or snapshots of these."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
         return
@@ -139,6 +141,9 @@ def release(work: Work[Outputs]) -> None:
         return
     if VOLUMES_OF in work.args:
         _release_volumes(work)
+        return
+    if SNAPSHOTS_OF in work.args:
+        _release_snapshots(work, work.args[SNAPSHOTS_OF])
         return
     if ACCELERATORS_OF in work.args:
         _release_accelerators(work, work.args[ACCELERATORS_OF])
@@ -232,6 +237,16 @@ def _release_volumes(work: Work[Outputs]) -> None:
     kept = [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []
     made = work.env.volumes.made_for(work.instance_uuid) if work.args.get(VOLUMES_MADE) else []
     give_back_volumes(work, kept, [*work.args[VOLUMES_DELETED], *made])
+
+
+def _release_snapshots(work: Work[Outputs], image_id: str) -> None:
+    """Snapshots that were made for an image go, unless it came to be; so does what there is of it."""
+    with contextlib.suppress(ImageNotFound):
+        if work.env.images.get(image_id)['status'] == 'active':
+            return
+        work.env.drop_image(image_id)
+    for snapshot_id in work.env.volumes.snapshots_for(image_id):
+        work.env.volumes.delete_snapshot(snapshot_id)
 
 
 def _rotate(work: Work[Outputs]) -> None:

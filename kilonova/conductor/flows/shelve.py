@@ -2,7 +2,8 @@
 
 A shelved server has its disk in an image and its guest off, and keeps host, disks, devices and allocation until it is
 offloaded. That is an operation of its own, which only goes forward: from its first step on there is no other disk than
-the image. With [DEFAULT]shelved_offload_time = 0 the transaction that ends the shelve begins it.
+the image. With [DEFAULT]shelved_offload_time = 0 the transaction that ends the shelve begins it, and always where the
+server boots from a volume: that needs no image, and nothing of it is worth keeping on the host.
 """
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def release_of_image(work: Work[Any], image_id: str) -> Operation:
 
 # --- shelve ----------------------------------------------------------------------------------------------------------
 def shelve_instance(work: Work[Outputs]) -> None:
-    """The host stops the guest and sends its disk."""
+    """The host stops the guest and sends its disk, unless that is a volume."""
     work.ask(work.instance_row()['host'], 'shelve_instance', instance=work.instance(),
              image_id=work.args['image_id'])
     work.changed()
@@ -52,7 +53,7 @@ def mark_shelved(work: Work[Outputs]) -> None:
     """SHELVED, or on the way off its host already."""
     row = work.instance()
     rows = []
-    if work.env.conf.shelved_offload_time == 0:
+    if work.env.conf.shelved_offload_time == 0 or work.args['image_id'] is None:
         rows.append(Operation.new(work.ctxt, 'shelve_offload', work.instance_uuid, {'shelving': True}))
     event = 'shelve.offload' if rows else 'shelve.done'
     stale = row.system_metadata.get(IMAGE)

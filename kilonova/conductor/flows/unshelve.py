@@ -40,8 +40,13 @@ UnshelveWork = Work[UnshelveOutputs]
 
 
 def get_image_info(work: UnshelveWork) -> None:
-    """The image that the server was shelved to. What else the server keeps of its image is that of its first one."""
+    """The image that the server was shelved to; none, where it boots from a volume. What else the server keeps of its
+    image is that of its first one."""
     instance = work.instance()
+    kept = objects.ImageMeta.from_system_metadata(instance.system_metadata, instance.image_ref).to_dict()
+    if instance.is_from_volume:
+        work.outputs.image = kept
+        return
     image_id = instance.system_metadata.get(IMAGE)
     try:
         record = work.env.images.get(image_id or '') if image_id else None
@@ -49,7 +54,6 @@ def get_image_info(work: UnshelveWork) -> None:
         record = None
     if record is None or record['status'] != 'active':
         raise ShelvedImageMissing(image_id=image_id)
-    kept = objects.ImageMeta.from_system_metadata(instance.system_metadata, instance.image_ref).to_dict()
     work.outputs.image = {**kept, **{name: record.get(name) for name in (
         'id', 'name', 'status', 'disk_format', 'container_format', 'min_disk', 'min_ram', 'size')}}
 

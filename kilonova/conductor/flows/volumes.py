@@ -97,8 +97,8 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
     """The volumes that a server has are attached to this host, and to no other. May be repeated; no request for a
     server without any. ``has_strays``: an earlier try may have left attachments.
 
-    One that is gone is the server's no more, unless it never was. Who unwinds goes on without those that can't be
-    attached now: a start tries them again (``attached_here``).
+    One that is gone is the server's no more, unless it never was, or is its root disk. Who unwinds goes on without
+    those that can't be attached now: a start tries them again (``attached_here``).
 
     HostGone: the host is down, and was never asked what the volume service must know of it. HostRejected: it can't have
     them. VolumeInvalid, VolumeNotFound: nobody can.
@@ -115,12 +115,11 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
         for volume in left:
             try:
                 _attach(work, volume, host, connector, volume.device or next(devices))
-            except VolumeNotFound:
-                if volume.attachment_id is None:
-                    raise
-                LOG.warning('Volume %s of %s is gone: the server has it no more', volume.volume_id, server.uuid)
-                _write(work, functools.partial(rows.remove, row_uuid=volume.uuid))
-            except (VolumeInvalid, HostRejected) as error:
+            except (VolumeNotFound, VolumeInvalid, HostRejected) as error:
+                if isinstance(error, VolumeNotFound) and volume.attachment_id is not None and not volume.is_root:
+                    LOG.warning('Volume %s of %s is gone: the server has it no more', volume.volume_id, server.uuid)
+                    _write(work, functools.partial(rows.remove, row_uuid=volume.uuid))
+                    continue
                 if not work.failed or volume.attachment_id is None:
                     raise
                 LOG.warning('Volume %s of %s is not attached to %s: %s', volume.volume_id, server.uuid, host, error)

@@ -111,6 +111,14 @@ def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> 
         insert(conn, [replace(row, not_before=due) for row in rows])
 
 
+@engine.retried
+def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
+    """What ``plan`` wrote is needless. TookTooLong: one has begun."""
+    with database.write() as conn:
+        if not _end_planned(conn, uuids) and not engine.repeated():
+            raise TookTooLong
+
+
 def _end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
     """Delete rows that nobody has taken yet; False: not all of them."""
     return conn.execute(operations.delete().where(

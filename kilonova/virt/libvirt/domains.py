@@ -65,7 +65,7 @@ class Domains:
     def build(self, instance: objects.Instance, image_meta: driver.ImageMeta, pci_devices: Iterable[objects.PciDevice],
               power_on: bool, plugged: driver.Plugged | None = None) -> None:
         """The domain of a server that has its disks here, made afresh; it starts from them, rescued or not."""
-        spec = self.spec(instance, image_meta, self._disks.present(instance.uuid), pci_devices)
+        spec = self.spec(instance, image_meta, self._disks.present(instance), pci_devices)
         xml = self.prepare(spec)
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
@@ -153,7 +153,7 @@ class Domains:
     def note_tag(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:
         """A volume has come to a guest, or gone."""
         if volume.tag:
-            self._note(instance, guest, tags.of(self._disks.present(instance.uuid), [*instance.volumes, volume]))
+            self._note(instance, guest, tags.of(self._disks.present(instance), [*instance.volumes, volume]))
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str]) -> None:
         if tagged:

@@ -68,7 +68,7 @@ class LiveMigrations:
             used = files.used(path) + (files.used(header.backing) if header.backing else 0)
             found.append({'name': name, 'format': header.format, 'size': header.virtual_size,
                           'used': min(used, header.virtual_size), 'copied': True})
-        whole = {os.path.basename(one.path) for one in self._disks.present(instance.uuid) if one.device != 'disk'}
+        whole = {os.path.basename(one.path) for one in self._disks.present(instance) if one.device != 'disk'}
         for one in found:
             one['copied'] = one['name'] not in whole
         domain = ElementTree.fromstring(migrating.xml(guest))
@@ -93,7 +93,8 @@ class LiveMigrations:
               over_commit: bool) -> driver.LiveOffer:
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
-        if block is None:
+        # Nothing is copied of a guest that has volumes only, and it needs no storage of both.
+        if block is None or not guest['disks']:
             block = not is_shared
         path = self._disks.directory(instance.uuid).path
         if block and is_shared:
@@ -228,7 +229,7 @@ class LiveMigrations:
         if not offer['block']:
             place.check()
             return
-        paths = [one.path for one in self._disks.present(instance.uuid) if one.device != 'disk']
+        paths = [one.path for one in self._disks.present(instance) if one.device != 'disk']
         if not paths:
             return
         place.check()

@@ -62,6 +62,6 @@ class Rescues:
               pci_devices: Iterable[objects.PciDevice], found: Rescue) -> GuestSpec:
         directory = self._disks.directory(instance.uuid)
         kernel, ramdisk = found.kernel(directory)
-        guest = self._domains.spec(instance, image_meta, found.disks(directory, self._disks.present(instance.uuid)),
+        guest = self._domains.spec(instance, image_meta, found.disks(directory, self._disks.present(instance)),
                                    pci_devices)
         return replace(guest, kernel=kernel, ramdisk=ramdisk, command_line=found.command_line)

@@ -70,7 +70,7 @@ class Snapshots:
 
     def _copy_root_disk(self, instance: objects.Instance, made: Copy, check: Check) -> None:
         """By QEMU while the guest runs; where that won't, the file while the guest can't write."""
-        root = self._disks.present(instance.uuid)[0]
+        root = self._disks.present(instance)[0]
         need = self._disks.root_bytes(instance.uuid)
         self._let_go_on(instance, made)
         guest = self._libvirt.find(instance.uuid)

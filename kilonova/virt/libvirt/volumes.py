@@ -35,11 +35,12 @@ class Volumes:
 
     def names(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> list[str]:
         try:
-            own = self._disks.present(instance.uuid)
+            own = self._disks.present(instance)
         except driver.GuestFailed:
             own = self._disks.plan(instance, image_meta)
         places = self._domains.volume_places(instance, image_meta, own)
-        return [f'/dev/{place.target}' for place in places if not place.volume.volume.device]
+        targets = {place.volume.volume.uuid: place.target for place in places}
+        return [f'/dev/{targets[volume.uuid]}' for volume in instance.volumes if not volume.device]
 
     @translated
     def attach(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume) -> None:

@@ -78,7 +78,7 @@ class FileDisk:
 @dataclass
 class VolumeDisk:
     """A disk that is a volume, known by its ``id``: ``type`` file, block or network, with <source> and <auth> as that
-    needs them. ``shareable``: other guests have it, too."""
+    needs them. ``shareable``: other guests have it, too; ``boots``: as ``FileDisk`` has it."""
 
     id: str
     type: str
@@ -94,6 +94,7 @@ class VolumeDisk:
     limits: dict[str, int] = field(default_factory=dict)
     readonly: bool = False
     shareable: bool = False
+    boots: bool = False
     packed: bool = False
 
     def element(self) -> Element:
@@ -107,6 +108,7 @@ class VolumeDisk:
                     if self.limits else None,
                     node('readonly') if self.readonly else None,
                     node('shareable') if self.shareable else None,
+                    node('boot', order='1') if self.boots else None,
                     node('serial', self.id),
                     node('alias', name=f'ua-{self.id}'),
                     type=self.type, device=self.device)

@@ -61,6 +61,7 @@ class Images:
 
     def __init__(self) -> None:
         self.created: list[dict[str, Any]] = []
+        self.active: list[str] = []
         self.record: dict[str, Any] = {
             'id': IMAGE, 'name': 'demo', 'status': 'active', 'disk_format': 'qcow2', 'container_format': 'bare',
             'size': 1000, 'min_disk': 0, 'min_ram': 0, 'visibility': 'public', 'protected': False, 'tags': [],
@@ -76,6 +77,9 @@ class Images:
 
     def delete(self, image_id: str, ctxt: Any = None) -> None:
         self.created = [record for record in self.created if record['id'] != image_id]
+
+    def activate(self, image_id: str, ctxt: Any = None) -> None:
+        self.active.append(image_id)
 
     def url(self, image_id: str, ctxt: Any = None) -> str:
         return f'http://glance/images/{image_id}'

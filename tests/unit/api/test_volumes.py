@@ -11,6 +11,7 @@ import pytest
 from kilonova.api.services.backend import Options
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries import volumes as rows
+from kilonova.errors import ImageUnacceptable
 from kilonova.objects.volume import AttachedVolume
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.servers import put_server
@@ -184,19 +185,265 @@ def test_what_a_create_can_not_have(site, cinder):
         400, f'{bad}volume {volume} is named more than once.')
 
 
-def test_a_root_disk_is_no_volume(site, cinder):
+# --- booting from one ------------------------------------------------------------------------------------------------
+ROOT = {'boot_index': 0, 'imageRef': ''}
+ABOUT = {'image_id': IMAGE, 'image_name': 'cirros', 'min_ram': '64', 'min_disk': '2', 'size': '1024', 'checksum': 'c',
+         'disk_format': 'raw', 'container_format': 'bare', 'hw_disk_bus': 'scsi', 'os_distro': 'debian'}
+
+
+def asked_for(site):
+    """(instance, request spec, rows of disks) of what the one conductor was told."""
+    (asked,) = site.asked()
+    return (asked['args']['instance']['nova_object.data'], asked['args']['request_spec']['nova_object.data'],
+            asked['args']['bdms'])
+
+
+def test_boots_from_a_volume(site, cinder):
+    """Seed map 3.27. The server has no image of its own; what the image of the volume asks for counts, the disk of the
+    flavor does not."""
+    site.small = site.flavor(disk=0)
+    volume = cinder.add_volume(PROJECT, size=5, bootable='true', volume_image_metadata=ABOUT)
+    data = cinder.add_volume(PROJECT)
+    cinder.asked.clear()
+    response = post(site, there(data), there(volume, boot_index='0', delete_on_termination=True), imageRef='')
+    assert response.status_int == 202
+    assert cinder.asked == [('GET', f'/volumes/{data}'), ('GET', f'/volumes/{volume}')]
+    server, spec, disks = asked_for(site)
+    assert [(row['source_type'], row['destination_type'], row['volume_id'], row['boot_index']) for row in disks] == [
+        ('volume', 'volume', data, None), ('volume', 'volume', volume, 0)]
+    assert server['image_ref'] == '' and spec['is_bfv'] is True
+    kept = {name.removeprefix('image_'): value for name, value in server['system_metadata'].items()
+            if name.startswith('image_')}
+    assert kept == {'image_id': IMAGE, 'image_name': 'cirros', 'min_ram': '64', 'min_disk': '2', 'hw_disk_bus': 'scsi',
+                    'os_distro': 'debian'}
+    assert site.ok('GET', f"/servers/{response.json['server']['id']}", user='bob')['server']['image'] == ''
+
+
+def test_boots_from_what_is_made_for_it(site, cinder):
+    """Seed map 3.27. Of an image, of a snapshot, blank (it boots over the network then), and in the first form."""
+    origin = cinder.add_volume(PROJECT, size=4, volume_image_metadata={'os_distro': 'debian'})
+    snapshot, gone = cinder.add_snapshot(origin), cinder.add_snapshot(cinder.add_volume(PROJECT, id=NOSUCH))
+    del cinder.volumes[NOSUCH]
+    site.images.record.update(os_distro='arch', min_ram=1)
+    for device, source, distro in (
+            ({**OF_IMAGE, 'boot_index': 0}, 'image', 'arch'),
+            ({'source_type': 'snapshot', 'uuid': snapshot, 'boot_index': 0}, 'snapshot', 'debian'),
+            ({'source_type': 'snapshot', 'uuid': gone, 'boot_index': 0}, 'snapshot', None),
+            ({**BLANK, 'boot_index': 0}, 'blank', None),
+            ({'device_name': 'vda', 'snapshot_id': snapshot, 'form': 'block_device_mapping'}, 'snapshot', 'debian')):
+        site.conductor.calls.clear()
+        form = device.pop('form', 'block_device_mapping_v2')
+        response = post(site, device, imageRef='', form=form)
+        assert response.status_int == 202, response.text
+        server, spec, (row,) = asked_for(site)
+        assert (row['source_type'], row['boot_index'], row['destination_type']) == (source, 0, 'volume')
+        assert server['image_ref'] == '' and spec['is_bfv'] and 'image_base_image_ref' not in server['system_metadata']
+        assert server['system_metadata'].get('image_os_distro') == distro
+
+
+def test_an_image_beside_the_volume(site, cinder):
+    """Its properties count, the disk is the volume."""
+    site.images.record.update(os_distro='arch')
+    volume = cinder.add_volume(PROJECT, bootable='true', volume_image_metadata=ABOUT | {'min_disk': '0'})
+    assert post(site, there(volume, boot_index=0), there(cinder.add_volume(PROJECT), boot_index=1)).status_int == 202
+    server, spec, disks = asked_for(site)
+    assert server['image_ref'] == '' and spec['is_bfv'] and [row['boot_index'] for row in disks] == [0, 1]
+    assert server['system_metadata']['image_os_distro'] == 'arch'
+    assert server['system_metadata']['image_hw_disk_bus'] == 'virtio'
+
+
+def test_local_disks_beside_the_volume(site, cinder):
+    """It has no local root disk, which counts among those that a server may have."""
+    site.small = site.flavor(swap=512, **{'OS-FLV-EXT-DATA:ephemeral': 1})
+    volume = cinder.add_volume(PROJECT, bootable='true')
+    swap = {'source_type': 'blank', 'destination_type': 'local', 'boot_index': -1, 'guest_format': 'swap'}
+    assert post(site, swap, there(volume, boot_index=0), imageRef='').status_int == 202
+    assert [(row['source_type'], row['destination_type']) for row in asked_for(site)[2]] == [
+        ('blank', 'local'), ('volume', 'volume')]
+
+
+def test_what_can_not_be_booted_from(site, cinder):
     """Seed map 3.27."""
-    volume = cinder.add_volume(PROJECT)
-    for devices, values, wanted in (
-            ([there(volume, boot_index=0)], {}, 'block device from volume on volume'),
-            ([there(volume, boot_index='0')], {'imageRef': ''}, 'block device from volume on volume'),
-            ([{**OF_IMAGE, 'boot_index': 0}], {}, 'block device from image on volume'),
-            ([there(volume)], {'imageRef': ''}, 'volume'),
-            ([{'device_name': 'vda', 'volume_id': volume}], {'imageRef': '', 'form': 'block_device_mapping'},
-             'volume')):
-        assert refused(site, *devices, **values) == (
-            400, (f'In this cloud booting from a volume is not served yet: the root disk is made of imageRef, not of a '
-                 f'{wanted}.'))
+    plain, tiny = cinder.add_volume(PROJECT), cinder.add_volume(PROJECT, bootable='true',
+                                                                volume_image_metadata=ABOUT)
+    hungry = cinder.add_volume(PROJECT, bootable='true', volume_image_metadata={'min_ram': '65536'})
+    odd = cinder.add_volume(PROJECT, bootable='true', volume_image_metadata={'min_disk': 'two'})
+    bound = cinder.add_volume(PROJECT, bootable='true', volume_image_metadata={'hw_tpm_version': '2.0'})
+    order = ('Block Device Mapping is Invalid: Boot sequence for the instance and image/block device mapping '
+             'combination is not valid.')
+    local = {'source_type': 'blank', 'destination_type': 'local', 'boot_index': 0}
+    for devices, answer in (
+            ([there(plain, boot_index=0)], f'Block Device {plain} is not bootable.'),
+            ([there(tiny, boot_index=0)], (
+                'Volume is smaller than the minimum size specified in image metadata. Volume size is 1073741824 bytes, '
+                'minimum size is 2147483648 bytes.')),
+            ([there(hungry, boot_index=0)], "Flavor's memory is too small for requested image."),
+            ([there(odd, boot_index=0)], "The volume's image has min_disk 'two': it must be a number."),
+            ([there(bound, boot_index=0)], ('image property hw_tpm_version is not served in this cloud: guests have no '
+                                            'emulated TPM.')),
+            ([{**OF_IMAGE, 'boot_index': 0, 'uuid': NOSUCH}], 'Can not find requested image'),
+            ([there(tiny)], order), ([there(tiny, boot_index=1)], order), ([local], order),
+            ([there(tiny, boot_index=0), {**BLANK, 'boot_index': 0}], order)):
+        assert refused(site, *devices, imageRef='') == (400, answer)
+    image = {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE, 'boot_index': 0}
+    assert refused(site, image, there(tiny, boot_index=0)) == (400, order)
+    assert cinder.attachments == {} and len(cinder.volumes) == 5
+
+
+def put_booted(site, volume='v-1', size=1):
+    """A server that boots from a volume; its id."""
+    server = site.server(flavor=site.small, image_ref='')
+    put_volume(site, server, volume, boot_index=0, volume_size=size)
+    return server
+
+
+def test_what_a_server_that_boots_from_one_can_not(site, cinder):
+    server = put_booted(site)
+    rescue = ('Cannot rescue a volume-backed instance: this needs API 2.87, and a rescue image with the property '
+              'hw_rescue_device or hw_rescue_bus.')
+    for body, version, answer in (
+            ({'createBackup': {'name': 'b', 'backup_type': 'daily', 'rotation': 1}}, '2.104',
+             'Backup is not supported for volume-backed instances.'),
+            ({'rebuild': {'imageRef': IMAGE}}, '2.104', (
+                'Unable to rebuild a volume-backed server: in this cloud the volume that a server boots from is not '
+                'written anew.')),
+            ({'rescue': {'rescue_image_ref': IMAGE}}, '2.86', rescue), ({'rescue': None}, '2.104', rescue),
+            ({'rescue': {'rescue_image_ref': IMAGE}}, '2.104', rescue)):
+        assert site.fault('POST', f'/servers/{server}/action', body, user='bob', version=version) == (
+            400, answer), body
+    assert site.rows(server) == []
+    site.images.record['hw_rescue_bus'] = 'virtio'
+    site.ok('POST', f'/servers/{server}/action', {'rescue': {'rescue_image_ref': IMAGE}}, user='bob', version='2.87')
+
+
+def test_resize_of_one_that_boots_from_a_volume(site, cinder):
+    """Its disk is no flavor's: it may get one with less, or none."""
+    server = put_booted(site)
+    none = site.flavor(disk=0)
+    site.ok('POST', f'/servers/{server}/action', {'resize': {'flavorRef': none}}, user='bob')
+
+
+def test_shelve_of_one_that_boots_from_a_volume(site, cinder):
+    """No image is made."""
+    server = put_booted(site)
+    site.ok('POST', f'/servers/{server}/action', {'shelve': None}, user='bob')
+    (row,) = site.rows(server)
+    assert (row['kind'], row['args']) == ('shelve', {'image_id': None})
+    assert site.images.created == []
+
+
+# --- images of servers that boot from one ----------------------------------------------------------------------------
+def with_root(site, cinder):
+    """A server that boots from a volume and has another one; the three ids."""
+    root, data = cinder.add_volume(PROJECT, size=4, bootable='true'), cinder.add_volume(PROJECT)
+    site.images.record.update(os_distro='debian', min_disk=1)
+    server = put_booted(site, root, size=4)
+    put_volume(site, server, data, tag='data', disk_bus='scsi', volume_size=1, device_name='/dev/sda')
+    return server, root, data
+
+
+def imaged(site, server, **more):
+    return site.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'i', **more}}, user='bob')
+
+
+def test_an_image_of_a_server_that_boots_from_a_volume(site, cinder):
+    """It names a snapshot of each, has no data, and nothing is left to be given back."""
+    server, root, data = with_root(site, cinder)
+    response = imaged(site, server, metadata={'mine': 'yes'})
+    assert response.status_int == 202 and site.rows(server) == []
+    (record,) = site.images.created
+    assert record['id'] == response.json['image_id'] and site.images.active == [record['id']]
+    devices = json.loads(record['block_device_mapping'])
+    of = {snapshot['volume_id']: key for key, snapshot in cinder.snapshots.items()}
+    assert [{name: device[name] for name in ('snapshot_id', 'boot_index', 'tag', 'disk_bus', 'source_type',
+                                             'destination_type', 'delete_on_termination')} for device in devices] == [
+        {'snapshot_id': of[root], 'boot_index': 0, 'tag': None, 'disk_bus': None, 'source_type': 'snapshot',
+         'destination_type': 'volume', 'delete_on_termination': False},
+        {'snapshot_id': of[data], 'boot_index': None, 'tag': 'data', 'disk_bus': 'scsi', 'source_type': 'snapshot',
+         'destination_type': 'volume', 'delete_on_termination': False}]
+    assert (record['bdm_v2'], record['mine'], record['disk_format'], record['min_disk'], record['os_distro']) == (
+        'True', 'yes', 'raw', 1, 'debian')
+    assert {snapshot['name'] for snapshot in cinder.snapshots.values()} == {'snapshot for i'}
+    assert {header['X-Auth-Token'] for header in cinder.headers} == {f'bob:{PROJECT}'}
+
+
+@pytest.mark.parametrize('what', ['snapshot', 'image', 'lost'])
+def test_an_image_that_does_not_come_to_be(site, cinder, monkeypatch, what):
+    """What was made is given back, by a conductor; planned before, as this process may die."""
+    server, _, _ = with_root(site, cinder)
+    seen = []
+
+    def look(method, path):
+        seen.extend(row['args'] for row in site.rows(server))
+    cinder.before = look
+    if what == 'snapshot':
+        cinder.limits['snapshots'] = 1
+        wanted = 403
+    elif what == 'image':
+        def refuse(record, ctxt=None):
+            raise ImageUnacceptable(image_id=record['id'], reason='odd')
+        monkeypatch.setattr(site.images, 'create', refuse)
+        wanted = 400
+    else:
+        cinder.after = lambda method, path: (_ for _ in ()).throw(cinder.broken()) if method == 'POST' else None
+        wanted = 503
+    assert imaged(site, server).status_int == wanted
+    rows = site.rows(server)
+    (image_id,) = {row['args']['snapshots_of'] for row in rows}
+    assert [bool(row['not_before']) for row in rows] in ([True, False], [False, True])
+    assert seen[0] == {'snapshots_of': image_id}
+    assert cinder.client.snapshots_for(image_id) == list(cinder.snapshots) != []
+
+
+def test_boots_from_an_image_of_volumes(site, cinder):
+    """New volumes of its snapshots; who asks for another root disk gets that instead."""
+    server, root, _ = with_root(site, cinder)
+    imaged(site, server)
+    (record,) = site.images.created
+    site.images.record.update(record, id=IMAGE, status='active', size=0)
+    of = {snapshot['volume_id']: key for key, snapshot in cinder.snapshots.items()}
+    other = cinder.add_volume(PROJECT, bootable='true', size=2)
+    # What the python client says of the image itself.
+    inserted = {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE, 'boot_index': 0}
+    for devices, wanted in (
+            ([], [('snapshot', of[root], 0, 4), ('snapshot', None, None, 1)]),
+            ([inserted], [('snapshot', of[root], 0, 4), ('snapshot', None, None, 1)]),
+            ([there(other, boot_index=0)], [('snapshot', None, None, 1), ('volume', None, 0, 2)])):
+        assert post(site, *devices).status_int == 202
+        made, spec, rows_ = asked_for(site)
+        assert [(row['source_type'], row['snapshot_id'] if row['snapshot_id'] == of[root] else None, row['boot_index'],
+                 row['volume_size']) for row in rows_] == wanted
+        assert made['image_ref'] == '' and spec['is_bfv']
+        kept = made['system_metadata']
+        assert kept['image_os_distro'] == 'debian' and 'image_bdm_v2' not in kept
+        assert 'image_block_device_mapping' not in kept
+    nothing = (400, f'Image {IMAGE} has no disk of its own: it names snapshots of volumes, for new servers.')
+    assert refused_action(site, {'rescue': {'rescue_image_ref': IMAGE}}) == nothing
+
+
+def refused_action(site, body):
+    """Of a server that has an image of its own."""
+    record = dict(site.images.record)
+    site.images.record.pop('block_device_mapping')
+    server = site.server(flavor=site.small)
+    site.images.record.update(record)
+    return site.fault('POST', f'/servers/{server}/action', body, user='bob')
+
+
+@pytest.mark.parametrize(('text', 'reason'), [
+    ('[{', 'it is no JSON: '), ('{}', 'it must be a list of at most 64 block devices'),
+    (json.dumps([{}] * 65), 'it must be a list of at most 64 block devices'),
+    ('[{"volume_size": "1"}]', "volume_size must be of type int, not '1'"),
+    ('[{"volume_size": true}]', "volume_size must be of type int, not 'True'"),
+    ('[{"boot_index": -2}]', "boot_index must be of type int, not '-2'"),
+    (json.dumps([{'tag': 'x' * 256}]), 'tag must be of type str, not')])
+def test_images_that_name_odd_devices(site, cinder, text, reason):
+    site.images.record.update(block_device_mapping=text, bdm_v2='True')
+    code, message = refused(site)
+    assert code == 400 and message.startswith(f'Image property block_device_mapping can not be read: {reason}')
+    site.images.record.update(bdm_v2='False')
+    assert refused(site) == (400, ('Image property block_device_mapping can not be read: it is of the first syntax, '
+                                   'without bdm_v2'))
 
 
 def test_as_many_disks_as_a_server_may_have(make_site, cinder):

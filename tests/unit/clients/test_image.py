@@ -69,13 +69,16 @@ class Service(requests.adapters.BaseAdapter):
             del self.images[image_id]
             return 204, ''
         # As a socket takes it: in pieces.
-        self.uploads.append(b''.join(iter(lambda: request.body.read(1 << 16), b'')))
+        self.uploads.append(b''.join(iter(lambda: request.body.read(1 << 16), b'')) if request.body else b'')
         self.lengths.append(request.headers['Content-Length'])
         self.images[image_id] = {**self.images[image_id], 'status': 'active'}
         return 204, ''
 
     def close(self):
         pass
+
+
+USER = RequestContext(auth_token='mine', overwrite=False)
 
 
 @pytest.fixture
@@ -167,13 +170,25 @@ def file(tmp_path):
 
 
 def test_create_is_the_users_and_upload_the_services(client, service, file):
-    client.create(NEW, RequestContext(auth_token='mine', overwrite=False))
+    client.create(NEW, USER)
     assert service.images['b111'] == {**NEW, 'status': 'queued'}
     file.read(10)
     client.upload('b111', file)
     assert (service.uploads, service.lengths) == ([DATA], [str(len(DATA))])
     assert service.asked == [('/v2/images', 'mine'), ('/v2/images/b111', 'notused'),
                              ('/v2/images/b111/file', 'notused')]
+
+
+def test_an_image_without_data_is_activated_as_its_user(client, service):
+    client.create(NEW, USER)
+    client.activate('b111', USER)
+    assert service.images['b111']['status'] == 'active' and service.lengths == ['0']
+    assert service.asked[-1] == ('/v2/images/b111/file', 'mine')
+    with pytest.raises(errors.ImageNotFound):
+        client.activate('gone', USER)
+    service.refusal = 413, 'too large'
+    with pytest.raises(ImageRefused, match='too large'):
+        client.activate('b111', USER)
 
 
 def test_an_image_that_has_its_data_is_not_sent_again(client, service, file):

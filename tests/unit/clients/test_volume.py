@@ -107,6 +107,22 @@ def test_volumes_are_made_for_users(cinder):
     assert cinder.client.create_volume(USER, size=1, name='', snapshot_id=snapshot).snapshot_id == snapshot
 
 
+def test_snapshots_are_made_for_users_and_found_by_their_image(cinder, volume):
+    cinder.client.create_attachment(volume, SERVER, None)
+    made = cinder.client.create_snapshot(USER, volume, name='s', metadata={client.MADE_FOR_IMAGE: 'i'})
+    assert (made.status, made.volume_id, made.name) == ('creating', volume, 's')
+    cinder.add_snapshot(volume)
+    assert (cinder.client.snapshots_for('i'), cinder.client.snapshots_for('j')) == ([made.id], [])
+    for _ in range(2):
+        cinder.client.delete_snapshot(made.id)
+    assert cinder.client.snapshots_for('i') == []
+    with pytest.raises(client.VolumeNotFound):
+        cinder.client.create_snapshot(USER, SERVER, name='s')
+    cinder.limits['snapshots'] = 0
+    with pytest.raises(client.VolumeQuotaFull, match='SnapshotLimitExceeded'):
+        cinder.client.create_snapshot(USER, volume, name='s')
+
+
 def test_what_a_volume_is_refused_for(cinder):
     missing = str(uuid.uuid4())
     for fields, error, text in (
@@ -300,6 +316,7 @@ def test_an_id_leads_to_no_other_resource(cinder, identifier):
     with pytest.raises(client.SnapshotNotFound):
         cinder.client.snapshot(USER, identifier)
     cinder.client.delete_volume(identifier)
+    cinder.client.delete_snapshot(identifier)
     cinder.client.delete_attachment(identifier)
     assert cinder.asked == []
 

@@ -58,8 +58,20 @@ def new_flavor(**values: Any) -> SimpleNamespace:
                               'swap': 0, 'extra_specs': {}, **values})
 
 
-def new_instance(**values: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{
+class Server(SimpleNamespace):
+    """What drivers read of ``objects.Instance``."""
+
+    @property
+    def is_from_volume(self) -> bool:
+        return not self.image_ref
+
+    @property
+    def local_root_gb(self) -> int:
+        return 0 if self.is_from_volume else self.flavor.root_gb
+
+
+def new_instance(**values: Any) -> Server:
+    return Server(**{
         'uuid': str(uuidlib.uuid4()), 'id': 1, 'flavor': new_flavor(), 'image_ref': 'image-1', 'project_id': 'demo',
         'user_id': 'ann', 'config_drive': '', 'hostname': 'one', 'display_name': 'One', 'metadata': {},
         'user_data': None, 'key_name': None, 'key_data': None, 'launch_index': 0, 'availability_zone': 'nova',

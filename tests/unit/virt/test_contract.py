@@ -746,6 +746,49 @@ def test_a_guest_has_the_servers_volumes_in_their_order_whenever_it_is_built(rig
 
 
 @with_volumes
+def test_a_guest_boots_from_a_volume(rig: Any) -> None:
+    """No root disk is made, fetched, carried or grown for it; the volume is the guest's first disk."""
+    def attached(host: str, device: str | None = '/dev/vda') -> list[Any]:
+        return [new_volume(host=host, device=device and '/dev/vdb'),
+                new_volume(volume_id=VOLUME2, host=host, device=device, boot_index=0)]
+    values = {'image_ref': '', 'flavor': new_flavor(root_gb=4)}
+    instance = new_instance(volumes=attached('gpu1', None), **values)
+    assert rig.here.volumes.names(instance, image_meta()) == ['/dev/vdb', '/dev/vda']
+    instance.volumes, image = attached('gpu1'), image_meta(id=None)
+    rig.here.guests.spawn(instance, image, pci_devices=devices(GPU))
+    assert rig.here.volumes.names(replaced(instance, volumes=[*instance.volumes, new_volume(device=None)]), image) == [
+        '/dev/vdc']
+    rig.here.disks.fetch_base(instance, image)
+    rig.here.power.power_off(instance)
+    rig.here.power.power_on(instance, image, devices(GPU))
+    rig.here.power.reboot(instance, 'HARD', image, devices(GPU))
+    wanted = [VOLUME, VOLUME2]
+    assert sorted(rig.volumes('gpu1', instance.uuid)) == sorted(wanted)
+    rescue = image_meta(id='rescue', properties={'hw_rescue_bus': 'virtio'})
+    rig.here.rescues.rescue(instance, image, rescue, devices(GPU))
+    rig.here.rescues.restart(instance, image, devices(GPU))
+    assert sorted(rig.volumes('gpu1', instance.uuid)) == sorted(wanted)
+    rig.here.power.power_off(instance)
+    rig.here.power.power_on(instance, image, devices(GPU))
+    dest, old, flavor = rig.there.moves.prepare_move(), instance.flavor, new_flavor(root_gb=0)
+    rig.here.moves.check_move(instance, dest, flavor)
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, dest, flavor)
+    instance.flavor, instance.volumes = flavor, attached('gpu2')
+    rig.there.moves.finish_migration(instance, image, devices(GPU2), True, disk_info)
+    assert sorted(rig.volumes('gpu2', instance.uuid)) == sorted(wanted)
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    instance.flavor, instance.volumes = old, attached('gpu1')
+    rig.here.moves.finish_revert_migration(instance, image, devices(GPU), True)
+    assert sorted(rig.volumes('gpu1', instance.uuid)) == sorted(wanted)
+    rig.here.guests.destroy(instance)
+    assert rig.connected('gpu1') == rig.connected('gpu2') == {} and rig.here.disks.list_directories() == []
+
+
+def replaced(instance: Any, **values: Any) -> Any:
+    return new_instance(**{**vars(instance), **values})
+
+
+@with_volumes
 @pytest.mark.parametrize(('values', 'reason'), [
     ({'host': 'gpu3'}, 'it is attached to host gpu3'),
     ({'connection': {**new_volume().connection, 'encrypted': True}}, 'it is encrypted')])

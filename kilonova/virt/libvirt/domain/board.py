@@ -73,7 +73,8 @@ class OsConfigurator:
             # What guards the keys from the guest's own kernel.
             domain.features.append(node('smm', state='on'))
         domain.os = Os(arch=guest.settings.arch, machine=guest.machine,
-                       boot=[] if any(disk.boots for disk in guest.disks) else ['hd'],
+                       boot=[] if any(disk.boots for disk in guest.disks) or any(
+                           given.volume.is_root for given in guest.volumes) else ['hd'],
                        bootmenu=guest.asks('hw:boot_menu', 'hw_boot_menu'), smbios=guest.settings.is_qemu,
                        firmware=firmware, secure_boot=secure, kernel=self._kernel(guest))
 

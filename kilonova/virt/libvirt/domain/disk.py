@@ -1,4 +1,5 @@
-"""The guest's disks and CDs: bus, name and cache of each; its own first, then its server's volumes."""
+"""The guest's disks and CDs: bus, name and cache of each; the volume that it boots from first, then its
+own, then its server's other volumes."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -45,19 +46,24 @@ def places(guest: GuestSpec) -> list[Place]:
 def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
     """``others``: names that are taken. ``disk_names.TooManyDiskDevices``; UnsupportedHardware."""
     own = [bus_of(guest, disk.device, disk.bus) for disk in guest.disks]
-    buses = [bus_of(guest, given.volume.device_type or 'disk', given.volume.bus) for given in guest.volumes]
-    devices = [given.volume.device for given in guest.volumes]
-    names, volume_names = disk_names.assign(own, list(zip(buses, devices, strict=True)), others)
-    return Layout(list(map(Place, guest.disks, own, names)), list(map(VolumePlace, guest.volumes, buses, volume_names)))
+    roots = [given for given in guest.volumes if given.volume.is_root]
+    rest = [given for given in guest.volumes if not given.volume.is_root]
+    root_buses, buses = ([bus_of(guest, given.volume.device_type or 'disk', given.volume.bus) for given in some]
+                         for some in (roots, rest))
+    devices = [given.volume.device for given in rest]
+    names, volume_names = disk_names.assign([*root_buses, *own], list(zip(buses, devices, strict=True)), others)
+    return Layout(list(map(Place, guest.disks, own, names[len(roots):])),
+                  [*map(VolumePlace, roots, root_buses, names), *map(VolumePlace, rest, buses, volume_names)])
 
 
 class DiskConfigurator:
-    """In the order given: root, ephemeral, swap, config drive, volumes."""
+    """In the order given: root, ephemeral, swap, config drive, volumes; the root may be a volume."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         found = layout(guest)
+        domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if place.volume.volume.is_root)
         domain.devices.extend(self._device(guest, *place) for place in found.own)
-        domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes)
+        domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if not place.volume.volume.is_root)
         # Its model is libvirt's choice (on a PC no virtio) unless the image names one.
         model = guest.image_property('hw_scsi_model')
         if model and found.has('scsi'):

@@ -56,6 +56,7 @@ def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeD
         device=device, cache=cache, io='native' if native else None,
         discard='unmap' if connection.get('discard') else None, limits=limits,
         readonly=device == 'cdrom' or connection.get('access_mode') == 'ro', shareable=volume.multiattach,
+        boots=volume.is_root and not any(own.boots for own in guest.disks),
         packed=bus == 'virtio' and guest.tuning.packed_ring)
 
 

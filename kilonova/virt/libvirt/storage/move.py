@@ -59,7 +59,9 @@ class DiskMover:
         then."""
         old = instance.flavor
         source = self._source(instance.uuid)
-        if flavor.root_gb < old.root_gb or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
+        # A volume that is booted from has a size of its own.
+        shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
+        if shrinks or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
         found = source.disks()
         root = found.get('disk')

@@ -94,18 +94,19 @@ class ServerDisks:
         """The disks of a server that is about to be built; ``asked`` None: what its directory keeps of that."""
         asked = self.directory(instance.uuid).asked() if asked is None else asked
         asked = self._with_drive(instance, image_meta, asked)
-        wanted = dict.fromkeys((DISK, *self._blanks(instance, image_meta, asked)), self.format)
+        root = () if instance.is_from_volume else (DISK,)
+        wanted = dict.fromkeys((*root, *self._blanks(instance, image_meta, asked)), self.format)
         if configdrive.required(self._conf, instance, image_meta):
             wanted[CONFIG] = 'raw'
         return _guest_disks(self.directory(instance.uuid), wanted, asked)
 
-    def present(self, uuid: str) -> tuple[GuestDisk, ...]:
-        """The disks that a server has here; GuestFailed if its root disk isn't among them."""
-        formats = {name: format_ for name, format_ in self.directory(uuid).formats().items()
-                   if os.path.exists(self.directory(uuid).file(name))}
-        if DISK not in formats:
-            raise GuestFailed(act='define', uuid=uuid, reason='its root disk is not on this host')
-        return _guest_disks(self.directory(uuid), formats, self.directory(uuid).asked())
+    def present(self, instance: objects.Instance) -> tuple[GuestDisk, ...]:
+        """The disks that a server has here; GuestFailed if its root disk isn't among them and is no volume."""
+        directory = self.directory(instance.uuid)
+        found = disks_in(directory)
+        if not instance.is_from_volume and (not found or found[0].path != directory.file(DISK)):
+            raise GuestFailed(act='define', uuid=instance.uuid, reason='its root disk is not on this host')
+        return found
 
     def root_bytes(self, uuid: str) -> int:
         """What one file of the root disk and all that it reads from takes at most."""
@@ -134,11 +135,12 @@ class ServerDisks:
         directory keeps of that; ``keep_ephemeral``: those that there are stay."""
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
-        base = self._image(instance, image_meta, most)
+        base = None if instance.is_from_volume else self._image(instance, image_meta, most)
         self.begin(instance.uuid)
         self._add_kernels(instance, directory, again=True)
         directory.keep_asked(self._with_drive(instance, image_meta, directory.asked() if asked is None else asked))
-        self._make(directory, DISK, base, most or base.virtual_size)
+        if base is not None:
+            self._make(directory, DISK, base, most or base.virtual_size)
         _drop_others(directory, keep_ephemeral)
         self._add_blanks(instance, image_meta, directory)
         if configdrive.required(self._conf, instance, image_meta):
@@ -171,13 +173,14 @@ class ServerDisks:
 
     def fetch(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have all at hand that ``create`` takes from the image service, checked."""
-        self._image(instance, image_meta, instance.flavor.root_gb * disk.GIB or None)
+        if not instance.is_from_volume:
+            self._image(instance, image_meta, instance.flavor.root_gb * disk.GIB or None)
         for image_id in _kernels(instance).values():
             self._cache.kernel(image_id, self._download)
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have the image at hand that a server's root disk reads from, if it is kept so here."""
-        if self.format == 'qcow2' and instance.image_ref:
+        if self.format == 'qcow2' and not instance.is_from_volume:
             self._image(instance, image_meta)
 
     def clean_image_cache(self, min_age: float | None) -> list[str]:
@@ -265,6 +268,12 @@ class ServerDisks:
 
 def _no_images(image_id: str, target: IO[bytes]) -> object:
     raise DriverMisconfigured(reason='there is no image client to fetch images with')
+
+
+def disks_in(directory: InstanceDirectory) -> tuple[GuestDisk, ...]:
+    """The disks that are there of a server, whichever they are."""
+    formats = {name: format_ for name, format_ in directory.formats().items() if os.path.exists(directory.file(name))}
+    return _guest_disks(directory, formats, directory.asked())
 
 
 def _guest_disks(directory: InstanceDirectory, formats: dict[str, str],

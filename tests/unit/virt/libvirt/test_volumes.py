@@ -12,7 +12,7 @@ import pytest
 from kilonova.virt import driver
 from kilonova.virt.libvirt import volumes
 from kilonova.virt.libvirt.guest import Guest
-from tests.unit.virt.builders import VOLUME, VOLUME2, image_meta, new_instance, new_volume
+from tests.unit.virt.builders import VOLUME, VOLUME2, image_meta, new_flavor, new_instance, new_volume
 from tests.unit.virt.conftest import LibvirtRig
 
 LOCAL = {'driver_volume_type': 'local', 'device_path': '/dev/loop0'}
@@ -241,3 +241,26 @@ def test_a_volume_that_the_destination_can_not_have_is_refused_before_anything_i
     with pytest.raises(driver.VolumeUnsupported, match='it is encrypted'):
         rig.there.live_migrations.prepare(instance, live, offer)
     assert rig.there.disks.list_directories() == []
+
+
+def test_the_guests_first_disk_is_the_volume_that_it_boots_from(rig: LibvirtRig) -> None:
+    """Whatever its bus, and whatever else there is; only a rescue system comes before it."""
+    root = new_volume(volume_id=VOLUME2, device='/dev/sda', bus='scsi', boot_index=0)
+    instance = spawn(rig, new_volume(), root, image_ref='', config_drive='True',
+                     flavor=new_flavor(ephemeral_gb=1, swap=8))
+
+    def disks() -> list[tuple[str, str | None]]:
+        """Name and order of boot of each; <os> names no disk to boot from."""
+        domain = ElementTree.fromstring(
+            rig.here.guests._libvirt.find(instance.uuid).xml())              # type: ignore[union-attr]
+        assert domain.findall('os/boot') == []
+        found = [(disk.find('target').get('dev', ''), disk.find('boot'))     # type: ignore[union-attr]
+                 for disk in domain.iterfind('devices/disk')]
+        return sorted((name, boot.get('order') if boot is not None else None) for name, boot in found)
+    own = [('hda', None), ('vda', None), ('vdb', None), ('vdc', None)]
+    assert disks() == sorted([('sda', '1'), *own])
+    assert rig.images.fetched == 0
+    rig.here.rescues.rescue(instance, image_meta(), image_meta(properties={'hw_rescue_bus': 'virtio'}), [])
+    assert disks() == sorted([('sda', None), ('vdd', '1'), *own])
+    with pytest.raises(driver.VolumeUnsupported, match='it is attached to host gpu2'):
+        spawn(rig, replace(root, host='gpu2'), image_ref='')

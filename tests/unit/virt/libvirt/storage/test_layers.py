@@ -90,7 +90,7 @@ def test_a_config_drive_that_is_a_disk_is_written_at_the_destination_alone(share
     move(here, there, instance)
     write_marker(drive)
     there.power.reboot(instance, 'HARD', image_meta(), devices(GPU2))
-    (seen,) = [each for each in there.disks.present(instance.uuid) if each.path == str(drive)]
+    (seen,) = [each for each in there.disks.present(instance) if each.path == str(drive)]
     assert (seen.device, seen.format) == ('disk', 'qcow2') and has_marker(drive)
 
 

@@ -100,7 +100,7 @@ def test_everything_at_once_is_what_was_planned(make: Any) -> None:
     assert shapes(planned) == [('disk', 'qcow2', 'disk'), ('disk.eph0', 'qcow2', 'disk'),
                                ('disk.swap', 'qcow2', 'disk'), ('disk.config', 'raw', 'cdrom')]
     disks.create(instance, image_meta())
-    assert disks.present(instance.uuid) == planned
+    assert disks.present(instance) == planned
     made = disks.directory(instance.uuid).disks()
     assert (made['disk.eph0'].virtual_size, made['disk.swap'].virtual_size) == (1 << 30, 2 << 20)
     assert sorted(path.name for path in Path(made['disk'].backing).parent.iterdir())[-2:] == ['ephemeral_1_ext4',
@@ -113,9 +113,9 @@ def test_a_config_drive_stays_what_it_is_until_it_is_made_again(make: Any) -> No
     assert shapes(planned)[-1] == ('disk.config', 'raw', 'disk')
     disks.create(instance, image_meta())
     # A host with another format, to which it moved or which was configured anew.
-    assert disks.present(instance.uuid) == other.present(instance.uuid) == planned
+    assert disks.present(instance) == other.present(instance) == planned
     other.create(instance, image_meta())
-    assert shapes(disks.present(instance.uuid))[-1] == ('disk.config', 'raw', 'cdrom')
+    assert shapes(disks.present(instance))[-1] == ('disk.config', 'raw', 'cdrom')
     plain = new_instance()
     disks.create(plain, image_meta())
     assert not disks.directory(plain.uuid).asked()
@@ -139,7 +139,7 @@ def test_an_unformatted_name_is_never_guessed_from_the_file(make: Any) -> None:
     disks.create(instance, image_meta())
     Path(disks.directory(instance.uuid).file('disk.info')).unlink()
     with pytest.raises(GuestFailed, match='root disk is not on this host'):
-        disks.present(instance.uuid)
+        disks.present(instance)
 
 
 def test_growing_adds_what_the_new_flavor_has(make: Any) -> None:
