@@ -81,8 +81,8 @@ def assemble(layout: Layout, hosts: Path, extra: Path | None, kind: str, *, acce
     # First, or a worker that outlived its killed main process would make us give its port up.
     end_orphans(layout)
     ours = {name for name in ports.names_for(described) if process.running(layout, name.removeprefix('health-'))}
-    if 'rabbitmq' in ours:
-        ours.add('rabbitmq-dist')
+    # One process holds both.
+    ours |= {other for name, other in (('rabbitmq', 'rabbitmq-dist'), ('api', 'metadata')) if name in ours}
     settled = ports.settle(layout.var / 'ports.json', layout.var, described, ours=ours)
     return with_machines(Cloud(layout, settled, load_secrets(layout), described, extra, cyborg=accelerators,
                                network=network, volume=volume), kind)
@@ -100,11 +100,12 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
     if found != kept:
         write_private(path, json.dumps(kept | found, indent=1) + '\n')
     served = tuple(cloud.ports[name] for name in ('rabbitmq', 'keystone', 'placement', 'glance',
-                                                  *(('neutron',) if cloud.network else ()),
+                                                  *(('neutron', 'ovn-sb', 'metadata') if cloud.network else ()),
                                                   *(('cinder',) if cloud.volume else ())))
     hidden = tuple(str(path) for path in (layout.var / 'hosts', layout.var / 'data', layout.machines))
     made = {host: machine.Machine(str(layout.machines / host), host, found[host], hidden, (str(layout.host(host)),),
-                                  served, (cloud.ports[f'health-compute-{host}'],)) for host in cloud.hosts}
+                                  served, (cloud.ports[f'health-compute-{host}'],), cloud.network)
+            for host in cloud.hosts}
     consoles = machine.Machine(str(layout.machines / CONSOLES), CONSOLES, found[CONSOLES], services=served,
                                offers=tuple(cloud.ports[name] for name in services.PROXIES))
     works = guests.kvm_works(guests.build(GUEST_DIRECTORY), GUEST_DIRECTORY)
@@ -186,7 +187,7 @@ def check_requirements(cloud: Cloud, *, only_services: bool) -> None:
     missing = [path for path in needed if not databases.executable(path)]
     programs = ('epmd', 'qemu-img', 'qemu-io', *(('libvirtd',) if cloud.machines else ()))
     missing += [name for name in programs if not shutil.which(name)]
-    missing += neutron.missing_programs() if cloud.network else []
+    missing += neutron.missing_programs(data_path=cloud.data_path) if cloud.network else []
     if missing:
         wanted = [name for name, there in (('cyborg', cloud.cyborg), ('network', cloud.network),
                                            ('volume', cloud.volume)) if there] or ['']
@@ -439,7 +440,7 @@ def down(layout: Layout) -> None:
              if name.startswith(('compute-', 'cyborg-agent-')) or name in ('api', 'scheduler', *services.PROXIES)},
             # Before the broker: without it Cyborg's conductor tries for seconds to reach it.
             {'conductor', 'cyborg', 'cyborg-conductor'} & names,
-            {name for name in names if name.startswith('libvirtd-')},
+            {name for name in names if name.startswith(('libvirtd-', 'metadata-', 'switch-'))},
             {name for name in names if name.startswith('machine-')},
             {'placement', 'glance', 'keystone', 'neutron', 'ovn-hosts', 'ovn-northd', 'cinder'} & names,
             {'rabbitmq'} & names]

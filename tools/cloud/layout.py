@@ -13,7 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_HOSTS = ROOT / 'etc' / 'kilonova' / 'dev' / 'hosts'
-SECRET_NAMES = ('rabbitmq', 'admin', 'demo', 'kilonova', 'glance', 'placement', 'cyborg', 'neutron', 'cinder')
+SECRET_NAMES = ('rabbitmq', 'admin', 'demo', 'kilonova', 'glance', 'placement', 'cyborg', 'neutron', 'cinder',
+                'metadata')
 
 
 class CloudError(Exception):

@@ -34,6 +34,8 @@ from tools.cloud import process
 from tools.cloud.layout import ROOT, CloudError, write_private
 from tools.cloud.links import Links, connected, listening
 
+# The network device of a machine with tunnels that leads to the cables, and its other end, at the cables' bridge.
+UPLINK, CABLES = 'up0', 'cables'
 NEEDED = ('unshare', 'ip', 'mount', 'hostname', 'cp', 'setpriv', 'ssh', 'ssh-keygen', 'sshd', 'rsync')
 # Seconds for the programs of a machine that is shut down, and for one to come up.
 GRACE, UP_WITHIN = 10.0, 60.0
@@ -81,7 +83,8 @@ _SSH_CONF = """Host *
 @dataclass(frozen=True)
 class Machine:
     """``directory``: its own, beside those of the other machines. ``hides``: directories of which it sees nothing but
-    ``keeps``. ``services``: ports of 127.0.0.1 here that answer there; ``offers``: ports there that answer here."""
+    ``keeps``. ``services``: ports of 127.0.0.1 here that answer there; ``offers``: ports there that answer here.
+    ``tunnels``: there are cables, too, for what guests send one another (``tools.cloud.switch``), behind UPLINK."""
 
     directory: str
     name: str
@@ -90,6 +93,7 @@ class Machine:
     keeps: tuple[str, ...] = ()
     services: tuple[int, ...] = ()
     offers: tuple[int, ...] = ()
+    tunnels: bool = False
 
     @classmethod
     def load(cls, directory: Path) -> Machine:
@@ -230,12 +234,26 @@ def _connect(machine: Machine, first: int) -> None:
         if peer.name == machine.name or other is None:
             continue
         ours, theirs = f'm{peer.number}', f'm{machine.number}'
-        # What is left of the cable to this machine before it ended; it may be gone by itself meanwhile.
-        subprocess.run(_in_network(other, 'ip', 'link', 'del', theirs), capture_output=True, check=False)
-        _do('ip', 'link', 'add', ours, 'netns', str(first), 'type', 'veth', 'peer', 'name', theirs, 'netns', str(other))
+        _lay((first, ours), (other, theirs))
         for pid, name, near, far in ((first, ours, machine, peer), (other, theirs, peer, machine)):
-            _do(*_in_network(pid, 'ip', 'link', 'set', name, 'up'))
             _do(*_in_network(pid, 'ip', 'route', 'add', far.address, 'dev', name, 'src', near.address))
+        if machine.tunnels and peer.tunnels:
+            ends = (first, f't{peer.number}'), (other, f't{machine.number}')
+            _lay(*ends)
+            for pid, name in ends:
+                _do(*_in_network(pid, 'ip', 'link', 'set', name, 'master', CABLES))
+                # What comes by one cable never leaves by another: each pair of machines has its own.
+                _do(*_in_network(pid, 'ip', 'link', 'set', name, 'type', 'bridge_slave', 'isolated', 'on'))
+
+
+def _lay(near: tuple[int, str], far: tuple[int, str]) -> None:
+    """A cable between the networks of two processes, by the name of each end."""
+    (first, ours), (other, theirs) = near, far
+    # What is left of the cable to this machine before it ended; it may be gone by itself meanwhile.
+    subprocess.run(_in_network(other, 'ip', 'link', 'del', theirs), capture_output=True, check=False)
+    _do('ip', 'link', 'add', ours, 'netns', str(first), 'type', 'veth', 'peer', 'name', theirs, 'netns', str(other))
+    for pid, name in (near, far):
+        _do(*_in_network(pid, 'ip', 'link', 'set', name, 'up'))
 
 
 def _in_network(pid: int, *argv: str) -> tuple[str, ...]:
@@ -300,6 +318,13 @@ def _furnish(machine: Machine) -> None:
     _do('hostname', machine.name)
     _do('ip', 'link', 'set', 'lo', 'up')
     _do('ip', 'address', 'add', f'{machine.address}/32', 'dev', 'lo')
+    if machine.tunnels:
+        _do('ip', 'link', 'add', CABLES, 'type', 'bridge')
+        _do('ip', 'link', 'add', UPLINK, 'type', 'veth', 'peer', 'name', 'up1')
+        _do('ip', 'link', 'set', 'up1', 'master', CABLES)
+        for name in (CABLES, UPLINK, 'up1'):
+            # It would answer for addresses that others of its devices have.
+            _do('ip', 'link', 'set', name, 'arp', 'off', 'up')
 
 
 def _write_etc(etc: Path, machine: Machine) -> None:

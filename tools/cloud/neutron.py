@@ -5,7 +5,8 @@ OVN that it writes networks into, and the network that servers find.
     neutron.seed(url, token, project)
 
 Its API, the two databases, northd, which translates from one to the other, and the pretended hosts (``ovn_hosts``) are
-services of the table in ``services``. Nothing carries packets: ports get addresses, and become ACTIVE.
+services of the table in ``services``. With them nothing carries packets: ports get addresses, and become ACTIVE. Real
+guests have real hosts (``switch``) and the agents by which they ask for their metadata (``metadata_agent``).
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tools.cloud import http, render
+from tools.cloud import http, render, switch
 from tools.cloud.layout import CloudError, Layout
 
 OVSDB_SERVER, OVSDB_TOOL = Path('/usr/sbin/ovsdb-server'), Path('/usr/bin/ovsdb-tool')
@@ -42,8 +43,8 @@ head.get_metadata().create_all(engine)
 """
 
 
-def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:
-    """neutron.conf, its plug-in's part included."""
+def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *, data_path: bool = False) -> str:
+    """neutron.conf, its plug-in's part included. ``data_path``: hosts carry packets."""
     account = render.account(ports, secrets, 'neutron')
     return render.ini({
         'DEFAULT': {
@@ -64,8 +65,28 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -
         'ml2': {'type_drivers': 'geneve,flat,vlan,local', 'project_network_types': 'geneve',
                 'mechanism_drivers': 'ovn', 'extension_drivers': 'port_security'},
         'ml2_type_geneve': {'vni_ranges': '1:65535', 'max_header_size': 38},
-        'ovn': {'ovn_nb_connection': remote(layout, 'nb'), 'ovn_sb_connection': remote(layout, 'sb')},
+        'ovn': {'ovn_nb_connection': remote(layout, 'nb'), 'ovn_sb_connection': remote(layout, 'sb'),
+                # Each network has a port for it, and an address.
+                'ovn_metadata_enabled': str(data_path).lower()},
     })
+
+
+def agent(ports: Mapping[str, int], secrets: Mapping[str, str], host: str) -> str:
+    """metadata-HOST.conf: the metadata agent of a machine. What it keeps goes with that."""
+    kept = '/run/neutron'
+    return render.ini({
+        'DEFAULT': {'host': host, 'state_path': kept, 'nova_metadata_host': '127.0.0.1',
+                    'nova_metadata_port': ports['metadata'], 'metadata_proxy_shared_secret': secrets['metadata'],
+                    'metadata_workers': 1},
+        'agent': {'root_helper': ''},
+        'ovs': {'ovsdb_connection': f'unix:{switch.SOCKET}'},
+        'ovn': {'ovn_sb_connection': f'tcp:127.0.0.1:{ports["ovn-sb"]}'},
+        'oslo_concurrency': {'lock_path': kept},
+    })
+
+
+def agent_path(layout: Layout, host: str) -> Path:
+    return layout.etc / 'neutron' / f'metadata-{host}.conf'
 
 
 def gunicorn(ports: Mapping[str, int]) -> str:
@@ -120,11 +141,12 @@ def remote(layout: Layout, database: str) -> str:
     return f'unix:{socket_path(layout, database)}'
 
 
-def database_argv(layout: Layout, database: str) -> tuple[str, ...]:
-    """The server of one of DATABASES."""
+def database_argv(layout: Layout, ports: Mapping[str, int], database: str) -> tuple[str, ...]:
+    """The server of one of DATABASES; that of the southbound one has a port, too, for hosts."""
     directory = layout.data('neutron')
+    more = (f'--remote=ptcp:{ports["ovn-sb"]}:127.0.0.1',) if database == 'sb' else ()
     return (str(OVSDB_SERVER), '--no-chdir', f'--unixctl={directory / database}.ctl', *_QUIET,
-            f'--remote=p{remote(layout, database)}', f'{directory / database}.db')
+            f'--remote=p{remote(layout, database)}', *more, f'{directory / database}.db')
 
 
 def northd_argv(layout: Layout) -> tuple[str, ...]:
@@ -151,10 +173,16 @@ def hosts_known(layout: Layout, hosts: Iterable[str]) -> bool:
     return set(_southbound(layout, 'Chassis_Private', 'name')).issuperset(hosts)
 
 
-def _southbound(layout: Layout, table: str, column: str) -> list[str]:
-    """A column of all rows; empty: nobody answers."""
+def agents_known(layout: Layout, hosts: Iterable[str]) -> bool:
+    """Whether the metadata agents of all of these hosts have said that they are there."""
+    return all('neutron:ovn-metadata-id' in ' '.join(_southbound(layout, 'Chassis_Private', 'external_ids', host))
+               for host in hosts)
+
+
+def _southbound(layout: Layout, table: str, column: str, *rows: str) -> list[str]:
+    """A column of these rows, else of all; empty: nobody answers."""
     done = subprocess.run([str(SBCTL), '--timeout=5', f'--db={remote(layout, "sb")}', '--bare', f'--columns={column}',
-                           'list', table], capture_output=True, text=True, check=False)
+                           'list', table, *rows], capture_output=True, text=True, check=False)
     return done.stdout.split()
 
 
@@ -177,9 +205,10 @@ def seed(url: str, token: str, project: str) -> bool:
     return not network['subnets'] or bool(missing)
 
 
-def missing_programs() -> list[str]:
+def missing_programs(*, data_path: bool = False) -> list[str]:
     """Programs of OVN that are not installed."""
-    return [str(path) for path in (OVSDB_SERVER, OVSDB_TOOL, NORTHD, SBCTL) if not path.exists()]
+    needed = (OVSDB_SERVER, OVSDB_TOOL, NORTHD, SBCTL, *map(Path, switch.NEEDED if data_path else ()))
+    return [str(path) for path in needed if not path.exists()]
 
 
 def make_database(path: Path, schema: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.cloud.layout import CloudError, write_private
 
 NAMES = ('epmd', 'rabbitmq-dist', 'rabbitmq', 'keystone', 'glance', 'placement', 'api', 'novncproxy', 'serialproxy',
-         'cyborg', 'neutron', 'cinder')
+         'cyborg', 'neutron', 'cinder', 'ovn-sb', 'metadata')
 # The daemons that answer /health, beside a compute for each host.
 WATCHED = ('api', 'conductor', 'scheduler')
 # Below the kernel's range for outgoing connections (32768 and up), so that none of those takes a port of

@@ -164,10 +164,12 @@ def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
 
 
 def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *,
-             accelerators: bool = False, networks: bool = False, volumes: bool = False) -> str:
+             accelerators: bool = False, networks: bool = False, volumes: bool = False, metadata: bool = False) -> str:
     """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg; ``networks``:
-    there is Neutron; ``volumes``: there is Cinder."""
+    there is Neutron; ``volumes``: there is Cinder; ``metadata``: Neutron's agents ask for it."""
     databases = layout.data('kilonova')
+    proxy: dict[str, str | int] = {
+        'service_metadata_proxy': 'true', 'metadata_proxy_shared_secret': secrets['metadata']}
     return ini({
         'DEFAULT': {
             'transport_url': broker(ports, secrets),
@@ -184,6 +186,8 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
             'report_interval': 2,
             'service_down_time': 10,
             'initial_disk_allocation_ratio': '100.0',
+            **({'enabled_apis': 'osapi_compute, metadata', 'metadata_listen': '127.0.0.1',
+                'metadata_listen_port': ports['metadata']} if metadata else {}),
         },
         'conductor': {'workers': 1},
         'scheduler': {'workers': 1},
@@ -195,7 +199,7 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'placement': account(ports, secrets, 'kilonova'),
         'glance': account(ports, secrets, 'kilonova'),
         **({'cyborg': account(ports, secrets, 'kilonova')} if accelerators else {}),
-        **({'neutron': account(ports, secrets, 'kilonova')} if networks else {}),
+        **({'neutron': account(ports, secrets, 'kilonova') | (proxy if metadata else {})} if networks else {}),
         **({'cinder': account(ports, secrets, 'kilonova')} if volumes else {}),
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
         'secrets': {'key_file': str(layout.keys)},

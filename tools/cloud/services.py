@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.cloud import cinder, cyborg, http, neutron, render
+from tools.cloud import cinder, cyborg, http, neutron, render, switch
 from tools.cloud.layout import ROOT, Layout, write_private
 from tools.cloud.machine import Machine
 
@@ -71,6 +71,11 @@ class Cloud:
     volume: bool = False
 
     @property
+    def data_path(self) -> bool:
+        """Whether packets of guests move: there are both."""
+        return self.network and bool(self.machines)
+
+    @property
     def config_arguments(self) -> list[str]:
         """The command line options by which daemons and kilonova-manage find their configuration."""
         files = [self.layout.conf] + ([self.extra] if self.extra else [])
@@ -98,17 +103,19 @@ def infrastructure(cloud: Cloud) -> list[Service]:
 
 
 def networks(cloud: Cloud) -> list[Service]:
-    """The databases of OVN, northd, the pretended hosts, and Neutron, which needs these from its start."""
+    """The databases of OVN, northd, the pretended hosts where there are no real ones, and Neutron, which needs the
+    databases from its start."""
     layout, url, hosts = cloud.layout, render.url(cloud.ports, 'neutron'), tuple(cloud.hosts)
+    pretended = Service('ovn-hosts', (layout.neutron_bin('python'), '-P', '-W', 'ignore', '-m', 'tools.cloud.ovn_hosts',
+                                      neutron.remote(layout, 'sb'), *hosts),
+                        lambda: neutron.hosts_known(layout, hosts), env={'PYTHONPATH': str(ROOT)})
     runtime = {'OVN_RUNDIR': str(layout.data('neutron')), 'OVS_RUNDIR': str(layout.data('neutron'))}
     return [
-        *(Service(f'ovn-{name}', neutron.database_argv(layout, name),
+        *(Service(f'ovn-{name}', neutron.database_argv(layout, cloud.ports, name),
                   lambda name=name: accepts(neutron.socket_path(layout, name)),  # type: ignore[misc]
                   env=runtime, first=True) for name in neutron.DATABASES),
         Service('ovn-northd', neutron.northd_argv(layout), lambda: neutron.translated(layout), env=runtime, first=True),
-        Service('ovn-hosts', (layout.neutron_bin('python'), '-P', '-W', 'ignore', '-m', 'tools.cloud.ovn_hosts',
-                              neutron.remote(layout, 'sb'), *hosts),
-                lambda: neutron.hosts_known(layout, hosts), env={'PYTHONPATH': str(ROOT)}),
+        *(() if cloud.machines else (pretended,)),
         _wsgi(cloud, 'neutron', lambda: http.answers(url, (200,)), 'neutron.conf',
               # How many workers share the events of OVN it takes from here; gunicorn is not one that it asks.
               {'OS_NEUTRON_CONFIG_DIR': str(layout.etc / 'neutron'), 'OS_NEUTRON_CONFIG_FILES': 'neutron.conf',
@@ -166,13 +173,28 @@ def machines(cloud: Cloud) -> list[Service]:
     if cloud.console_machine:
         found.append(_machine(cloud.console_machine, PROXIES))
     for host, machine in cloud.machines.items():
+        carriers = _carriers(cloud, machine) if cloud.data_path else []
         found += [
-            _machine(machine, (f'libvirtd-{host}', f'compute-{host}')),
+            _machine(machine, (*(each.name for each in carriers), f'libvirtd-{host}', f'compute-{host}')),
+            *carriers,
             Service(f'libvirtd-{host}', machine.inside('libvirtd', '--listen'),
                     lambda machine=machine: accepts(machine.libvirt_socket),  # type: ignore[misc]
                     env=machine.environment, inputs=(machine.path / 'machine.json',)),
         ]
     return found
+
+
+def _carriers(cloud: Cloud, machine: Machine) -> list[Service]:
+    """What carries the packets of a machine's guests, and answers them at 169.254.169.254."""
+    layout, host, conf = cloud.layout, machine.name, neutron.agent_path(cloud.layout, machine.name)
+    return [
+        Service(f'switch-{host}', switch.argv(machine, cloud.ports['ovn-sb']),
+                lambda: neutron.hosts_known(layout, [host]), env=machine.environment),
+        Service(f'metadata-{host}', machine.inside(
+            'env', f'PYTHONPATH={ROOT}', layout.neutron_bin('python'), '-P', '-W', 'ignore', '-m',
+            'tools.cloud.metadata_agent', '--config-file', str(conf)),
+            lambda: neutron.agents_known(layout, [host]), env=machine.environment, inputs=(conf,)),
+    ]
 
 
 def _machine(machine: Machine, holds: tuple[str, ...]) -> Service:
@@ -198,7 +220,7 @@ def write_configuration(cloud: Cloud) -> None:
         **{layout.etc / name / 'gunicorn.conf.py': render.gunicorn(ports, name)
            for name in ('keystone', 'glance', 'placement')},
         layout.conf: render.kilonova(layout, ports, secrets, accelerators=cloud.cyborg, networks=cloud.network,
-                                     volumes=cloud.volume),
+                                     volumes=cloud.volume, metadata=cloud.data_path),
         layout.clouds: render.clouds(ports, secrets),
     }
     for host, node_file in cloud.hosts.items():
@@ -215,13 +237,15 @@ def write_configuration(cloud: Cloud) -> None:
                                                                    'qemu' if cloud.machines else 'test')
                      for host, node_file in cloud.hosts.items()}}
     if cloud.network:
-        files |= {neutron.conf_path(layout): neutron.conf(layout, ports, secrets),
-                  layout.etc / 'neutron' / 'gunicorn.conf.py': neutron.gunicorn(ports)}
+        files |= {neutron.conf_path(layout): neutron.conf(layout, ports, secrets, data_path=cloud.data_path),
+                  layout.etc / 'neutron' / 'gunicorn.conf.py': neutron.gunicorn(ports),
+                  **{neutron.agent_path(layout, host): neutron.agent(ports, secrets, host) for host in cloud.machines}}
     if cloud.volume:
         files[cinder.conf_path(layout)] = cinder.conf(layout, ports, secrets)
     for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'cyborg', 'neutron', 'cinder', 'kilonova'):
         layout.data(name).mkdir(parents=True, exist_ok=True)
-    for stale in (*layout.etc.glob('compute-*.conf'), *(layout.etc / 'cyborg').glob('agent-*.conf')):
+    for stale in (*layout.etc.glob('compute-*.conf'), *(layout.etc / 'cyborg').glob('agent-*.conf'),
+                  *(layout.etc / 'neutron').glob('metadata-*.conf')):
         if stale not in files:
             stale.unlink()
     for path, text in files.items():

@@ -26,15 +26,17 @@ from pathlib import Path
 
 from tools.cloud.layout import CloudError
 
-INIT = Path(__file__).with_name('init')
+INIT, NET = Path(__file__).with_name('init'), Path(__file__).with_name('net')
 BUSYBOX = Path('/bin/busybox')
 NEEDED = ('apt-get', 'apt-cache', 'dpkg-deb', 'depmod', 'modprobe', 'cpio', 'syslinux', 'mcopy', 'mkfs.vfat',
           'qemu-img', 'qemu-system-x86_64')
 PACKAGE = 'linux-image-cloud-amd64'
 MODULES = ('virtio_pci', 'virtio_blk', 'virtio_scsi', 'virtio_net', 'virtio_balloon', 'virtio-rng', 'sr_mod', 'sd_mod',
-           'ata_piix', 'isofs', 'vfat', 'nls_cp437', 'nls_iso8859-1', 'nls_utf8', 'nls_ascii', 'button', 'evdev')
+           'ata_piix', 'isofs', 'vfat', 'nls_cp437', 'nls_iso8859-1', 'nls_utf8', 'nls_ascii', 'button',
+           'evdev')
 COMMANDS = ('sh', 'mount', 'umount', 'mkdir', 'ls', 'cat', 'echo', 'sleep', 'poweroff', 'insmod', 'grep', 'sed', 'awk',
-            'dd', 'head', 'sort', 'tr', 'wc', 'basename', 'sync', 'printf', 'acpid', 'find', 'uname', 'chmod')
+            'dd', 'head', 'sort', 'tr', 'wc', 'basename', 'sync', 'printf', 'acpid', 'find', 'uname', 'chmod', 'ip',
+            'udhcpc', 'ping', 'nc')
 COMMAND_LINE = 'console=tty0 console=ttyS0 quiet panic=1'
 # MiB of the disk and of its boot partition; the guest's record of its boots stands between their ends.
 DISK, BOOT = 32, 22
@@ -82,7 +84,7 @@ def build(directory: Path) -> Guest:
     with alone(directory):
         kernel = _kernel(directory)
         total = hashlib.sha256(kernel.name.encode() + BUSYBOX.read_bytes())
-        for path in (INIT, Path(__file__)):
+        for path in (INIT, NET, Path(__file__)):
             total.update(path.read_bytes())
         guest = Guest(directory / total.hexdigest()[:16])
         if not guest.directory.exists():
@@ -148,7 +150,7 @@ def unpack(name: str, scratch: Path) -> None:
 
 def _make(guest: Guest, kernel: Path) -> None:
     shutil.copyfile(next((kernel / 'boot').glob('vmlinuz-*')), guest.kernel)
-    guest.ramdisk.write_bytes(ramdisk(kernel, guest.directory, {'init': INIT}, MODULES, COMMANDS))
+    guest.ramdisk.write_bytes(ramdisk(kernel, guest.directory, {'init': INIT, 'net': NET}, MODULES, COMMANDS))
     where, fat = guest.directory, 'fat.img'
     # 1. The boot partition is the whole front of the disk: syslinux starts from its first sector.
     run(['mkfs.vfat', '-F', '16', '-n', 'BOOT', '-C', fat, str(BOOT << 10)], where)

@@ -1,13 +1,14 @@
 """Machines of real guests' hosts: their addresses, what they start from, and the services in them."""
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tools.cloud import control, machine, ports, process, render, services
+from tools.cloud import control, machine, neutron, ports, process, render, services
 from tools.cloud import layout as layouts
 from tools.cloud.layout import CloudError, Layout
 from tools.cloud.machine import Machine
@@ -40,7 +41,7 @@ def test_a_host_keeps_its_address() -> None:
 
 
 def test_a_machine_reads_what_was_written_for_it(tmp_path: Path) -> None:
-    made = Machine(str(tmp_path), 'gpu1', '10.77.0.7', ('/a', '/b'), ('/a/c',), (21001,), (21002, 21003))
+    made = Machine(str(tmp_path), 'gpu1', '10.77.0.7', ('/a', '/b'), ('/a/c',), (21001,), (21002, 21003), True)
     (tmp_path / 'machine.json').write_text(json.dumps(asdict(made)))
     assert Machine.load(tmp_path) == made and made.number == 7
 
@@ -65,6 +66,43 @@ def test_services_of_real_guests(cloud: services.Cloud) -> None:
         for name in own.holds:
             assert table[name].argv[:len(own.argv) - 2] == own.argv[:-2] and 'enter' in table[name].argv
     assert 'kilonova-compute' in ' '.join(table['compute-gpu1'].argv)
+
+
+def test_machines_with_a_network_have_a_switch_and_a_metadata_agent(cloud: services.Cloud) -> None:
+    """Before guests can be plugged in there; and no pretended hosts beside them."""
+    plain = {service.name for service in services.table(dataclasses.replace(
+        cloud, network=True, machines={}, console_machine=None))}
+    assert 'ovn-hosts' in plain and not {name for name in plain if name.startswith(('switch-', 'metadata-'))}
+    table = {service.name: service for service in services.table(dataclasses.replace(cloud, network=True))}
+    assert 'ovn-hosts' not in table
+    for host, number in (('gpu1', 1), ('gpu2', 2)):
+        own, names = table[f'machine-{host}'], list(table)
+        assert own.holds == tuple(f'{kind}-{host}' for kind in ('switch', 'metadata', 'libvirtd', 'compute'))
+        assert [name for name in names if name in own.holds] == [*own.holds]
+        assert table[f'switch-{host}'].argv[-3:] == (host, f'10.78.0.{number}', f'tcp:127.0.0.1:{PORTS["ovn-sb"]}')
+    assert f'--remote=ptcp:{PORTS["ovn-sb"]}:127.0.0.1' in table['ovn-sb'].argv
+
+
+def test_a_metadata_agent_asks_our_service_and_signs(cloud: services.Cloud) -> None:
+    """Both have the secret, in files of their own alone; without guests that could ask, neither is there."""
+    layout = cloud.layout
+    layout.make_directories()
+    for path in cloud.hosts.values():
+        path.write_text('<node/>')
+    for made in (dataclasses.replace(cloud, network=True, machines={}), dataclasses.replace(cloud, network=True)):
+        services.write_configuration(made)
+        agents = [neutron.agent_path(layout, host) for host in made.machines]
+        ours, theirs = layout.conf.read_text(), neutron.conf_path(layout).read_text()
+        told = [f'metadata_proxy_shared_secret = {SECRETS["metadata"]}\n' in text
+                for text in (ours, *(path.read_text() for path in agents))]
+        if made.machines:
+            assert told == [True] * 3 and 'enabled_apis = osapi_compute, metadata\n' in ours
+            assert f'metadata_listen_port = {PORTS["metadata"]}\n' in ours
+            assert all(f'nova_metadata_port = {PORTS["metadata"]}\n' in path.read_text() for path in agents)
+            assert 'ovn_metadata_enabled = true\n' in theirs
+        else:
+            assert told == [False] and 'enabled_apis' not in ours and 'ovn_metadata_enabled = false\n' in theirs
+            assert not list(layout.etc.glob('neutron/metadata-*'))
 
 
 def test_a_machine_takes_along_what_runs_in_it(cloud: services.Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
