@@ -134,6 +134,10 @@ integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driv
 test-qemu: bootstrap-test ## two machines with libvirtd and QEMU guests, which say on their consoles what becomes of them (as root); FULL=1: many more kills
 	@KILONOVA_FULL=$(FULL) $(TESTS) qemu
 
+.PHONY: test-guests
+test-guests: bootstrap-test ## two QEMU guests on networks of the real Neutron: DHCP, ping, TCP and metadata, before and after moves (as root)
+	@$(TESTS) guests
+
 .PHONY: test-vfio
 test-vfio: bootstrap-vfio ## real vfio-pci, VFs and vGPUs, seen by guests of an emulated machine with an IOMMU (as root; needs no KVM)
 	@$(TESTS) vfio

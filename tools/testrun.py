@@ -80,6 +80,8 @@ CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test
 # QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.
 REAL_GUESTS = Run('integration-qemu', paths=tuple(f'tests/integration/test_real_{name}.py' for name in (
     'guests', 'kills')), waits=True, seconds=1030)
+# Such guests on a network of the real Neutron, that move: make test-guests. Alone, as they migrate while they run.
+NETWORKED = Run('guest-network', paths=('tests/integration/test_guest_network.py',), waits=True, seconds=400)
 # The nested machine with real vfio-pci: make test-vfio. What guests list is shown as it comes.
 PASSTHROUGH = Run('vfio', command=('-s',), paths=('tests/vfio',), waits=True, minutes=60, seconds=700)
 # Clouds whose Placement is its model, which tests/simulation holds against the service; it takes a third less time.
@@ -129,7 +131,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
     # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
         Run('integration', tuple(f'--ignore={path}' for path in (
-            *APART, *BESIDE, *LIVE, *CAMPAIGNS, *REAL_GUESTS.paths)),
+            *APART, *BESIDE, *LIVE, *CAMPAIGNS, *REAL_GUESTS.paths, *NETWORKED.paths)),
             ('tests/integration',), minutes=60, waits=True, seconds=1000),
         Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=1130),
         Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=1250),
@@ -148,6 +150,7 @@ EXTRA: dict[str, tuple[Run, ...]] = {
                       env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
     'placement': tuple(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
     'qemu': (REAL_GUESTS,),
+    'guests': (NETWORKED,),
     'vfio': (PASSTHROUGH,),
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
 }

@@ -89,7 +89,8 @@ def test_each_file_of_integration_tests_is_in_one_run():
     rest, *others = (*testrun.PARTS['integration'], *testrun.PARTS['live'])
     ignored = [option.removeprefix('--ignore=') for option in rest.command]
     assert rest.paths == ('tests/integration',)
-    assert sorted(ignored) == sorted([*(path for run in others for path in run.paths), *testrun.CAMPAIGNS])
+    assert sorted(ignored) == sorted([*(path for run in others for path in run.paths), *testrun.CAMPAIGNS,
+                                      *testrun.NETWORKED.paths])
     assert len(ignored) == len(set(ignored)) and set(ignored) < files
 
 
