@@ -321,7 +321,7 @@ class Cloud:
                 *([({'resize': {'flavorRef': self.flavors[-1]}}, {'confirmResize': None}, {'suspend': None},
                     {'resume': None}, {'rescue': None}, {'unrescue': None}, {'rebuild': {'imageRef': IMAGE}},
                     {'shelve': None}, {'unshelve': None})] if self.shape.profiles else []))):
-            body = {'name': f'warm{number}', 'flavorRef': first, 'imageRef': IMAGE, **self.wishes}
+            body = {'name': f'warm{number}', 'flavorRef': first, **self.wishes(number)}
             server = self.request('POST', '/servers', {'server': body}).json['server']['id']
             for act in acts:
                 self._rests(server)
@@ -420,16 +420,17 @@ class Cloud:
         """A process's own client of Cinder, if there is one."""
         return self.cinder.client_by(self.stores) if self.cinder is not None else None
 
-    @property
-    def wishes(self) -> dict[str, Any]:
-        """What servers ask for besides name, flavor and image."""
+    def wishes(self, number: int) -> dict[str, Any]:
+        """What server ``number`` asks for besides name and flavor; every other one boots from a volume where there are
+        any."""
         found: dict[str, Any] = {'networks': 'none' if self.neutron is None else [{'uuid': self.neutron.network}]}
-        if self.cinder is not None:
-            found['block_device_mapping_v2'] = [
-                {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE, 'boot_index': 0},
-                {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1,
-                 'delete_on_termination': True}]
-        return found
+        if self.cinder is None:
+            return {'imageRef': IMAGE, **found}
+        new = {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}
+        if number % 2:
+            return {'imageRef': '', 'block_device_mapping_v2': [{**new, 'boot_index': 0}], **found}
+        own = {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE, 'boot_index': 0}
+        return {'imageRef': IMAGE, 'block_device_mapping_v2': [own, new], **found}
 
     def _told(self, body: Any) -> None:
         """Events of Cyborg or Neutron."""

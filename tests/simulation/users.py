@@ -178,8 +178,7 @@ class Users:
         cloud = self._cloud
         if act.kind == 'create':
             return cloud.request('POST', '/servers', {'server': {
-                'name': f's{act.server}', 'flavorRef': self._flavor(act.argument), 'imageRef': IMAGE,
-                **cloud.wishes}}, api)
+                'name': f's{act.server}', 'flavorRef': self._flavor(act.argument), **cloud.wishes(act.server)}}, api)
         if act.kind == 'delete':
             return cloud.request('DELETE', f'/servers/{known.uuid}', None, api)
         if act.kind in ('attach', 'detach') and cloud.cinder is not None:
