@@ -1,7 +1,10 @@
 """The real Neutron in the one-machine cloud (``make up NETWORK=1``): our client of it, and servers with ports."""
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable
@@ -203,6 +206,63 @@ def test_the_quota_of_ports(client: NetworkClient, site: Site, user: RequestCont
 def test_many_ids_are_asked_for(client: NetworkClient, private: str) -> None:
     """In requests that the server takes."""
     assert set(client.networks(None, [*(str(uuid.uuid4()) for _ in range(200)), private])) == {private}
+
+
+# --- SR-IOV ----------------------------------------------------------------------------------------------------------
+def know_agent(site: Site, host: str) -> None:
+    """Neutron binds functions of network devices on hosts where it knows an agent of theirs that is alive."""
+    mappings = json.dumps({'device_mappings': {neutron.PHYSICAL_NETWORK: ['nic0']}, 'devices': 2, 'extensions': []})
+    row = {'id': str(uuid.uuid4()), 'agent_type': 'NIC Switch agent', 'binary': 'neutron-sriov-nic-agent',
+           'topic': 'N/A', 'host': host, 'admin_state_up': 1, 'configurations': mappings, 'load': 0,
+           **dict.fromkeys(('created_at', 'started_at'), '2026-01-01 00:00:00'),
+           'heartbeat_timestamp': '2099-01-01 00:00:00'}
+    with contextlib.closing(sqlite3.connect(site.layout.data('neutron') / 'neutron.sqlite', timeout=60)) as database:
+        database.execute(f'INSERT INTO agents ({", ".join(row)}) VALUES ({", ".join("?" * len(row))})',
+                         tuple(row.values()))
+        database.commit()
+
+
+def test_functions_of_network_devices(site: Site, client: NetworkClient) -> None:
+    """Bound with the device that their profile names, to another one of another host, and to none again; a physical one
+    takes its MAC address over. Where no agent is known the binding fails."""
+    url = site.url('neutron') + '/v2.0'
+    wire = http.call('POST', f'{url}/networks', {'network': {
+        'name': 'wire', 'shared': True, 'provider:network_type': 'vlan',
+        'provider:physical_network': neutron.PHYSICAL_NETWORK}}, token=site.token('admin')).data['network']
+    http.call('POST', f'{url}/subnets', {'subnet': {'network_id': wire['id'], 'ip_version': 4, 'cidr': '10.50.0.0/24'}},
+              token=site.token('admin'))
+    assert client.networks(None, [wire['id']])[wire['id']].physical_network == neutron.PHYSICAL_NETWORK
+    know_agent(site, 'gpu1')
+    server = str(uuid.uuid4())
+
+    def profile(number: int) -> dict[str, Any]:
+        return {'pci_slot': f'0000:81:00.{number}', 'pci_vendor_info': '8086:1520', 'pf_mac_address':
+                '52:54:00:00:00:01', 'physical_network': neutron.PHYSICAL_NETWORK, 'vf_num': number}
+    for vnic_type in ('direct', 'macvtap'):
+        made = http.call('POST', f'{url}/ports', {'port': {'network_id': wire['id'], 'binding:vnic_type': vnic_type}},
+                         token=site.token('demo')).data['port']
+        owned = client.bind(client.port(None, made['id']), host=None, device_id=server, device_owner='compute:nova')
+        assert (owned.vif_type, owned.host, owned.device_id) == ('unbound', None, server)
+        for number in (1, 2):
+            owned = client.bind(owned, host='gpu1', device_id=server, device_owner='compute:nova',
+                                profile=profile(number))
+            assert (owned.vif_type, owned.vnic_type, owned.profile) == ('hw_veb', vnic_type, profile(number))
+            assert 100 <= int(owned.vif_details['vlan']) < 200
+        failed = client.bind(owned, host='gpu2', device_id=server, device_owner='compute:nova', profile=profile(3))
+        assert failed.binding_failed and failed.profile == profile(3)
+        left = client.release_host(failed)
+        assert (left.vif_type, left.host, left.profile, left.device_id) == ('unbound', None, {}, server)
+        client.unbind(left)
+        client.delete_port(left.id)
+    made = http.call('POST', f'{url}/ports', {'port': {
+        'network_id': wire['id'], 'binding:vnic_type': 'direct-physical'}}, token=site.token('demo')).data['port']
+    bound = client.bind(client.port(None, made['id']), host='gpu1', device_id=server, device_owner='compute:nova',
+                        profile={**profile(0), 'device_mac_address': '52:54:00:00:00:01'})
+    assert (bound.vif_type, bound.mac, bound.active) == ('hostdev_physical', '52:54:00:00:00:01', True)
+    client.unbind(bound)
+    assert client.port(None, made['id']).profile == {}
+    client.delete_port(made['id'])
+    http.call('DELETE', f'{url}/networks/{wire["id"]}', token=site.token('admin'))
 
 
 # --- servers ---------------------------------------------------------------------------------------------------------

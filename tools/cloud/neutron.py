@@ -24,6 +24,7 @@ SCHEMAS = Path('/usr/share/ovn')
 DATABASES = ('nb', 'sb')
 # The network that the demo project has and others share.
 NETWORK, CIDR = 'private', '10.20.0.0/16'
+PHYSICAL_NETWORK = 'physnet1'
 # What a new project's default group allows: everything out, and in from the group itself. (Neutron's migrations write
 # these, and they are not written for SQLite.)
 DEFAULT_RULES = tuple(
@@ -63,7 +64,9 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *
         'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
         'oslo_messaging_notifications': {'driver': 'noop'},
         'ml2': {'type_drivers': 'geneve,flat,vlan,local', 'project_network_types': 'geneve',
-                'mechanism_drivers': 'ovn', 'extension_drivers': 'port_security'},
+                'mechanism_drivers': 'ovn,sriovnicswitch', 'extension_drivers': 'port_security'},
+        # Of SR-IOV ports, where an agent of theirs is known.
+        'ml2_type_vlan': {'network_vlan_ranges': f'{PHYSICAL_NETWORK}:100:199'},
         'ml2_type_geneve': {'vni_ranges': '1:65535', 'max_header_size': 38},
         'ovn': {'ovn_nb_connection': remote(layout, 'nb'), 'ovn_sb_connection': remote(layout, 'sb'),
                 # Each network has a port for it, and an address.
