@@ -36,7 +36,7 @@ EC2 = dict[str, Any]
 @dataclass(frozen=True)
 class About:
     """A server, as its guest may know it. ``hostname`` with its domain; ``keys`` are {name, type, data}; ``devices``
-    those with tags, as the document has them; ``user_data`` as the user gave it; ``boot_roles`` of the user who created
+    as the document has them; ``user_data`` as the user gave it; ``boot_roles`` of the user who created
     it."""
 
     uuid: str
@@ -93,14 +93,17 @@ _BUSES = ((objects.PCIDeviceBus, 'pci'), (objects.SCSIDeviceBus, 'scsi'), (objec
 
 
 def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any]]:
-    """The disks among them: there are no others with tags."""
+    """Disks with tags, and functions of network devices that are in a VLAN."""
     found = []
     for device in known.devices if known is not None else ():
+        place = {'bus': next((name for kind, name in _BUSES if isinstance(device.bus, kind)), 'none'),
+                 'address': getattr(device.bus, 'address', 'none')}
         if isinstance(device, objects.DiskMetadata):
-            bus = next((name for kind, name in _BUSES if isinstance(device.bus, kind)), 'none')
-            found.append({'type': 'disk', 'bus': bus, 'address': getattr(device.bus, 'address', 'none'),
-                          **({'serial': device.serial} if device.serial else {}), 'path': device.path,
-                          'tags': list(device.tags)})
+            found.append({'type': 'disk', **place, **({'serial': device.serial} if device.serial else {}),
+                          'path': device.path, 'tags': list(device.tags)})
+        elif isinstance(device, objects.NetworkInterfaceMetadata):
+            found.append({'type': 'nic', **place, 'mac': device.mac, 'tags': list(device.tags), 'vlan': device.vlan,
+                          'vf_trusted': device.vf_trusted})
     return found
 
 

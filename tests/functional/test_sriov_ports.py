@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kilonova import objects
+from kilonova.db.queries import instances
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, SPEC, Cloud
 from tests.fixtures.hosts import sriov_nic
 from tests.flows.cases import bring_back, force_down, lose_host
@@ -93,6 +95,10 @@ def test_a_virtual_function(carded: Carded) -> None:
         'note': 'mine', 'pci_slot': profile['pci_slot'], 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
         'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}', 'vf_num': VIRTUAL.index(profile['pci_slot'])}
     assert carded.cloud.owned(server) == [f"{host} {profile['pci_slot']}"]
+    with carded.cloud.cell.read() as conn:
+        kept = objects.InstanceDeviceMetadata.from_json(
+            (instances.get(conn, server) or {})['extra_device_metadata'])
+    assert [(one.mac, one.vlan) for one in kept.devices] == [(carded.neutron.ports[port]['mac_address'], 101)]
     (card,) = carded.cards(server)
     mac, tag = card.find('mac'), card.find('vlan/tag')
     assert mac is not None and mac.get('address') == carded.neutron.ports[port]['mac_address']

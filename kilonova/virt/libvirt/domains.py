@@ -143,7 +143,7 @@ class Domains:
     def place_tags(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
         """Know where the guest will find what has tags before its config drive is made: libvirt gives out addresses
         when it gets the domain."""
-        if tags.of(spec.disks, [given.volume for given in spec.volumes]):
+        if tags.of(spec.disks, [given.volume for given in spec.volumes]) or tags.in_vlans(instance.vifs):
             self._disks.begin(instance.uuid)
             self._note_tags(instance, spec, self._libvirt.define(xml, instance.uuid))
 
@@ -156,8 +156,9 @@ class Domains:
             self._note(instance, guest, tags.of(self._disks.present(instance), [*instance.volumes, volume]))
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str]) -> None:
-        if tagged:
-            instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged)
+        functions = tags.in_vlans(instance.vifs)
+        if tagged or functions:
+            instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, functions)
 
     def replace(self, instance: objects.Instance, xml: str, power_on: bool,
                 plugged: driver.Plugged | None = None) -> Guest:

@@ -1,6 +1,7 @@
-"""Where a guest finds the disks and volumes that its user gave tags, by what libvirt says of its domain.
+"""Where a guest finds the disks and volumes that its user gave tags, and the functions of network devices that are in a
+VLAN, by what libvirt says of its domain.
 
-    found = places(domain, of(disks, volumes))      # domain: libvirt's XML, in which it has given out addresses
+    found = places(domain, of(disks, volumes), in_vlans(vifs))  # domain: libvirt's XML, in which it gave out addresses
 """
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from kilonova import objects
+from kilonova.objects.vif import DIRECT, PHYSICAL, Vif
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.devices.elements import VOLUMES
+from kilonova.virt.libvirt.devices.hostdevs import elements
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
 # The buses on which libvirt says where a disk is by controller, bus, target and unit.
@@ -22,9 +25,18 @@ def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[st
             **{volume.volume_id: volume.tag for volume in volumes if volume.tag}}
 
 
-def places(domain: ElementTree.Element, tags: Mapping[str, str]) -> objects.InstanceDeviceMetadata:
-    """Those with tags, as the guest's metadata has them."""
-    found: list[objects.DeviceMetadata] = []
+def in_vlans(vifs: Iterable[Vif]) -> list[Vif]:
+    """Functions that the guest has whole. Into a VLAN a virtual one is put by the host; a physical one puts itself."""
+    return [vif for vif in vifs if vif.vnic_type in (DIRECT, PHYSICAL) and vif.vlan is not None]
+
+
+def places(domain: ElementTree.Element, tags: Mapping[str, str],
+           functions: Iterable[Vif] = ()) -> objects.InstanceDeviceMetadata:
+    """Those with tags, and these functions, as the guest's metadata has them."""
+    given = elements(domain)
+    found: list[objects.DeviceMetadata] = [objects.NetworkInterfaceMetadata(
+        bus=_bus('', given[vif.slot].find('address')), tags=[], mac=vif.mac, vlan=vif.vlan, vf_trusted=False)
+        for vif in functions if vif.slot in given]
     for disk in domain.iterfind('devices/disk'):
         source, target = disk.find('source'), disk.find('target')
         volume = tags.get(VOLUMES.name(disk) or '')

@@ -10,7 +10,7 @@ import pytest
 from kilonova import objects
 from kilonova.virt.guest_metadata import About, meta_data
 from kilonova.virt.libvirt.devices import tags
-from tests.unit.virt.builders import image_meta, new_instance
+from tests.unit.virt.builders import image_meta, new_instance, new_vif
 from tests.unit.virt.conftest import LibvirtRig
 
 DOMAIN = """<domain><devices>
@@ -39,6 +39,29 @@ def test_what_a_guest_is_told(bus: str, dev: str, more: str, shown: dict[str, st
     instance: Any = new_instance(device_metadata=kept)
     assert meta_data(About.of(instance, ''), 'latest')['devices'] == [
         {'type': 'disk', 'path': f'/dev/{dev}', 'tags': ['mine'], **shown}]
+
+
+def test_functions_in_vlans() -> None:
+    """A virtual one and a physical one that the guest has whole; not what is behind macvtap, or in no VLAN."""
+    domain = ElementTree.fromstring("""<domain><devices>
+      <interface type='hostdev' managed='yes'><mac address='fa:16:3e:00:00:01'/><source>
+        <address type='pci' domain='0x0000' bus='0x81' slot='0x02' function='0x1'/></source>
+        <address type='pci' domain='0x0000' bus='0x00' slot='0x05' function='0x0'/></interface>
+      <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x82' slot='0x00' function='0x0'/>
+        </source></hostdev></devices></domain>""")
+    vlan = {'vlan': '101'}
+    vifs = [new_vif(vnic_type='direct', profile={'pci_slot': '0000:81:02.1'}, details=vlan),
+            new_vif(vnic_type='direct-physical', profile={'pci_slot': '0000:82:00.0'}, details={'vlan': '7'}),
+            new_vif(vnic_type='direct', profile={'pci_slot': '0000:81:02.1'}, details={}),
+            new_vif(vnic_type='direct', profile={'pci_slot': '0000:99:00.0'}, details=vlan),
+            new_vif(vnic_type='macvtap', details=vlan), new_vif(details=vlan)]
+    assert tags.in_vlans(vifs) == [vifs[0], vifs[1], vifs[3]]
+    found = tags.places(domain, {}, tags.in_vlans(vifs))
+    instance: Any = new_instance(device_metadata=objects.InstanceDeviceMetadata.from_json(found.to_json()))
+    known = {'type': 'nic', 'mac': 'fa:16:3e:00:00:01', 'tags': [], 'vf_trusted': False}
+    assert meta_data(About.of(instance, ''), 'latest')['devices'] == [
+        {**known, 'bus': 'pci', 'address': '0000:00:05.0', 'vlan': 101},
+        {**known, 'bus': 'none', 'address': 'none', 'vlan': 7}]
 
 
 def test_a_driver_notes_it_again_whenever_it_makes_the_domain(libvirt_rig: LibvirtRig) -> None:
