@@ -73,6 +73,7 @@ class Shape:
     """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs). ``lives``:
     users migrate servers while they run, suspend, rescue, rebuild, shelve and evacuate them, too. ``offers``,
     ``profiles``: what Cyborg has, if there is one. ``has_network``: there is Neutron, and each server has a port;
+    ``has_functions``: that is a function of a network device;
     ``has_volumes``: there is Cinder, and each server has a volume that is made for it."""
 
     name: str
@@ -87,6 +88,7 @@ class Shape:
     cells: int = 0
     lives: bool = False
     has_network: bool = False
+    has_functions: bool = False
     has_volumes: bool = False
     offers: Offers = field(default_factory=dict)
     profiles: dict[str, list[dict[str, str]]] = field(default_factory=dict)
@@ -104,6 +106,14 @@ def _functions(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
         *(hosts.gpu(f'0000:{host:02x}:00.{function + 1}', '20b1', dev_type='type-VF',
                     parent_addr=f'0000:{host:02x}:00.0') for function in range(each))]
         for host in range(1, count + 1)}
+
+
+def _wires(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
+    """So many GPUs, and a network card with one virtual function more."""
+    return {name: [*gpus, hosts.gpu(f'0000:{host:02x}:1f.0', '1521', vendor_id='8086', dev_type='type-PF'),
+                   *(hosts.gpu(f'0000:{host:02x}:1f.{function + 1}', '1520', vendor_id='8086', dev_type='type-VF',
+                               parent_addr=f'0000:{host:02x}:1f.0') for function in range(each + 1))]
+            for host, (name, gpus) in enumerate(_gpus(count, each).items(), 1)}
 
 
 def _kinds(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
@@ -178,6 +188,10 @@ SHAPES = {
         options={'devices__enabled_mdev_types': ['nvidia-35'], 'arq_binding_timeout': 60}),
     'ports': Shape('ports', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_network=True,
                    options={'vif_plugging_timeout': 60}),
+    # Ports that are virtual functions.
+    'wires': Shape('wires', _wires(2, 3), _FLAVORS, (_WHOLE,), (
+        _SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})), conductors=2, lives=True,
+        has_network=True, has_functions=True, options={'vif_plugging_timeout': 60, 'allow_resize_to_same_host': True}),
     'volumes': Shape('volumes', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_volumes=True),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
@@ -423,7 +437,8 @@ class Cloud:
     def wishes(self, number: int) -> dict[str, Any]:
         """What server ``number`` asks for besides name and flavor; every other one boots from a volume where there are
         any."""
-        found: dict[str, Any] = {'networks': 'none' if self.neutron is None else [{'uuid': self.neutron.network}]}
+        found: dict[str, Any] = {'networks': 'none' if self.neutron is None else [
+            {'port': self.neutron.function()} if self.shape.has_functions else {'uuid': self.neutron.network}]}
         if self.cinder is None:
             return {'imageRef': IMAGE, **found}
         new = {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}

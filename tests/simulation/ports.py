@@ -40,7 +40,8 @@ class Neutron(neutron.FakeNeutron):
         self._timeline, self._post, self._process = timeline, post, Process('neutron')
         self.plugging, self.notify = False, self._later
         self.users[token] = project
-        self.network = self.add_network('private', project, cidr='10.2.0.0/22')
+        self.project, self.network = project, self.add_network('private', project, cidr='10.2.0.0/22')
+        self.wire = self.add_network('wire', project, cidr='10.6.0.0/22', **{'provider:physical_network': 'physnet1'})
 
     def begin(self, seed: str) -> None:
         """From here on everything depends on this seed."""
@@ -49,6 +50,11 @@ class Neutron(neutron.FakeNeutron):
     def new_uuid(self) -> str:
         """Threads may draw the same random numbers; a service has its own."""
         return str(uuid.UUID(int=self._chance.getrandbits(128), version=4))
+
+    def function(self) -> str:
+        """A user's new port that is to be a function of a network device."""
+        return self.add_port(self.wire, self.project, **{'binding:vnic_type': 'direct',
+                                                         'binding:profile': {'note': 'mine'}})
 
     def bound_to(self, port: dict[str, Any]) -> None:
         """Its agent plugs it later, unless it is elsewhere by then."""
@@ -96,9 +102,15 @@ def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
         domain = cloud.machines[host].domains.get(port['device_id']) if host else None
         if domain is not None and port['id'] not in domain.vifs:
             wrong(f'ports: the guest of {port["device_id"]} has {domain.vifs}, and not its port {port["id"]}')
+        elif domain is not None and domain.slots.get(port['id']) != port['binding:profile'].get('pci_slot'):
+            wrong(f'ports: the guest of {port["device_id"]} has {domain.slots}, and its port {port["id"]} says '
+                  f'{port["binding:profile"]}')
 
 
 def empty(cloud: Cloud, wrong: Callable[[str], None]) -> None:
-    """No server is left."""
+    """No server is left: there are no ports but users' own, which are as these made them."""
     for port in cloud.neutron.ports.values() if cloud.neutron is not None else ():
+        if port['binding:vnic_type'] != 'normal' and (port['device_id'], port['binding:host_id'],
+                                                      port['binding:profile']) == ('', '', {'note': 'mine'}):
+            continue
         wrong(f'left over in Neutron: port {port["id"]} of {port["device_id"]}, bound to {port["binding:host_id"]}')

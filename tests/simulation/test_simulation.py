@@ -28,13 +28,13 @@ def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> tuple[int, l
 # Which clouds, which seeds; other seeds than those are ``make simulate``'s business.
 HEALTHY = (('--seeds', '1-40'), ('--seeds', '1-10', '--shape', 'functions'), ('--seeds', '1-10', '--shape', 'pins'),
            ('--seeds', '1-136', '--shape', 'kinds'), ('--seeds', '1-40', '--shape', 'ports'),
-           ('--seeds', '1-40', '--shape', 'volumes'))
+           ('--seeds', '1-40', '--shape', 'wires'), ('--seeds', '1-40', '--shape', 'volumes'))
 # Accepted operations over hosts with every kind of device.
 OPERATIONS = 2000
 
 
 @pytest.mark.parametrize('arguments', HEALTHY, ids=[
-    'the ordinary mix', 'virtual functions', 'pinned CPUs', 'all kinds', 'ports', 'volumes'])
+    'the ordinary mix', 'virtual functions', 'pinned CPUs', 'all kinds', 'ports', 'SR-IOV ports', 'volumes'])
 def test_nothing_is_wrong_with_the_code_as_it_is(arguments: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     """Every operation ends, nothing has two owners or is left over, and what users were told is so."""
     results = simulate(tmp_path / 'results', *arguments, '--keep-going', jobs=2)[1]
