@@ -81,6 +81,7 @@ class MetadataService:
             raise Misconfigured(reason='[neutron]metadata_proxy_shared_secret is empty: everybody could sign')
         self._secret = conf.neutron.metadata_proxy_shared_secret.encode()
         self._domain, self._keep = conf.api.dhcp_domain, conf.api.metadata_cache_expiration
+        self._zone = conf.default_availability_zone
         self._databases, self._cells, self._vendor, self._clock = databases, cells, vendor, clock
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._lock = threading.Lock()
@@ -157,7 +158,7 @@ class MetadataService:
             kept, pairs = instances.get_system_metadata(conn, uuid), metadata.get(conn, uuid)
         values, extra = instances.split(row)
         about = About.of(Instance.from_row(get_admin_context(), values, extra, system_metadata=kept, metadata=pairs),
-                         self._domain)
+                         self._domain, self._zone)
         known = Known(about, row['project_id'], cell, since)
         with self._lock:
             self._known.pop(uuid, None)

@@ -24,7 +24,8 @@ OPTS = [
                     'if its user named none. Conductors read it.'),
     cfg.StrOpt('default_availability_zone', default='nova',
                help='Zone shown for computes that are in no aggregate with a zone. Servers may ask for it by name. '
-                    'Do not change it once there are servers.'),
+                    'Their guests read it in their metadata, so computes need it too. Do not change it once there are '
+                    'servers.'),
     cfg.StrOpt('internal_service_availability_zone', default='internal',
                help='Zone shown for services that are no computes.'),
     cfg.StrOpt('default_schedule_zone', default=None,

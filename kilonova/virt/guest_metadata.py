@@ -1,6 +1,6 @@
 """What a guest may know of itself, in the formats of OpenStack and EC2: for config drives and the metadata service.
 
-    about = About.of(instance, domain='novalocal')
+    about = About.of(instance, domain='novalocal', zone='nova')
     openstack(about, 'latest')          # {'meta_data.json': b'{…}', 'user_data': b'#cloud-config', …}
     ec2(about)                          # {'instance-id': 'i-00000001', 'placement': {'availability-zone': 'nova'}, …}
 
@@ -60,8 +60,9 @@ class About:
     vifs: Sequence[Vif] = field(default=())
 
     @classmethod
-    def of(cls, instance: objects.Instance, domain: str) -> Self:
-        """Servers come with the fields that were read for them, not with all. ``domain`` '': host names have none."""
+    def of(cls, instance: objects.Instance, domain: str, zone: str | None = None) -> Self:
+        """Servers come with the fields that were read for them, not with all. ``domain`` '': host names have none.
+        ``zone``: of servers whose hosts are in no other."""
         def given(name: str) -> Any:
             return getattr(instance, name, None)
 
@@ -74,7 +75,7 @@ class About:
             uuid=instance.uuid, number=given('id') or 0, name=given('display_name'),
             hostname=f'{name}.{domain}' if name and domain else name, project_id=given('project_id'),
             image_id=given('image_ref'), flavor=flavor.name if flavor else None,
-            launch_index=given('launch_index') or 0, availability_zone=given('availability_zone'),
+            launch_index=given('launch_index') or 0, availability_zone=given('availability_zone') or zone,
             reservation_id=given('reservation_id'), kernel_id=given('kernel_id'), ramdisk_id=given('ramdisk_id'),
             root_device=given('root_device_name'), metadata=dict(given('metadata') or {}), keys=keys,
             user_data=_decoded(given('user_data')), boot_roles=(given('system_metadata') or {}).get('boot_roles') or '',

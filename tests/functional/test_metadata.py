@@ -58,6 +58,7 @@ def test_config_drive_and_metadata_service_say_the_same(
                 mine.pop(alone, None)
                 theirs.pop(alone, None)
             assert mine == theirs and mine['uuid'] == server, name
+            assert mine['availability_zone'] == 'nova', name
             if 'devices' in mine:
                 assert mine['devices'] == [{'type': 'disk', 'bus': 'scsi', 'address': '0:0:0:0', 'path': '/dev/sda',
                                             'tags': ['system']}]

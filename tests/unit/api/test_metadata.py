@@ -199,6 +199,8 @@ def test_ec2_documents(guests: Guests, server: str) -> None:
         assert guests.ask(server, f'/latest/meta-data/{name}').status_int == 200
     assert guests.text(server, '/latest/meta-data/hostname') == 'web.novalocal'
     assert guests.text(server, '/latest/meta-data/placement/') == 'availability-zone'
+    # Its host is in no aggregate with one: it is in the zone that its owner is shown.
+    assert guests.text(server, '/latest/meta-data/placement/availability-zone') == 'nova'
     assert guests.text(server, '/latest/meta-data/public-keys/') == '0=mine'
     assert guests.text(server, '/latest/meta-data/public-keys/0/') == 'openssh-key'
     assert guests.text(server, '/latest/meta-data/public-keys/0/openssh-key').startswith('ssh-ed25519 ')

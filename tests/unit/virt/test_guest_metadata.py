@@ -28,6 +28,13 @@ def test_each_version_has_what_came_until_then() -> None:
     assert guest_metadata.vendor_files('2016-10-06') == ('vendor_data.json', 'vendor_data2.json')
 
 
+@pytest.mark.parametrize(('own', 'told'), [('west', 'west'), (None, 'east')])
+def test_a_server_on_a_host_without_zone_is_in_the_default_one(own: str | None, told: str) -> None:
+    about = About.of(new_instance(availability_zone=own), '', 'east')
+    assert guest_metadata.meta_data(about, 'latest')['availability_zone'] == told
+    assert guest_metadata.ec2(about)['placement'] == {'availability-zone': told}
+
+
 def test_the_seed_is_never_the_same() -> None:
     about = About.of(new_instance(), '')
     seeds = {guest_metadata.meta_data(about, 'latest')['random_seed'] for _ in range(3)}

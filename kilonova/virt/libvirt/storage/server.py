@@ -159,7 +159,7 @@ class ServerDisks:
     def build_drive(self, path: str, instance: objects.Instance, admin_password: str | None = None,
                     files: Sequence[tuple[str, str]] = ()) -> None:
         """A config drive of a server; VendordataFailed, ConfigDriveFailed."""
-        about = About.of(instance, self._conf.api.dhcp_domain)
+        about = About.of(instance, self._conf.api.dhcp_domain, self._conf.default_availability_zone)
         configdrive.build(path, configdrive.content(about, self._vendor, admin_password=admin_password, files=files),
                           self.drive)
 
