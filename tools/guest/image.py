@@ -36,7 +36,7 @@ MODULES = ('virtio_pci', 'virtio_blk', 'virtio_scsi', 'virtio_net', 'virtio_ball
            'evdev')
 COMMANDS = ('sh', 'mount', 'umount', 'mkdir', 'ls', 'cat', 'echo', 'sleep', 'poweroff', 'insmod', 'grep', 'sed', 'awk',
             'dd', 'head', 'sort', 'tr', 'wc', 'basename', 'sync', 'printf', 'acpid', 'find', 'uname', 'chmod', 'ip',
-            'udhcpc', 'ping', 'nc')
+            'udhcpc', 'ping', 'nc', 'timeout')
 COMMAND_LINE = 'console=tty0 console=ttyS0 quiet panic=1'
 # MiB of the disk and of its boot partition; the guest's record of its boots stands between their ends.
 DISK, BOOT = 32, 22
