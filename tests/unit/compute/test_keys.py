@@ -312,6 +312,24 @@ def test_silence_is_asked_again_with_growing_pauses(caplog):
     assert f'The save for {UUID} was not answered' in caplog.text
 
 
+def test_a_binding_is_asked_for_until_somebody_cancels():
+    """The network service may be silent for long."""
+    asked = []
+
+    def bind_ports(ctxt, **kwargs):
+        asked.append(kwargs)
+        raise errors.Unanswered(who='The network service', reason='timed out')
+
+    def check():
+        if len(asked) == 3:
+            raise errors.Cancelled(key='k')
+    client = Client(0)
+    client.bind_ports = bind_ports
+    with pytest.raises(errors.Cancelled):
+        Upcalls(client, threading.Event(), (0,)).bind_ports(None, 'k', UUID, 'gpu1', {'p': {}}, check)
+    assert asked == [{'key': 'k', 'instance_uuid': UUID, 'host': 'gpu1', 'profiles': {'p': {}}}] * 3
+
+
 def test_an_error_is_an_answer():
     client = Client(0)
     client.save_instance = lambda ctxt, save: (_ for _ in ()).throw(errors.KeyGone(key='k'))

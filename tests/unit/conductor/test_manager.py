@@ -10,9 +10,10 @@ from kilonova.conductor import manager as managers
 from kilonova.conductor.manager import ComputeTaskEndpoint, ConductorEndpoint, ConductorManager
 from kilonova.context import get_admin_context
 from kilonova.db.queries import claims, group_claims
-from kilonova.errors import KeyGone
+from kilonova.errors import BuildAbort, KeyGone
 from kilonova.objects import Claim, Save
 from kilonova.rpc.conductor import ComputeTask, Conductor
+from tests.fixtures.neutron import FakeNeutron
 from tests.unit.conductor.site import SERVER, Site
 
 CTXT = get_admin_context()
@@ -50,6 +51,18 @@ def test_a_claim(site: Site, endpoint: ConductorEndpoint) -> None:
     answer = endpoint.claim_instance(CTXT, Claim(key=f'{site.operation}/0.stop/1', instance_uuid=SERVER,
                                                  values={'host': 'gpu2', 'node': 'node2'}))
     assert answer['written'] and site.row()['host'] == 'gpu2'
+
+
+def test_ports_are_bound_where_the_row_stands(site: Site, endpoint: ConductorEndpoint) -> None:
+    """By a conductor that has an account for it, and of ports that are the server's."""
+    profiles: dict[str, dict[str, Any]] = {'p': {'pci_slot': '0000:81:00.2'}}
+    with pytest.raises(KeyGone):
+        endpoint.bind_ports(CTXT, f'{site.operation}/1.stop/1', SERVER, 'gpu1', profiles)
+    with pytest.raises(BuildAbort, match='has no account'):
+        endpoint.bind_ports(CTXT, f'{site.operation}/0.stop/1', SERVER, 'gpu1', profiles)
+    known = ConductorEndpoint(site.databases, site.env.cells, FakeNeutron(hosts={'gpu1'}).client)
+    with pytest.raises(BuildAbort, match='Port id p could not be found'):
+        known.bind_ports(CTXT, f'{site.operation}/0.stop/1', SERVER, 'gpu1', profiles)
 
 
 def test_a_claim_of_a_group_is_made_behind_its_lock(site: Site, endpoint: ConductorEndpoint,
