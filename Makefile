@@ -53,6 +53,10 @@ bootstrap-volume:
 bootstrap-vfio:
 	@$(PYTHON) -m tools.bootstrap --vfio
 
+.PHONY: bootstrap-ceph
+bootstrap-ceph:
+	@$(PYTHON) -m tools.bootstrap --test --ceph
+
 .PHONY: bootstrap-tempest
 bootstrap-tempest:
 	@$(PYTHON) -m tools.bootstrap --tempest
@@ -141,6 +145,10 @@ test-guests: bootstrap-test ## two QEMU guests on networks of the real Neutron: 
 .PHONY: test-vfio
 test-vfio: bootstrap-vfio ## real vfio-pci, VFs and vGPUs, seen by guests of an emulated machine with an IOMMU (as root; needs no KVM)
 	@$(TESTS) vfio
+
+.PHONY: test-ceph
+test-ceph: bootstrap-ceph ## QEMU guests whose volumes are in Ceph, by Cinder (as root)
+	@$(TESTS) ceph
 
 .PHONY: tempest
 tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY=word: some

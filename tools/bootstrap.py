@@ -189,6 +189,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument('--network', action='store_true', help='also Neutron, the network service, and OVN')
     parser.add_argument('--volume', action='store_true', help='also Cinder, the volume service')
     parser.add_argument('--vfio', action='store_true', help='also what the nested machine of make test-vfio is made by')
+    parser.add_argument('--ceph', action='store_true', help='also the Ceph of make test-ceph')
     parser.add_argument('--tempest', action='store_true', help="also Tempest, the field's acceptance suite")
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
     args = parser.parse_args(argv)
@@ -199,7 +200,7 @@ def main(argv: list[str]) -> int:
     try:
         install_packages([name for name, asked in (
             ('test', args.test), ('guests', args.guests or args.vfio), ('vfio', args.vfio),
-            ('network', args.network)) if asked])
+            ('network', args.network), ('ceph', args.ceph)) if asked])
         layout = Layout.at()
         environments(layout, services=not args.no_services, tempest=args.tempest,
                      cyborg=args.cyborg or args.test, network=args.network or args.test,

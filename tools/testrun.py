@@ -77,6 +77,8 @@ BESIDE = tuple(f'tests/integration/test_{name}.py' for name in (
 LIVE = ('tests/integration/test_live_migration.py',)
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
+# QEMU guests with volumes in a Ceph of their own: make test-ceph.
+CEPH = ('tests/integration/test_ceph.py',)
 # QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.
 REAL_GUESTS = Run('integration-qemu', paths=tuple(f'tests/integration/test_real_{name}.py' for name in (
     'guests', 'kills')), waits=True, seconds=1030)
@@ -131,7 +133,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
     # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
         Run('integration', tuple(f'--ignore={path}' for path in (
-            *APART, *BESIDE, *LIVE, *CAMPAIGNS, *REAL_GUESTS.paths, *NETWORKED.paths)),
+            *APART, *BESIDE, *LIVE, *CAMPAIGNS, *CEPH, *REAL_GUESTS.paths, *NETWORKED.paths)),
             ('tests/integration',), minutes=60, waits=True, seconds=1000),
         Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=1130),
         Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=1250),
@@ -152,6 +154,7 @@ EXTRA: dict[str, tuple[Run, ...]] = {
     'qemu': (REAL_GUESTS,),
     'guests': (NETWORKED,),
     'vfio': (PASSTHROUGH,),
+    'ceph': (Run('ceph', paths=CEPH, waits=True),),
     'db-check': (Run('db-check', command=('-m', 'database'), paths=('tests/unit', 'tests/integration')),),
 }
 

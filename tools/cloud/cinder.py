@@ -66,6 +66,11 @@ def conf_path(layout: Layout) -> Path:
     return layout.etc / 'cinder' / 'cinder.conf'
 
 
+def more_path(layout: Layout) -> Path:
+    """One more file that Cinder reads where it is there, for another back end."""
+    return layout.etc / 'cinder' / 'more.conf'
+
+
 def seed(url: str, token: str) -> bool:
     """The types of volumes; whether any was missing."""
     there = {row['name'] for row in http.call('GET', f'{url}/types?is_public=None', token=token).data['volume_types']}

@@ -125,12 +125,13 @@ def networks(cloud: Cloud) -> list[Service]:
 
 
 def volumes(cloud: Cloud) -> Service:
-    """Cinder."""
-    layout, port, conf = cloud.layout, cloud.ports['cinder'], cinder.conf_path(cloud.layout)
+    """Cinder; what somebody has put into ``more_path`` counts more than ours."""
+    layout, port, more = cloud.layout, cloud.ports['cinder'], cinder.more_path(cloud.layout)
+    files = (cinder.conf_path(layout), *((more,) if more.exists() else ()))
     return Service('cinder', (layout.cinder_bin('python'), '-P', '-W', 'ignore', '-m', 'tools.cloud.cinder_process',
-                              '--config-file', str(conf)),
+                              *(word for path in files for word in ('--config-file', str(path)))),
                    lambda: http.answers(f'http://127.0.0.1:{port}/', (300,)), port, {'PYTHONPATH': str(ROOT)},
-                   inputs=(conf,))
+                   inputs=files)
 
 
 def daemons(cloud: Cloud) -> list[Service]:

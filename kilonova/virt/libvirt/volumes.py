@@ -55,6 +55,7 @@ class Volumes:
             self._domains.change(guest, lambda definition: VOLUMES.put(definition, disk))
             if guest.is_active():
                 self._hotplug.plug(guest, VOLUMES, disk, volume.volume_id)
+                self._domains.show(guest)
         except (driver.GuestFailed, driver.UnsupportedHardware, libvirt.libvirtError):
             self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
             self._volumes.disconnect(instance, volume, given.path)

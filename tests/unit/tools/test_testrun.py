@@ -84,13 +84,13 @@ def test_each_functional_test_and_each_flow_has_a_run_with_the_real_placement():
 
 
 def test_each_file_of_integration_tests_is_in_one_run():
-    """Or in none, where it is a campaign."""
+    """Or in none, where it is a campaign, or needs a Ceph or a network."""
     files = {f'tests/integration/{path.name}' for path in (testrun.ROOT / 'tests' / 'integration').glob('test_*.py')}
     rest, *others = (*testrun.PARTS['integration'], *testrun.PARTS['live'])
     ignored = [option.removeprefix('--ignore=') for option in rest.command]
     assert rest.paths == ('tests/integration',)
     assert sorted(ignored) == sorted([*(path for run in others for path in run.paths), *testrun.CAMPAIGNS,
-                                      *testrun.NETWORKED.paths])
+                                      *testrun.CEPH, *testrun.NETWORKED.paths])
     assert len(ignored) == len(set(ignored)) and set(ignored) < files
 
 

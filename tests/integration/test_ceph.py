@@ -1,0 +1,239 @@
+"""Guests of QEMU whose volumes are in Ceph, by the real Cinder (``make test-ceph``): the one-machine cloud, with two
+computes that have a libvirtd each. The guest is a boot sector that counts its boots on its disk, a volume, and says so
+on its console; then it says a dot twice a second.
+"""
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import libvirt
+import pytest
+
+from kilonova import conf as kilonova_conf
+from kilonova.clients.volume import VolumeClient
+from kilonova.cmd import parts
+from tests.integration import ceph
+from tests.integration.libvirtd import Libvirtd
+from tests.integration.site import Site
+from tests.integration.test_cinder import disks, held, other
+from tests.integration.test_live_migration import PORTS, free_port
+from tools.cloud import cinder, http
+from tools.cloud.layout import DEFAULT_HOSTS
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason='libvirtd and QEMU in system mode need root'),
+    pytest.mark.skipif(bool(ceph.missing()), reason='Ceph is not installed: make test-ceph installs it')]
+
+HOSTS = ('gpu1', 'gpu2')
+WAIT = 180.0
+# The secret with the key of Ceph has the same id on each host.
+SECRET = str(uuid4())
+# Where Debian has the modules for Ceph, which are in no package index.
+MODULES = Path('/usr/lib/python3/dist-packages')
+AUTO = {'host': None, 'block_migration': 'auto'}
+
+
+def until(met: Callable[[], Any], what: str) -> Any:
+    """What it gives in the end."""
+    deadline = time.monotonic() + WAIT
+    while not (found := met()):
+        assert time.monotonic() < deadline, f'not after {WAIT:.0f} s: {what}'
+        time.sleep(0.2)
+    return found
+
+
+class Stored:
+    """The cloud, its libvirtds, and its Ceph."""
+
+    def __init__(self, site: Site, daemons: dict[str, Libvirtd], store: ceph.Ceph) -> None:
+        self.site, self._daemons, self._store = site, daemons, store
+        conf = kilonova_conf.new()
+        conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
+        made = parts.volumes(conf)
+        assert made is not None
+        self.client: VolumeClient = made
+
+    def cinder(self, method: str, path: str, body: object = None) -> Any:
+        """As the user."""
+        return http.call(method, self.site.url('cinder') + path, body, token=self.site.token('demo')).data
+
+    def status(self, volume: str) -> str:
+        return self.client.volume(None, volume).status
+
+    def volume(self) -> str:
+        made: str = self.cinder('POST', '/volumes', {'volume': {'size': 1}})['volume']['id']
+        until(lambda: self.status(made) == 'available', f'volume {made}')
+        return made
+
+    def root(self) -> str:
+        """A volume that boots. Its guest has disks on virtio-scsi, which go whether its system answers or not."""
+        volume = self.volume()
+        self._store.write(f'volume-{volume}', self._daemons['gpu1'].image)
+        for action in ({'os-set_bootable': {'bootable': True}}, {'os-set_image_metadata': {'metadata': {
+                'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}}}):
+            self.cinder('POST', f'/volumes/{volume}/action', action)
+        return volume
+
+    def act(self, server: str, status: str, name: str, argument: object = None) -> None:
+        self.site.act(server, name, argument)
+        self.site.await_status([server], status)
+
+    def console(self, server: str) -> str:
+        reply = self.site.action(server, 'os-getConsoleOutput', {})
+        return reply.data['output'] if reply.status == 200 else ''
+
+    def counts(self, server: str, boots: int) -> None:
+        """The guest has read so many boots from its volume, written that, and runs."""
+        until(lambda: f'GUEST-BOOT {boots}' in self.console(server), f'boot {boots} of {server}')
+        self.runs(server)
+
+    def runs(self, server: str) -> None:
+        before = self.console(server).count('.')
+        until(lambda: self.console(server).count('.') > before + 1, f'{server} runs')
+
+    def size(self, server: str, volume: str) -> int | None:
+        """Bytes that its QEMU sees of the volume; None: it hasn't got it."""
+        connection = libvirt.open(self._daemons[self.site.at(server)].uri)
+        try:
+            domain = connection.lookupByUUIDString(server)
+            return int(domain.blockInfo('sdb')[0]) if volume in domain.XMLDesc() else None
+        finally:
+            connection.close()
+
+
+@pytest.fixture(scope='module')
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    directory = tmp_path_factory.mktemp('stored')
+    daemons: dict[str, Libvirtd] = {}
+    site = None
+    with ceph.Ceph(directory / 'ceph') as store:
+        try:
+            for host in HOSTS:
+                daemons[host] = _libvirtd(directory / host, store.key)
+            (directory / 'site').mkdir()
+            site = Site(directory / 'site', hosts=_described(directory / 'hosts', daemons), volume=True)
+            _use(site, store)
+            site.configure('[DEFAULT]\nshutdown_timeout = 1\n[serial_console]\nenabled = false\n')
+            site.up()
+            yield Stored(site, daemons, store)
+        finally:
+            if site is not None:
+                site.end()
+            for daemon in daemons.values():
+                daemon.end()
+
+
+def _libvirtd(directory: Path, key: str) -> Libvirtd:
+    """It knows the secret, as operators give it (docs/admin/volumes.md)."""
+    made, first = Libvirtd(directory), free_port()
+    etc = made.directory / 'etc' / 'libvirt'
+    with (etc / 'libvirtd.conf').open('a') as conf:
+        conf.write(f'host_uuid = "{uuid4()}"\n')
+    with (etc / 'qemu.conf').open('a') as conf:
+        conf.write(f'migration_port_min = {first}\nmigration_port_max = {first + PORTS}\n')
+    made.start()
+    connection = libvirt.open(made.uri)
+    try:
+        secret = connection.secretDefineXML(
+            f"<secret ephemeral='no' private='yes'><uuid>{SECRET}</uuid><usage type='ceph'><name>client.cinder secret"
+            '</name></usage></secret>')
+        secret.setValue(base64.b64decode(key))
+    finally:
+        connection.close()
+    return made
+
+
+def _described(directory: Path, daemons: dict[str, Libvirtd]) -> Path:
+    """Hosts without devices, whose hypervisors are these."""
+    directory.mkdir()
+    for host, daemon in daemons.items():
+        shutil.copy(DEFAULT_HOSTS / f'{host}.xml', directory)
+        (directory / f'{host}.conf').write_text(
+            f'[libvirt]\nconnection_uri = {daemon.uri}\nlive_migration_uri = {daemon.uri}\n'
+            'live_migration_inbound_addr = 127.0.0.1\ncpu_mode = none\n')
+    return directory
+
+
+def _use(site: Site, store: ceph.Ceph) -> None:
+    """Cinder of this site has its volumes there."""
+    path = cinder.more_path(site.layout)
+    path.parent.mkdir(parents=True)
+    path.write_text(f"""[DEFAULT]
+enabled_backends = ceph
+[ceph]
+volume_driver = cinder.volume.drivers.rbd.RBDDriver
+volume_backend_name = ceph
+rbd_ceph_conf = {store.conf}
+rbd_user = {ceph.USER}
+rbd_pool = {ceph.POOL}
+rbd_secret_uuid = {SECRET}
+""")
+    there = site.layout.cinder_venv / 'lib' / f'python{sysconfig.get_python_version()}' / 'site-packages'
+    for name in ('rados', 'rbd'):
+        for module in MODULES.glob(f'{name}.cpython-*.so'):
+            if not (there / module.name).exists():
+                (there / module.name).symlink_to(module)
+
+
+def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
+    """Booted from, written by it, taken along live and cold, read there; another one attached while it runs, grown
+    under it, taken along, detached."""
+    site, client = stored.site, stored.client
+    root, data = stored.root(), stored.volume()
+    (server,) = site.boot(1, site.flavor('tiny', ram=64), imageRef='', block_device_mapping_v2=[
+        {'source_type': 'volume', 'destination_type': 'volume', 'uuid': root, 'boot_index': 0}])
+    stored.counts(server, 1)
+    source = site.at(server)
+
+    def is_at(host: str) -> None:
+        assert site.at(server) == host and held(client, server) == dict.fromkeys((root, data), ('attached', host))
+        assert all(f'volumes/volume-{volume}' in disks(site, host, server) for volume in (root, data))
+        site.audit()
+    site.call('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': data}})
+    site.settle([server], WAIT)
+    assert stored.size(server, data) == 1 << 30
+    is_at(source)
+    grow = http.send('POST', f'{site.url("cinder")}/volumes/{data}/action',
+                     data=b'{"os-extend": {"new_size": 2}}', headers={
+                         'X-Auth-Token': site.token('demo'), 'Content-Type': 'application/json',
+                         'OpenStack-API-Version': 'volume 3.42'})
+    assert grow.status == 202, grow.body
+    until(lambda: stored.size(server, data) == 2 << 30, 'the guest sees 2 GiB')
+    site.settle([server], WAIT)
+
+    stored.act(server, 'ACTIVE', 'os-migrateLive', AUTO)
+    stored.runs(server)
+    is_at(other(source))
+    assert stored.size(server, data) == 2 << 30
+    stored.act(server, 'ACTIVE', 'reboot', {'type': 'HARD'})
+    stored.counts(server, 2)
+
+    stored.act(server, 'VERIFY_RESIZE', 'migrate')
+    stored.counts(server, 3)
+    is_at(source)
+    stored.act(server, 'ACTIVE', 'confirmResize')
+    stored.act(server, 'VERIFY_RESIZE', 'resize', {'flavorRef': site.flavor('larger', ram=96)})
+    stored.counts(server, 4)
+    is_at(other(source))
+    stored.act(server, 'ACTIVE', 'revertResize')
+    stored.counts(server, 5)
+    is_at(source)
+
+    site.call('DELETE', f'/servers/{server}/os-volume_attachments/{data}')
+    until(lambda: stored.status(data) == 'available', 'the volume is free')
+    site.settle([server], WAIT)
+    assert stored.size(server, data) is None
+    site.clean()
+    for volume in (root, data):
+        until(lambda volume=volume: stored.status(volume) == 'available', 'it is free')  # type: ignore[misc]
+        stored.cinder('DELETE', f'/volumes/{volume}')
+    until(lambda: not stored.cinder('GET', '/volumes')['volumes'], 'they are deleted')
+    site.assert_nothing_held()
