@@ -13,6 +13,7 @@ from oslo_config import cfg
 from kilonova.conf import (
     api,
     base,
+    base_api,
     base_virt,
     compute,
     image_cache,
@@ -37,7 +38,7 @@ MDEV, MDEV2 = '4b20d080-1b54-4048-85b3-a6a62d165c01', '4b20d080-1b54-4048-85b3-a
 def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts:
     """Settings of one compute below ``path``; ``libvirt={…}`` and the like override a section."""
     conf = cfg.ConfigOpts()
-    for module in (api, base, base_virt, compute, image_cache, libvirt, os_brick, pci,
+    for module in (api, base, base_api, base_virt, compute, image_cache, libvirt, os_brick, pci,
                    privsep_osbrick, serial_console, spice, vendordata_dynamic_auth, vnc):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], default_config_files=[], default_config_dirs=[])
