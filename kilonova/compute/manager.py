@@ -19,7 +19,7 @@ from kilonova import errors
 from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
-from kilonova.compute import evacuated
+from kilonova.compute import evacuated, volume_usage
 from kilonova.compute.accelerators import Accelerators
 from kilonova.compute.card_types import CardTypes
 from kilonova.compute.device_care import DeviceCare
@@ -128,6 +128,7 @@ class ComputeManager:
                               'run_image_cache_manager_pass')
             if self.conf.instance_usage_audit:
                 self.timers.every(AUDIT_PERIOD, self.audit_usage, 'instance_usage_audit')
+            self.timers.every(self.conf.volume_usage_poll_interval or -1, self.poll_volume_usage, 'poll_volume_usage')
 
     def _heard_again(self) -> None:
         """What was decided without us while nobody heard us: enabled or disabled, and which guests are to be off."""
@@ -144,6 +145,10 @@ class ComputeManager:
     def audit_usage(self) -> None:
         """Tell the usage of the last period, if that isn't done."""
         audit_usage(self.host, self._ctxt())
+
+    def poll_volume_usage(self) -> None:
+        """Count what guests read and write of their volumes."""
+        volume_usage.poll(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
         """A conductor, Placement or hypervisor that doesn't answer yet is waited for."""

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of the audit of usage."""
+"""[DEFAULT] options of what is told of usage."""
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -17,4 +17,8 @@ OPTS = [
                help='Period of the audits that os-instance_usage_audit_log shows: hour, day, month or year, each with '
                     'an offset where it begins elsewhere: hour@30 (minute), day@6 (hour), month@15 (day, 28 at most), '
                     'year@4 (month). It must be the same in all services of a cloud.'),
+    cfg.IntOpt('volume_usage_poll_interval', default=0, min=0,
+               help='Seconds between two looks of a compute at what its guests have read and written of their volumes: '
+                    'kept in volume_usage_cache, and told as volume.usage. 0: nobody looks. What a guest does between '
+                    'the last look and its stop, or until it gives the volume up, is not counted.'),
 ]

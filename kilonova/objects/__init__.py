@@ -97,6 +97,7 @@ from kilonova.objects.request_spec import (
 from kilonova.objects.selection import Selection
 from kilonova.objects.service import Service, ServiceList
 from kilonova.objects.task_log import TaskLog
+from kilonova.objects.volume_usage import VolumeUsage
 
 __all__ = (
     'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder', 'BuildRequest',
@@ -117,5 +118,5 @@ __all__ = (
     'ResourceList', 'ResourceMetadata', 'SCSIDeviceBus', 'Save', 'SchedulerLimits', 'SchedulerRetries', 'SecurityGroup',
     'SecurityGroupList', 'Selection', 'Service', 'ServiceList', 'Tag', 'TagList', 'TaskLog', 'TrustedCerts',
     'USBDeviceBus',
-    'UnshelveOrder', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology',
+    'UnshelveOrder', 'VirtCPUFeature', 'VirtCPUModel', 'VirtCPUTopology', 'VolumeUsage',
 )

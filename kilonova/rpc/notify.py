@@ -134,6 +134,7 @@ _TABLE: list[Notification] = [
     Notification('instance.exists', COMPUTE, payloads.InstanceExistsPayload, 'compute.instance.exists', legacy.exists),
     Notification('instance.update', COMPUTE, payloads.InstanceUpdatePayload, 'compute.instance.update', legacy.update),
     Notification('compute.exception', COMPUTE, payloads.ExceptionPayload, '{method}', legacy.exception, error=True),
+    Notification('volume.usage', COMPUTE, payloads.VolumeUsagePayload, 'volume.usage', legacy.volume_usage),
     # --- scheduling
     *_phases('start end', 'scheduler.select_destinations', SCHEDULER, payloads.RequestSpecPayload,
              'scheduler.select_destinations', plain=legacy.select, old_publisher='scheduler'),

@@ -193,6 +193,16 @@ class ConsoleAddress:
     tls_port: int | None = None
 
 
+@dataclass(frozen=True)
+class VolumeCounters:
+    """What a guest has done with a volume since it was started: requests, and bytes."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    writes: int = 0
+    write_bytes: int = 0
+
+
 class HypervisorUnavailable(errors.Unavailable):
     """The hypervisor can't be reached."""
 
@@ -706,6 +716,10 @@ class Volumes(Protocol):
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         """It has ``volume.size`` GiB now: a guest that runs sees it, one that is off sees it at its start.
         GuestFailed, VolumeFailed."""
+
+    def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
+        """{id: counters} of those of ``instance.volumes`` that its guest has now, as far as the hypervisor counts them;
+        {} where it doesn't run. GuestFailed: it went meanwhile."""
 
 
 class ComputeDriver(Protocol):

@@ -46,6 +46,8 @@ class FakeDomain:
     slots: dict[str, str] = field(default_factory=dict)
     # {id of a volume: GiB that the guest sees of it}, in the order in which it has them.
     volumes: dict[str, int] = field(default_factory=dict)
+    # What the guest has done with them since it was started.
+    used: dict[str, driver.VolumeCounters] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -650,7 +652,7 @@ class FakeLiveMigrations(_Part):
             self._giving.discard(instance.uuid)
         machine.disks[there][instance.uuid] = replace(disk, move=offer['move'])
         machine.arrived[there][instance.uuid] = replace(
-            domain, hostdevs=[offer.get('hostdevs', {})[one] for one in domain.hostdevs])
+            domain, hostdevs=[offer.get('hostdevs', {})[one] for one in domain.hostdevs], used={})
         domain.state = PowerState.SHUTDOWN
 
     @staticmethod
@@ -778,6 +780,7 @@ class FakeVolumes(_Part):
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
             domain.volumes.pop(volume.volume_id, None)
+            domain.used.pop(volume.volume_id, None)
         self.fake.disconnect(instance, [volume])
 
     @_scripted
@@ -789,6 +792,14 @@ class FakeVolumes(_Part):
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None and volume.volume_id in domain.volumes:
             domain.volumes[volume.volume_id] = volume.size
+
+    @_scripted
+    def usage(self, instance: objects.Instance) -> dict[str, driver.VolumeCounters]:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
+            return {}
+        return {volume.volume_id: domain.used.get(volume.volume_id, driver.VolumeCounters())
+                for volume in instance.volumes if volume.volume_id in domain.volumes}
 
 
 _: type[driver.ComputeDriver] = FakeDriver      # mypy compares it with the protocol

@@ -17,8 +17,10 @@ import pytest
 from kilonova import errors
 from kilonova.conductor.flows import volumes as flow_volumes
 from kilonova.db.queries import volumes as rows
+from kilonova.virt.driver import VolumeCounters
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
+from tests.fixtures.notifications import Recorder
 from tests.flows.cases import bring_back, dies_at, disturb, first_after_each_effect, force_down, lose_host
 
 HOSTS = ('gpu1', 'gpu2')
@@ -976,3 +978,55 @@ def test_the_audit_compares_volumes(storing: Storing) -> None:
     cinder.before = lambda method, path: (_ for _ in ()).throw(cinder.broken())
     (silent,) = storing.cloud.audit().silent
     assert silent.startswith('volumes: The volume service does not answer: ')
+
+
+# --- what guests read and write --------------------------------------------------------------------------------------
+def test_what_guests_read_and_write_is_counted_wherever_they_are_row_2_15(
+        make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """seed-map 2.15: each host counts its own guests, a guest that was started again goes on from what there was, and
+    so does the volume with its next server. Two messages of each host; none where it has nothing to count."""
+    recorder = Recorder()
+    storing = Storing(make_cloud, sender=recorder, oslo_messaging_notifications__driver=['messagingv2'],
+                      notifications__notification_format='both')
+    cloud, counted = storing.cloud, {'now': VolumeCounters()}
+
+    def poll() -> list[tuple[str, str, str, list[int]]]:
+        """(publisher, volume, server, counters) of what is told, in both forms the same."""
+        recorder.sent.clear()
+        for manager in cloud.computes.values():
+            manager.poll_volume_usage()
+        names = ('reads', 'read_bytes', 'writes', 'write_bytes')
+        told = [message.payload['nova_object.data'] for message in recorder.of(True)]
+        assert [{'volume_id': one['volume_id'], 'tenant_id': one['project_id'], 'instance_id': one['instance_uuid'],
+                 **{name: one[name] for name in names}} for one in told] == [
+            {name: message.payload[name] for name in ('volume_id', 'tenant_id', 'instance_id', *names)}
+            for message in recorder.of(False)]
+        assert {message.event for _, message in recorder.sent} <= {'volume.usage'}
+        return [(message.publisher.removeprefix('nova-compute:'), one['volume_id'], one['instance_uuid'],
+                 [one[name] for name in names]) for message, one in zip(recorder.of(True), told, strict=True)]
+
+    for host in HOSTS:
+        volumes = storing.driver(host).volumes
+        usage = volumes.usage
+        monkeypatch.setattr(volumes, 'usage', lambda instance, usage=usage: dict.fromkeys(
+            usage(instance), counted['now']))
+    server, volume = storing.with_volume()
+    source = cloud.host_of(server)
+    assert poll() == [(source, volume, server, [0, 0, 0, 0])]
+    counted['now'] = VolumeCounters(10, 5120, 20, 10240)
+    assert poll() == poll() == [(source, volume, server, [10, 5120, 20, 10240])]
+    cloud.action(server, 'os-stop')
+    assert poll() == []
+    cloud.action(server, 'os-start')
+    counted['now'] = VolumeCounters(1, 512, 2, 1024)
+    assert poll() == [(source, volume, server, [11, 5632, 22, 11264])]
+    cloud.action(server, 'migrate')
+    cloud.action(server, 'confirmResize')
+    counted['now'] = VolumeCounters(0, 0, 3, 2048)
+    assert poll() == [(other(source), volume, server, [11, 5632, 25, 13312])]
+    storing.delete(server)
+    assert poll() == []
+    server = storing.boot(there(volume))
+    counted['now'] = VolumeCounters(100, 51200, 100, 51200)
+    ((_, *told),) = poll()
+    assert told == [volume, server, [111, 56832, 125, 64512]]

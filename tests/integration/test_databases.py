@@ -39,6 +39,7 @@ from tests.unit.db.test_archive import (  # noqa: F401 - the same
     test_deleted_rows_of_what_lives,
     test_portions,
     test_purge,
+    test_what_a_server_did_with_volumes_goes_with_it,
 )
 from tests.unit.db.test_clock import (  # noqa: F401 - the same
     test_age_in_seconds_and_null,
@@ -121,6 +122,16 @@ from tests.unit.db.test_services import (  # noqa: F401 - the same
     test_filters_of_the_list,
     test_the_lowest_version_counts,
     test_up_by_age_and_by_force,
+)
+from tests.unit.objects.conftest import ctxt, insert  # noqa: F401 - fixtures of the next ones
+from tests.unit.objects.test_volume_usage import (  # noqa: F401 - the same
+    give,
+    test_a_counter_that_went_back_began_anew,
+    test_a_volume_goes_on_counting_with_its_next_server,
+    test_counters_of_one_run_are_replaced,
+    test_servers_that_share_a_volume_count_for_themselves,
+    test_statements_do_not_grow_with_the_volumes,
+    withdraw,
 )
 
 from . import database_servers

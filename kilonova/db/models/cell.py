@@ -459,6 +459,34 @@ class TaskLog(SoftDelete, Base):
     errors = mapped_column(sa.Integer, default=0)
 
 
+class VolumeUsage(SoftDelete, Base):
+    """What one server's guests have read and written of a volume: ``curr_*`` since the last start that was seen,
+    ``tot_*`` before it, by this server or by ones that had the volume earlier. None is deleted softly: it becomes part
+    of the next server's, or is archived with its own."""
+
+    __tablename__ = 'volume_usage_cache'
+    __table_args__ = (unique('volume_usage_cache', 'volume_id', 'instance_uuid'),
+                      index('volume_usage_cache', 'instance_uuid'), TABLE_OPTIONS)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    volume_id = mapped_column(sa.String(36), nullable=False)
+    instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
+    # As wide as the server's: they are copied.
+    project_id = mapped_column(sa.String(255))
+    user_id = mapped_column(sa.String(255))
+    availability_zone = mapped_column(sa.String(255))
+    tot_last_refreshed = mapped_column(DateTime)
+    tot_reads = mapped_column(sa.BigInteger, default=0)
+    tot_read_bytes = mapped_column(sa.BigInteger, default=0)
+    tot_writes = mapped_column(sa.BigInteger, default=0)
+    tot_write_bytes = mapped_column(sa.BigInteger, default=0)
+    curr_last_refreshed = mapped_column(DateTime)
+    curr_reads = mapped_column(sa.BigInteger, default=0)
+    curr_read_bytes = mapped_column(sa.BigInteger, default=0)
+    curr_writes = mapped_column(sa.BigInteger, default=0)
+    curr_write_bytes = mapped_column(sa.BigInteger, default=0)
+
+
 # Where archiving moves deleted rows to, by the name of their table.
 SHADOWS: dict[str, sa.Table] = {
     table.name: shadow_of(table) for table in tuple(Base.metadata.sorted_tables) if 'deleted' in table.columns}

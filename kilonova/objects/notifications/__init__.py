@@ -24,6 +24,7 @@ from kilonova.objects.notifications.nouns import (
     KeypairPayload,
     ServerGroupPayload,
     ServiceStatusPayload,
+    VolumeUsagePayload,
 )
 from kilonova.objects.notifications.request_spec import (
     CellMappingPayload,
@@ -50,7 +51,7 @@ PAYLOADS = (
     InstanceExistsPayload, InstanceNUMACellPayload, InstanceNUMATopologyPayload, InstancePCIRequestPayload,
     InstancePCIRequestsPayload, InstancePayload, InstanceStateUpdatePayload, InstanceUpdatePayload, IpPayload,
     KeypairPayload, RequestSpecPayload, SchedulerLimitsPayload, SchedulerRetriesPayload, ServerGroupPayload,
-    ServiceStatusPayload, SharePayload, VirtCPUTopologyPayload)
+    ServiceStatusPayload, SharePayload, VirtCPUTopologyPayload, VolumeUsagePayload)
 
 __all__ = (
     'PAYLOADS',
@@ -90,4 +91,5 @@ __all__ = (
     'ServiceStatusPayload',
     'SharePayload',
     'VirtCPUTopologyPayload',
+    'VolumeUsagePayload',
 )

@@ -17,6 +17,7 @@ from kilonova.objects.keypair import KeyPair
 from kilonova.objects.notifications.base import About, value
 from kilonova.objects.notifications.instance import as_written, period_of, tag_words
 from kilonova.objects.request_spec import RequestSpec
+from kilonova.objects.volume_usage import VolumeUsage
 
 
 def usage(about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
@@ -49,7 +50,7 @@ def usage(about: About, *, instance: Instance, moved: str | None = None, values:
     return payload
 
 
-def _text(word: str | int | None) -> str:
+def _text(word: str | int | datetime.datetime | None) -> str:
     return '' if word is None else str(word)
 
 
@@ -172,3 +173,11 @@ def server_group(about: About, *, group: InstanceGroup | dict[str, Any]) -> dict
     held = group if isinstance(group, dict) else {name: value(group, name) for name in names}
     return {'server_group_id': held['uuid'], **{name: held.get(name) for name in names if name != 'uuid'},
             'policies': [held['policy']] if held.get('policy') else []}
+
+
+def volume_usage(about: About, *, usage: VolumeUsage) -> dict[str, Any]:
+    """What servers have read and written of a volume."""
+    return {'volume_id': usage.volume_id, 'tenant_id': usage.project_id, 'user_id': usage.user_id,
+            'instance_id': usage.instance_uuid, 'availability_zone': usage.availability_zone,
+            'last_refreshed': _text(usage.curr_last_refreshed),
+            **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')}}

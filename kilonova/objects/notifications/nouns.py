@@ -1,4 +1,4 @@
-"""Payloads of what isn't a server: key pairs, services, aggregates, server groups."""
+"""Payloads of what isn't a server: key pairs, services, aggregates, server groups, volumes."""
 from __future__ import annotations
 
 from typing import Any, Self
@@ -10,6 +10,7 @@ from kilonova.objects.instance_group import InstanceGroup
 from kilonova.objects.keypair import KeyPair
 from kilonova.objects.notifications.base import About, Payload
 from kilonova.objects.service import Service
+from kilonova.objects.volume_usage import VolumeUsage
 
 
 @register
@@ -99,3 +100,27 @@ class ServerGroupPayload(Payload):
         policy, rules = held('policy'), held('rules') if isinstance(group, dict) else group.rules
         return cls.like(group, policies=[policy] if policy else [],
                         rules={name: str(limit) for name, limit in (rules or {}).items()})
+
+
+@register
+class VolumeUsagePayload(Payload):
+    """What servers have read and written of a volume, and the server that has it now. Bytes, but for the requests."""
+
+    VERSION = '1.0'
+    fields = {
+        'volume_id': fields.UUIDField(),
+        'project_id': fields.StringField(nullable=True),
+        'user_id': fields.StringField(nullable=True),
+        'instance_uuid': fields.UUIDField(nullable=True),
+        'availability_zone': fields.StringField(nullable=True),
+        'last_refreshed': fields.DateTimeField(nullable=True),
+        'reads': fields.IntegerField(),
+        'read_bytes': fields.IntegerField(),
+        'writes': fields.IntegerField(),
+        'write_bytes': fields.IntegerField(),
+    }
+
+    @classmethod
+    def of(cls, about: About, *, usage: VolumeUsage) -> Self:
+        return cls.like(usage, last_refreshed=usage.curr_last_refreshed,
+                        **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')})

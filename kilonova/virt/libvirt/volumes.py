@@ -11,7 +11,7 @@ from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices.elements import VOLUMES, target_of
+from kilonova.virt.libvirt.devices.elements import VOLUMES, targets
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
@@ -84,7 +84,7 @@ class Volumes:
     @translated
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         guest = self._libvirt.find(instance.uuid)
-        target = None if guest is None else target_of(guest.xml(), volume.volume_id)
+        target = None if guest is None else targets(guest.xml()).get(volume.volume_id)
         if guest is None or target is None:
             return
         if guest.is_active():
@@ -94,6 +94,21 @@ class Volumes:
             with contextlib.suppress(driver.VolumeFailed):
                 self._volumes.extend(volume)
         LOG.info('Volume %s has %d GiB now.', volume.volume_id, volume.size, instance_uuid=instance.uuid)
+
+    @translated
+    def usage(self, instance: objects.Instance) -> dict[str, driver.VolumeCounters]:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None or not guest.is_active():
+            return {}
+        names = targets(guest.xml())
+        found = {}
+        for volume in instance.volumes:
+            target = names.get(volume.volume_id)
+            counters = None if target is None else guest.measured('blockStats', target)
+            if counters:
+                # The fifth counts errors; -1 stands for what the hypervisor doesn't count.
+                found[volume.volume_id] = driver.VolumeCounters(*(max(0, one) for one in counters[:4]))
+        return found
 
 
 def grow(guest: Guest, target: str, size: int) -> None:

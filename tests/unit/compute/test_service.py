@@ -817,6 +817,20 @@ def test_usage_is_audited_where_it_is_asked_for(cloud):
     assert manager.timers.spacing['instance_usage_audit'] == 60
 
 
+@pytest.mark.parametrize(('interval', 'spacing'), [(None, None), (0, None), (30, 30)])
+def test_volumes_are_counted_where_it_is_asked_for(cloud, monkeypatch, interval, spacing):
+    """Row 2.15: off by default."""
+    manager = cloud.host('gpu1', periodic_enable=True, **(
+        {} if interval is None else {'volume_usage_poll_interval': interval}))
+    manager.stop()
+    assert manager.timers.spacing.get('poll_volume_usage') == spacing
+    assert [told['spacing'] for told in manager.timers.told() if told['name'] == 'poll_volume_usage'] == [spacing or -1]
+    polled = []
+    monkeypatch.setattr('kilonova.compute.volume_usage.poll', lambda host, ctxt: polled.append((host, ctxt.is_admin)))
+    manager.poll_volume_usage()
+    assert polled == [(manager.host, True)]
+
+
 def test_a_start_is_tried_with_growing_pauses(cloud, monkeypatch):
     manager, pauses = cloud.host('gpu1'), []
     answers = [errors.Unanswered(who='x', reason='y'), HypervisorUnavailable(host='h', reason='r')] * 2

@@ -78,6 +78,19 @@ def test_a_deleted_server_goes_with_all_that_belongs_to_it(api, cell):
     assert archive.archive(api, cell, max_rows=1000) == {}
 
 
+def test_what_a_server_did_with_volumes_goes_with_it(api, cell):
+    for uuid, deleted in (('dead', LONG_AGO), ('alive', None)):
+        server(api, cell, uuid, deleted)
+        with cell.write() as connection:
+            connection.execute(sa.insert(T['volume_usage_cache']).values(
+                volume_id='v', instance_uuid=uuid, curr_reads=7))
+    assert archive.archive(api, cell, max_rows=1000)['volume_usage_cache'] == 1
+    with cell.read() as connection:
+        for name, uuid in (('volume_usage_cache', 'alive'), ('shadow_volume_usage_cache', 'dead')):
+            row = connection.execute(sa.select(T[name])).mappings().one()
+            assert (row['instance_uuid'], row['curr_reads'], row['tot_writes']) == (uuid, 7, 0)
+
+
 def test_portions(api, cell):
     for number in range(5):
         server(api, cell, f'dead{number}', LONG_AGO)

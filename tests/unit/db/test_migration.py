@@ -88,7 +88,7 @@ def check_upgrade(database, schema):
 
 def test_each_table_whose_deleted_rows_stay_has_a_shadow():
     tables = migration.METADATA['cell'].tables
-    assert len(cell_models.SHADOWS) == 14
+    assert len(cell_models.SHADOWS) == 15
     for name, shadow in cell_models.SHADOWS.items():
         assert shadow.name == f'shadow_{name}'
         assert [column.name for column in shadow.columns] == ['shadow_id', *tables[name].columns.keys()]

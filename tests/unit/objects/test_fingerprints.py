@@ -120,6 +120,7 @@ FINGERPRINTS = {
     'VirtCPUFeature': '1.0-0ea1908e39c82dbb',
     'VirtCPUModel': '1.0-ab04a767075c404c',
     'VirtCPUTopology': '1.0-3e5dcf03fda976c6',
+    'VolumeUsage': '1.0-5ded879e906d91ce',
 }
 
 

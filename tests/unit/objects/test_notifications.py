@@ -66,6 +66,7 @@ FINGERPRINTS = {
     'ServiceStatusPayload': '1.1-006f71eef7d56cc0',
     'SharePayload': '1.0-cda6f31a52a91502',
     'VirtCPUTopologyPayload': '1.0-30c9aa9b4c455406',
+    'VolumeUsagePayload': '1.0-736c28e51906459f',
 }
 
 
@@ -140,6 +141,14 @@ SERVICE = {'uuid': 'fa69c544-906b-4a6a-a9c6-c1f7a8078c73', 'host': 'gpu2', 'bina
 RECORD = {'class': 'NoValidHost', 'message': 'No valid host was found. ', 'code': 500, 'details': 'Traceback …'}
 
 
+def usage():
+    return objects.VolumeUsage(
+        volume_id=IMAGE, instance_uuid=SERVER, project_id=PROJECT, user_id='fake', availability_zone='nova',
+        tot_last_refreshed=MOMENT - datetime.timedelta(days=1), curr_last_refreshed=MOMENT, tot_reads=1, curr_reads=10,
+        tot_read_bytes=512, curr_read_bytes=5120, tot_writes=2, curr_writes=20, tot_write_bytes=1024,
+        curr_write_bytes=10240)
+
+
 def failure():
     try:
         raise errors.HostRejected(reason='Claim pci failed')
@@ -151,6 +160,8 @@ def failure():
 def facts_of(event: str) -> dict[str, Any]:
     """What whoever emits the event hands over."""
     noun, _, rest = event.partition('.')
+    if noun == 'volume':
+        return {'usage': usage()}
     simple = {'flavor': {'flavor': flavor()}, 'keypair': {'keypair': keypair()}, 'aggregate': {'aggregate': AGGREGATE},
               'server_group': {'group': GROUP}, 'service': {'service': SERVICE},
               'scheduler': {'request_spec': request_spec()},

@@ -848,6 +848,26 @@ def test_a_guest_gets_a_volume_and_gives_it_up(rig: Any, power_on: bool, times: 
 
 
 @with_volumes
+def test_what_a_guest_does_with_its_volumes_is_counted_while_it_runs(rig: Any) -> None:
+    """Of those that it has; its own disks aren't among them."""
+    absent = new_volume(volume_id=MDEV, device='/dev/vdd')
+    instance = spawn(rig, volumes=[new_volume(), new_volume(volume_id=VOLUME2, device='/dev/vdc')])
+    instance.volumes = [absent, *instance.volumes]
+    for act in (rig.here.power.pause, rig.here.power.unpause):
+        act(instance)
+        found = rig.here.volumes.usage(instance)
+        assert sorted(found) == sorted([VOLUME, VOLUME2])
+        counters = [one for each in found.values() for one in dataclasses.astuple(each)]
+        assert all(isinstance(one, int) and one >= 0 for one in counters)
+    instance.volumes = instance.volumes[1:2]
+    assert list(rig.here.volumes.usage(instance)) == [VOLUME]
+    rig.here.power.power_off(instance)
+    assert rig.here.volumes.usage(instance) == {}
+    rig.here.guests.destroy(instance)
+    assert rig.here.volumes.usage(instance) == {}
+
+
+@with_volumes
 def test_a_guest_that_is_not_there_has_no_volume_to_get_or_give(rig: Any) -> None:
     instance, volume = new_instance(), new_volume()
     rig.here.volumes.attach(instance, image_meta(), volume)

@@ -14,6 +14,7 @@ from tests.unit.virt.builders import (
     MDEV2,
     VGPU,
     VGPU_PARENT,
+    VOLUME,
     devices,
     image_meta,
     mediated,
@@ -89,3 +90,22 @@ def test_volumes_grow_and_stay_where_a_detach_is_ended(fake: FakeDriver) -> None
     assert fake.domains[instance.uuid].volumes == {volume.volume_id: 1}
     fake.volumes.extend(instance, volume)
     assert fake.domains[instance.uuid].volumes == {volume.volume_id: 3} and list(fake.connected) == [volume.volume_id]
+
+
+def test_a_guest_counts_anew_from_each_start(fake: FakeDriver) -> None:
+    instance = new_instance(volumes=[new_volume()])
+    fake.guests.spawn(instance, image_meta())
+    counters = driver.VolumeCounters(1, 2, 3, 4)
+    fake.domains[instance.uuid].used[VOLUME] = counters
+    assert fake.volumes.usage(instance) == {VOLUME: counters}
+    fake.power.power_off(instance)
+    fake.power.power_on(instance, image_meta())
+    assert fake.volumes.usage(instance) == {VOLUME: driver.VolumeCounters()}
+    fake.domains[instance.uuid].used[VOLUME] = counters
+    fake.volumes.detach(instance, instance.volumes[0], lambda: None)
+    fake.volumes.attach(instance, image_meta(), instance.volumes[0])
+    assert fake.volumes.usage(instance) == {VOLUME: driver.VolumeCounters()}
+    # On the host that it migrates to it is another process.
+    fake.domains[instance.uuid].used[VOLUME] = counters
+    fake.live_migrations.migrate(instance, {'host': 'gpu2', 'move': 'm', 'volumes': {VOLUME: ''}}, lambda told: None)
+    assert fake.machine.arrived['gpu2'][instance.uuid].used == {}

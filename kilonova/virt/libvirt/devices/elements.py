@@ -58,9 +58,9 @@ def _serial(disk: ElementTree.Element) -> str | None:
     return disk.findtext('serial')
 
 
-def target_of(xml: str, volume_id: str) -> str | None:
-    """By which name the guest has a volume: 'vdb'."""
-    return next((_device(ElementTree.fromstring(disk)) for disk in VOLUMES.found(xml, volume_id).values()), None)
+def targets(xml: str) -> dict[str | None, str | None]:
+    """{volume: by which name the guest has it: 'vdb'}."""
+    return {_serial(disk): _device(disk) for disk in ElementTree.fromstring(xml).iterfind('devices/disk')}
 
 
 CARDS = Kind('interface', 'a network card', _device)

@@ -264,3 +264,23 @@ def test_the_guests_first_disk_is_the_volume_that_it_boots_from(rig: LibvirtRig)
     assert disks() == sorted([('sda', None), ('vdd', '1'), *own])
     with pytest.raises(driver.VolumeUnsupported, match='it is attached to host gpu2'):
         spawn(rig, replace(root, host='gpu2'), image_ref='')
+
+
+def test_which_counter_is_which(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libvirt counts requests and bytes of reads, then of writes, then errors; -1: it doesn't count that."""
+    instance, asked = spawn(rig, new_volume(), new_volume(volume_id=VOLUME2, device='/dev/vdc')), []
+    counted: dict[str, Any] = {'vdb': (1, 512, -1, 1024, -1), 'vdc': None}
+
+    def measured(self: Guest, method: str, target: str) -> Any:
+        asked.append((method, target))
+        return counted[target]
+    monkeypatch.setattr(Guest, 'measured', measured)
+    assert rig.here.volumes.usage(instance) == {
+        VOLUME: driver.VolumeCounters(reads=1, read_bytes=512, writes=0, write_bytes=1024)}
+    assert asked == [('blockStats', 'vdb'), ('blockStats', 'vdc')]
+
+    def gone(self: Guest) -> str:
+        raise libvirt.libvirtError('no domain')
+    monkeypatch.setattr(Guest, 'xml', gone)
+    with pytest.raises(driver.GuestFailed, match='no domain'):
+        rig.here.volumes.usage(instance)

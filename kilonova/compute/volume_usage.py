@@ -1,0 +1,47 @@
+"""What the guests of a host read and write of their volumes: counted each ``volume_usage_poll_interval``, and told.
+
+    poll(host, ctxt)        # volume.usage of each volume that a guest which runs has
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from oslo_log import log as logging
+
+from kilonova import objects
+from kilonova.compute import records
+from kilonova.compute.host import Host
+from kilonova.context import RequestContext
+from kilonova.virt.driver import GuestFailed
+
+LOG = logging.getLogger(__name__)
+
+# Volumes of one message to the conductor, and of one transaction.
+MOST = 1000
+
+
+def poll(host: Host, ctxt: RequestContext) -> int:
+    """Write and tell what was counted; of how many volumes."""
+    found = [usage for instance in records.instances(ctxt, host.name) for usage in _counted(host, ctxt, instance)]
+    told = 0
+    for first in range(0, len(found), MOST):
+        for usage in objects.VolumeUsage.count(ctxt, found[first:first + MOST]):
+            host.notify.emit(ctxt, 'volume.usage', usage=usage)
+            told += 1
+    return told
+
+
+def _counted(host: Host, ctxt: RequestContext, instance: objects.Instance) -> Iterator[objects.VolumeUsage]:
+    if not instance.volumes:
+        return
+    try:
+        found = host.driver.volumes.usage(instance)
+    except GuestFailed as error:
+        LOG.warning('What its guest reads and writes of volumes is not counted now: %s', error,
+                    instance_uuid=instance.uuid)
+        return
+    for volume_id, counters in found.items():
+        yield objects.VolumeUsage(
+            ctxt, volume_id=volume_id, instance_uuid=instance.uuid, project_id=instance.project_id,
+            user_id=instance.user_id, availability_zone=instance.availability_zone, curr_reads=counters.reads,
+            curr_read_bytes=counters.read_bytes, curr_writes=counters.writes, curr_write_bytes=counters.write_bytes)

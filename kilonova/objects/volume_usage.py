@@ -1,0 +1,54 @@
+"""VolumeUsage: what the guests of a server read and write of a volume (table ``volume_usage_cache``).
+
+    found = [VolumeUsage(ctxt, volume_id=…, instance_uuid=…, curr_reads=7, …)]
+    for usage in VolumeUsage.count(ctxt, found):
+        usage.total('reads')
+"""
+from __future__ import annotations
+
+from kilonova.context import RequestContext
+from kilonova.objects import fields, storage
+from kilonova.objects.base import KilonovaObject, PersistentObject, register, remotable_classmethod
+
+# What a host tells of a volume that a guest has.
+TOLD = ('volume_id', 'instance_uuid', 'project_id', 'user_id', 'availability_zone', 'curr_reads', 'curr_read_bytes',
+        'curr_writes', 'curr_write_bytes')
+
+
+@register
+class VolumeUsage(PersistentObject, KilonovaObject):
+    """``curr_*``: since the guest was started; ``tot_*``: before that, by servers that had the volume earlier too. The
+    first of each pair counts requests, the others are bytes."""
+
+    VERSION = '1.0'
+    fields = {
+        'id': fields.IntegerField(),
+        'volume_id': fields.UUIDField(),
+        'instance_uuid': fields.UUIDField(nullable=True),
+        'project_id': fields.StringField(nullable=True),
+        'user_id': fields.StringField(nullable=True),
+        'availability_zone': fields.StringField(nullable=True),
+        'tot_last_refreshed': fields.DateTimeField(nullable=True),
+        'tot_reads': fields.IntegerField(),
+        'tot_read_bytes': fields.IntegerField(),
+        'tot_writes': fields.IntegerField(),
+        'tot_write_bytes': fields.IntegerField(),
+        'curr_last_refreshed': fields.DateTimeField(nullable=True),
+        'curr_reads': fields.IntegerField(),
+        'curr_read_bytes': fields.IntegerField(),
+        'curr_writes': fields.IntegerField(),
+        'curr_write_bytes': fields.IntegerField(),
+    }
+
+    @remotable_classmethod
+    def count(cls, ctxt: RequestContext, found: list[VolumeUsage]) -> list[VolumeUsage]:
+        """Write what a host ``found`` that its guests count now (each with ``TOLD``), in one transaction; all that is
+        known of these volumes then. Those that a server has given up meanwhile are left out."""
+        told = [{name: getattr(one, name) for name in TOLD} for one in found]
+        with storage.database(ctxt).write() as conn:
+            return [cls.from_row(ctxt, row) for row in storage.queries('volume_usage').count(conn, told)]
+
+    def total(self, counter: str) -> int:
+        """Of 'reads', 'read_bytes', 'writes' or 'write_bytes': all that was ever counted."""
+        before, since = getattr(self, f'tot_{counter}'), getattr(self, f'curr_{counter}')
+        return int(before + since)
