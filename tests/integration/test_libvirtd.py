@@ -212,7 +212,8 @@ def share(daemon: Libvirtd, host: str) -> Iterator[Path]:
 
 
 def test_a_guest_boots_from_a_volume(daemon: Libvirtd) -> None:
-    """Another one beside it comes before it by age; what the guest wrote is there when it starts anew."""
+    """Another one beside it comes before it by age; what the guest wrote is there when it starts anew. QEMU counts what
+    it does with them."""
     host = 'roots'
     with share(daemon, host) as path, rig_of(daemon, host) as rig:
         data, root = (new_volume(volume_id=str(uuid4()), host=host, device=device, boot_index=index, connection={
@@ -223,9 +224,14 @@ def test_a_guest_boots_from_a_volume(daemon: Libvirtd) -> None:
         shutil.copy(daemon.image, path / 'vda')
         server = rig.boot(volumes=[data, root], image_ref='')
         rig.says(server, 'GUEST-BOOT 1')
+        # The sector that it boots from, and the one that it reads, counts up and writes before it says that.
+        once = {data.volume_id: driver.VolumeCounters(), root.volume_id: driver.VolumeCounters(2, 1024, 1, 512)}
+        assert rig.driver.volumes.usage(server) == once
         rig.driver.power.power_off(server)
+        assert rig.driver.volumes.usage(server) == {}
         rig.driver.power.power_on(server, rig.image())
         rig.says(server, 'GUEST-BOOT 2')
+        assert rig.driver.volumes.usage(server) == once
         assert [name for name in os.listdir(rig.driver.disks.directory(server.uuid).path) if 'disk' in name] == []
 
 
