@@ -59,7 +59,7 @@ bootstrap-ceph:
 
 .PHONY: bootstrap-tempest
 bootstrap-tempest:
-	@$(PYTHON) -m tools.bootstrap --tempest
+	@$(PYTHON) -m tools.bootstrap --tempest --network --volume
 
 .PHONY: demo
 demo: bootstrap $(if $(WITH_NETWORK),bootstrap-network) $(if $(WITH_VOLUME),bootstrap-volume) ## up, then boot and resize GPU servers with the openstack command, every result checked (NETWORK=1: and one on a network, VOLUME=1: and one with a volume)

@@ -214,51 +214,36 @@ def _by_kind(site: BenchSite, idle: dict[str, float],
     return spent
 
 
-def measure_ports(site: BenchSite) -> None:
-    """Boots of servers with a port and without, in turns: what one costs, and how often it asks Neutron."""
+def measure_ports_and_volumes(site: BenchSite) -> None:
+    """Boots of servers with a port, with a volume to boot from that is made for them, with both and with neither, in
+    turns: what one costs, Kilonova's share and that of Neutron and Cinder, and how often it asks them."""
     site.up()
     (network,) = [row['id'] for row in http.call('GET', site.url('neutron') + '/v2.0/networks',
                                                  token=site.token('demo')).data['networks']]
-    site.flavor('bench-port')
-    idle = measure_idle(site, KINDS_IDLE_SECONDS)
-    on_network = {'networks': [{'uuid': network}]}
-    spent = _by_kind(site, idle, {'none': ('bench-port', {}), 'port': ('bench-port', on_network)})
-    table(f'CPU ms per boot with a port, {TURNS} times {OF_A_KIND} of each kind, less what services cost when idle',
-          spent)
-    own, theirs = ({kind: sum(ms for service, ms in costs.items() if service not in meter.SUMS
-                              and service.startswith(('neutron', 'ovn')) == is_theirs)
-                    for kind, costs in spent.items()} for is_theirs in (False, True))
-    print(f'a boot with one port costs {own["port"] / own["none"]:.2f} times one without, without Neutron itself, '
-          f'which needs {theirs["port"]:.0f} ms')
-    size = site.log_size('neutron')
-    site.boot(OF_A_KIND, 'bench-port', **on_network)
-    asked = [line for line in site.log_after('neutron', size).splitlines() if ' /v2.0/' in line]
-    print(f'{len(asked) / OF_A_KIND:.1f} requests to Neutron a boot')
-
-
-def measure_volumes(site: BenchSite) -> None:
-    """The same with a volume that is made for each server, and Cinder."""
-    site.up()
-    site.flavor('bench-volume')
     # The class that says how much a project may have, unless it is said of the project.
     http.call('PUT', site.url('cinder') + '/os-quota-class-sets/default', {'quota_class_set': {
         'volumes': -1, 'gigabytes': -1}}, token=site.token('admin'))
+    flavor = site.flavor('bench-services')
     idle = measure_idle(site, KINDS_IDLE_SECONDS)
-    with_one = {'block_device_mapping_v2': [
-        {'source_type': 'image', 'destination_type': 'local', 'uuid': site.image, 'boot_index': 0},
-        {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}]}
-    spent = _by_kind(site, idle, {'none': ('bench-volume', {}), 'volume': ('bench-volume', with_one)})
-    table(f'CPU ms per boot with a volume, {TURNS} times {OF_A_KIND} of each kind, less what services cost when idle',
-          spent)
+    port: dict[str, Any] = {'networks': [{'uuid': network}]}
+    volume: dict[str, Any] = {'imageRef': '', 'block_device_mapping_v2': [
+        {'source_type': 'image', 'destination_type': 'volume', 'uuid': site.image, 'volume_size': 1, 'boot_index': 0,
+         'delete_on_termination': True}]}
+    spent = _by_kind(site, idle, {'none': (flavor, {}), 'port': (flavor, port), 'volume': (flavor, volume),
+                                  'both': (flavor, port | volume)})
+    table(f'CPU ms per boot with a port or a volume, {TURNS} times {OF_A_KIND} of each kind, less what services cost '
+          'when idle', spent)
     own, theirs = ({kind: sum(ms for service, ms in costs.items() if service not in meter.SUMS
-                              and service.startswith('cinder') == is_theirs)
+                              and service.startswith(('neutron', 'ovn', 'cinder')) == is_theirs)
                     for kind, costs in spent.items()} for is_theirs in (False, True))
-    print(f'a boot with one volume costs {own["volume"] / own["none"]:.2f} times one without, without Cinder itself, '
-          f'which needs {theirs["volume"]:.0f} ms')
-    size = site.log_size('cinder')
-    site.boot(OF_A_KIND, 'bench-volume', **with_one)
-    asked = [line for line in site.log_after('cinder', size).splitlines() if ' /v3/' in line]
-    print(f'{len(asked) / OF_A_KIND:.1f} requests to Cinder a boot')
+    for kind in ('port', 'volume', 'both'):
+        print(f'a boot with {kind}: {own[kind] / own["none"]:.2f} times one without, without Neutron and Cinder '
+              f'themselves, which need {theirs[kind]:.0f} ms')
+    sizes = {service: site.log_size(service) for service in ('neutron', 'cinder')}
+    site.boot(OF_A_KIND, flavor, **port, **volume)
+    for service, path in (('neutron', ' /v2.0/'), ('cinder', ' /v3/')):
+        asked = [line for line in site.log_after(service, sizes[service]).splitlines() if path in line]
+        print(f'{len(asked) / OF_A_KIND:.1f} requests to {service.capitalize()} a boot with both')
 
 
 def boot(site: BenchSite, already: int, count: int) -> None:
@@ -422,10 +407,8 @@ def main() -> int:
         few, full = run(site)
     with cloud(accelerators=True) as site:
         measure_kinds(site)
-    with cloud(network=True) as site:
-        measure_ports(site)
-    with cloud(volume=True) as site:
-        measure_volumes(site)
+    with cloud(network=True, volume=True) as site:
+        measure_ports_and_volumes(site)
     with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
         while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from xml.etree import ElementTree
@@ -62,9 +63,9 @@ class Storing:
         volume = self.volume(bootable='true' if root else 'false', **more)
         return self.boot(there(volume, **({'boot_index': 0} if root else {}))), volume
 
-    def attach(self, server: str, volume: str, status: int = 202, **more: Any) -> Any:
+    def attach(self, server: str, volume: str, status: int = 202, version: str = '2.101', **more: Any) -> Any:
         answer = self.cloud.request('POST', f'/servers/{server}/os-volume_attachments',
-                                    {'volumeAttachment': {'volumeId': volume, **more}})
+                                    {'volumeAttachment': {'volumeId': volume, **more}}, version=version)
         assert answer.status_int == status, answer.text
         self.cloud.settle(kinds_left=('release',))
         return answer
@@ -85,7 +86,8 @@ class Storing:
         host = self.cloud.host_of(server)
         with self.cloud.cell.read() as conn:
             found = [row['volume_id'] for row in rows.of_servers(conn, [server]).get(server, ())]
-        assert self.held(server) == sorted((volume, 'attached' if host else 'reserved', host) for volume in found)
+        assert [(volume, at) for volume, _, at in self.held(server)] == sorted((volume, host) for volume in found)
+        assert {status for _, status, _ in self.held(server)} <= ({'attached'} if host else {'attached', 'reserved'})
         shown = [one['id'] for one in self.cloud.show(server)['os-extended-volumes:volumes_attached']]
         listed = [one['volumeId'] for one in self.cloud.ok(
             'GET', f'/servers/{server}/os-volume_attachments')['volumeAttachments']]
@@ -646,6 +648,29 @@ def test_shelved_and_unshelved(storing: Storing, root: bool) -> None:
     storing.assert_empty(volume)
 
 
+def test_attached_and_detached_on_no_host(storing: Storing) -> None:
+    """Cinder alone is asked; unshelve takes what is there then along."""
+    (server, first), second, third = storing.with_volume(), storing.volume(), storing.volume()
+    cloud = storing.cloud
+    cloud.action(server, 'shelve')
+    assert cloud.status(server) == 'SHELVED_OFFLOADED'
+    answer = storing.attach(server, second, status=200, version='2.100')
+    assert (answer.json['volumeAttachment']['volumeId'], answer.json['volumeAttachment']['device']) == (
+        second, '/dev/vdc')
+    storing.attach(server, third)
+    assert storing.story(server) == ('attach_volume', False) and storing.volumes(server) == [first, second, third]
+    assert storing.cinder.statuses() == {first: 'reserved', second: 'in-use', third: 'in-use'}
+    for volume in (first, third):
+        storing.detach(server, volume)
+        assert storing.story(server) == ('detach_volume', False)
+    assert storing.volumes(server) == [second]
+    assert storing.cinder.statuses() == {first: 'available', second: 'in-use', third: 'available'}
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'ACTIVE' and storing.volumes(server) == [second]
+    storing.delete(server)
+    storing.assert_empty(first, second, third)
+
+
 @pytest.mark.parametrize(('root', 'status'), [(False, 'SHELVED'), (True, 'SHELVED_OFFLOADED')])
 def test_what_stays_on_its_host_when_it_is_shelved(make_cloud: Callable[..., Cloud], root: bool, status: str) -> None:
     """Nothing of a server that boots from a volume, whatever [DEFAULT]shelved_offload_time says."""
@@ -776,6 +801,7 @@ def test_a_live_migration_that_is_ended(storing: Storing, end: str) -> None:
     def stays(instance: Any, offer: Any, told: Callable[[dict[str, int]], None]) -> None:
         under_way.set()
         while True:
+            time.sleep(0.02)
             told(dict.fromkeys(('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed',
                                 'disk_remaining'), 0))
     storing.driver(source).live_migrations.migrate = stays

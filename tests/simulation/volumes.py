@@ -93,7 +93,8 @@ def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
     of: dict[str, set[str]] = {}
     for one in cloud.cinder.attachments.values():
         of.setdefault(one['instance'], set()).add(one['volume_id'])
-        if one['status'] != ('attached' if one['host'] else 'reserved'):
+        # A volume that came to a server on no host is in use, too.
+        if one['status'] not in (('attached',) if one['host'] else ('reserved', 'attached')):
             wrong(f'volumes: {one["volume_id"]} of {one["instance"]} is {one["status"]} at {one["host"]}')
     for host, machine in cloud.machines.items():
         for server, domain in machine.domains.items():

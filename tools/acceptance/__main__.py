@@ -1,7 +1,8 @@
 """``python3 -m tools.acceptance [regex …]``: Tempest's tests of compute against a one-machine cloud of its own.
 
-Starts the cloud in a new directory with ports of its own, writes tempest.conf, runs all tests of tempest.api.compute
-but those that exclusions.txt leaves out, and takes the cloud away. With words, only tests in whose name one of these
+Starts the cloud, with Neutron and Cinder, in a new directory with ports of its own, writes tempest.conf, runs all tests
+of tempest.api.compute, and the scenarios that look into no guest, but those that exclusions.txt leaves out, and takes
+the cloud away. With words, only tests in whose name one of these
 regular expressions is found. The last line counts; the exit code is 0 only if all that ran passed: a test that Tempest
 skipped by itself counts as failed, as it belongs into exclusions.txt with its reason.
 """
@@ -66,11 +67,11 @@ def prepare_results() -> None:
 
 
 def listed() -> list[str]:
-    """The identifiers of all tests of the compute API, sorted."""
-    lines = ask([program('stestr'), 'list', '^' + re.escape(exclusions.PREFIX)]).splitlines()
-    found = sorted(line for line in lines if line.startswith(exclusions.PREFIX))
+    """The identifiers of all tests of the compute API and of the scenarios, sorted."""
+    lines = ask([program('stestr'), 'list', '|'.join(f'^{re.escape(name)}' for name in exclusions.PREFIXES)])
+    found = sorted(line for line in lines.splitlines() if line.startswith(exclusions.PREFIXES))
     if not found:
-        raise CloudError(f'Tempest lists no test of {exclusions.PREFIX}')
+        raise CloudError(f'Tempest lists no test of {exclusions.PREFIXES[0]}')
     return found
 
 
@@ -82,7 +83,7 @@ def cloud() -> Iterator[Cloud]:
     try:
         extra = directory / 'extra.conf'
         extra.write_text(settings.EXTRA)
-        yield control.up(layout, extra=extra)
+        yield control.up(layout, extra=extra, network=True, volume=True)
     finally:
         control.down(layout)
         # What the daemons said is wanted after a failure.

@@ -1,11 +1,11 @@
 """Which tests of the suite are left out, and why: ``exclusions.txt``.
 
-    [networks] there is no network service
-    tempest.api.compute.floating_ips.*
+    [proxies] clients ask Neutron and Cinder themselves
+    tempest.api.compute.floating_ips.test_x.*
     [lacks] what an entry needs that isn't built
     tempest.api.compute.servers.test_x.SomeTest.test_y     # the reason of this one
 
-Under ``networks`` and ``volumes`` an entry may end in ``.*`` (all below a package, module or class); elsewhere it names
+Under ``proxies`` and ``guests`` an entry may end in ``.*`` (all below a package, module or class); elsewhere it names
 one test and says its reason after ``#``.
 """
 from __future__ import annotations
@@ -16,11 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PATH = Path(__file__).with_name('exclusions.txt')
-PREFIX = 'tempest.api.compute.'
+# What the names of the tests begin with. The scenarios are those that look into no guest: none has a full system here.
+_BOOT = 'tempest.scenario.test_volume_boot_pattern.TestVolumeBootPattern.test_'
+PREFIXES = ('tempest.api.compute.', f'{_BOOT}bootable_volume_', f'{_BOOT}create_server_from_volume_snapshot',
+            f'{_BOOT}image_defined_boot_from_volume', 'tempest.scenario.test_server_advanced_ops.',
+            'tempest.scenario.test_server_multinode.', 'tempest.scenario.test_server_volume_attachment.')
 # Sections whose title is the reason of all their entries.
-WHOLE = ('networks', 'volumes')
+WHOLE = ('proxies', 'guests')
 _SECTION = re.compile(r'^\[(?P<name>[a-z]+)\] (?P<title>\S.*)$')
-_ENTRY = re.compile(r'^(?P<test>tempest\.api\.compute\.[\w.]+?(?P<all>\.\*)?)(?:\s+#\s*(?P<why>\S.*))?$')
+_ENTRY = re.compile(r'^(?P<test>tempest\.(?:api\.compute|scenario)\.[\w.]+?(?P<all>\.\*)?)(?:\s+#\s*(?P<why>\S.*))?$')
 
 
 class ExclusionsError(Exception):
@@ -29,7 +33,7 @@ class ExclusionsError(Exception):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """``test``: a test's whole name, or what all names begin with when ``below``. ``section``: networks, volumes …"""
+    """``test``: a test's whole name, or what all names begin with when ``below``. ``section``: proxies, lacks …"""
 
     test: str
     below: bool

@@ -25,18 +25,20 @@ EXTRA = render.ini({
 
 # Flavors by name: MiB of memory, GiB of disk. A resize goes from the first to the second.
 FLAVORS = {'tempest-small': (128, 1), 'tempest-large': (256, 2)}
-OTHER_IMAGE = 'demo-alt'
+OTHER_IMAGE, EXTERNAL = 'demo-alt', 'outside'
 # Seconds in which a server has to reach a state; the machine may be busy.
 PATIENCE = 300
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the tests boot from: ids of two images and of two flavors, and the newest microversion."""
+    """What the tests boot from: ids of two images and of two flavors; the newest microversion; ``outside``: id of the
+    network outside of the cloud."""
 
     images: tuple[str, str]
     flavors: tuple[str, str]
     newest: str
+    outside: str
 
 
 def prepare(cloud: Cloud) -> Seen:
@@ -53,31 +55,30 @@ def prepare(cloud: Cloud) -> Seen:
                                                            'disk': disk}}, token=keystone.token)
         elif reply.status != 200:
             raise CloudError(f'flavor {name}: {reply.status} {reply.body[:300].decode(errors="replace")}')
-    catalog_network(keystone, compute)
+    outside = external_network(keystone, render.url(cloud.ports, 'neutron'))
     small, large = FLAVORS
     version = call('GET', f'{compute}/', token=keystone.token).data['version']['version']
-    return Seen((images[image.NAME], images[OTHER_IMAGE]), (small, large), str(version))
+    return Seen((images[image.NAME], images[OTHER_IMAGE]), (small, large), str(version), outside)
 
 
-def catalog_network(keystone: identity.Keystone, url: str) -> None:
-    """Put a network service into the catalog whose every path answers 404.
-
-    Tempest skips whole classes of tests that need no network (deletes, images, live migrations) unless a network
-    service is said to be there. It asks that one about security groups of projects that it deletes, and takes 404 for
-    none; tests that need more of it fail, and are left out by name.
-    """
-    if any(row['type'] == 'network' for row in keystone.rows('services')):
-        return
-    service = keystone.create('services', name='none', type='network')
-    for interface in identity.INTERFACES:
-        keystone.create('endpoints', service_id=service['id'], interface=interface, region_id='RegionOne',
-                        url=f'{url}/no-network-service')
+def external_network(keystone: identity.Keystone, url: str) -> str:
+    """The id of a network outside of the cloud, for routers and floating addresses; it leads nowhere."""
+    there = call('GET', f'{url}/v2.0/networks?name={EXTERNAL}', token=keystone.token).data['networks']
+    if there:
+        return str(there[0]['id'])
+    made = call('POST', f'{url}/v2.0/networks', {'network': {'name': EXTERNAL, 'router:external': True,
+                                                             'provider:network_type': 'flat',
+                                                             'provider:physical_network': EXTERNAL}},
+                token=keystone.token).data['network']
+    call('POST', f'{url}/v2.0/subnets', {'subnet': {
+        'network_id': made['id'], 'ip_version': 4, 'cidr': '203.0.113.0/24', 'enable_dhcp': False}},
+        token=keystone.token)
+    return str(made['id'])
 
 
 def tempest_conf(cloud: Cloud, seen: Seen, directory: Path) -> str:
-    """The file: all that Kilonova has is switched on; there is no volume or object service, and
-    no network (see catalog_network).
-    ``directory`` takes logs and locks."""
+    """The file: all that Kilonova has is switched on; there is no object service. ``directory`` takes logs and
+    locks."""
     return render.ini(_sections(cloud, seen, directory))
 
 
@@ -86,16 +87,17 @@ def _sections(cloud: Cloud, seen: Seen, directory: Path) -> Mapping[str, render.
     return {
         'DEFAULT': {'log_dir': str(directory), 'log_file': 'tempest.log'},
         'oslo_concurrency': {'lock_path': str(directory / 'lock')},
-        'auth': {'use_dynamic_credentials': 'true', 'create_isolated_networks': 'false', 'admin_username': 'admin',
+        'auth': {'use_dynamic_credentials': 'true', 'create_isolated_networks': 'true', 'admin_username': 'admin',
                  'admin_password': cloud.secrets['admin'], 'admin_project_name': 'admin',
                  'admin_domain_name': 'Default'},
         'identity': {'auth_version': 'v3', 'uri_v3': keystone, 'region': 'RegionOne',
                      'v3_endpoint_type': 'public'},
         'identity-feature-enabled': {'api_v2': 'false', 'api_v3': 'true'},
-        'service_available': {'nova': 'true', 'glance': 'true', 'neutron': 'true', 'cinder': 'false',
+        'service_available': {'nova': 'true', 'glance': 'true', 'neutron': 'true', 'cinder': 'true',
                               'swift': 'false', 'horizon': 'false'},
-        # See catalog_network.
-        'network-feature-enabled': {'api_extensions': ''},
+        'network': {'public_network_id': seen.outside, 'project_network_cidr': '10.100.0.0/16'},
+        'volume': {'catalog_type': 'block-storage', 'min_microversion': '3.0', 'max_microversion': '3.71',
+                   'volume_type_multiattach': 'shared', 'build_timeout': PATIENCE},
         'enforce_scope': {'nova': 'true'},
         'validation': {'run_validation': 'false'},
         'image': {'build_timeout': PATIENCE},
@@ -113,8 +115,8 @@ def _features() -> dict[str, str]:
           'shelve_migrate', 'suspend', 'cold_migration', 'live_migration', 'live_migrate_back_and_forth',
           'metadata_service', 'block_migration_for_live_migration', 'can_migrate_between_any_hosts', 'vnc_console',
           'rescue', 'stable_rescue', 'enable_instance_password', 'snapshot', 'personality',
-          'config_drive', 'ide_bus')
-    off = ('change_password', 'serial_console', 'spice_console', 'interface_attach', 'attach_encrypted_volume',
-           'swap_volume', 'volume_backed_live_migration', 'volume_multiattach', 'unified_limits', 'vtpm_live_migration')
+          'config_drive', 'ide_bus', 'interface_attach', 'volume_backed_live_migration', 'volume_multiattach')
+    off = ('change_password', 'serial_console', 'spice_console', 'attach_encrypted_volume', 'swap_volume',
+           'unified_limits', 'vtpm_live_migration')
     return dict.fromkeys(on, 'true') | dict.fromkeys(off, 'false') | {
         'scheduler_enabled_filters': 'all', 'nova_policy_roles': 'admin,manager,member,reader'}

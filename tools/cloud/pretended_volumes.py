@@ -3,9 +3,9 @@
     [pretended]
     volume_driver = tools.cloud.pretended_volumes.Driver
 
-A connection is of the kind that the volume's type says (``connection:kind``): one of KINDS. Nothing is at its other
-end: libvirt's test driver doesn't look. Metadata ``fail`` of a volume names a step that fails for it: create, connect,
-disconnect or delete.
+A connection is of the kind that the volume's type says (``connection:kind``; rbd if nothing): one of KINDS. Nothing is
+at its other end: libvirt's test driver doesn't look. Metadata ``fail`` of a volume names a step that fails for it:
+create, connect, disconnect or delete.
 """
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Driver(driver.VolumeDriver):  # type: ignore[misc]  # Cinder comes without
 
     def initialize_connection(self, volume: Any, connector: Mapping[str, Any]) -> dict[str, Any]:
         _step(volume, 'connect')
-        kind = volume.volume_type.extra_specs['connection:kind']
+        kind = (volume.volume_type.extra_specs or {}).get('connection:kind', 'rbd')
         return {'driver_volume_type': kind, 'data': KINDS[kind](volume)}
 
     def terminate_connection(self, volume: Any, connector: Mapping[str, Any] | None, **_: Any) -> None:

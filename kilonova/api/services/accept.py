@@ -128,19 +128,21 @@ def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Oper
 
 
 def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event: str,
-        args: dict[str, Any] | None = None) -> None:
-    """One step on the server's host, accepted and begun."""
-    check(ctxt, server, event)
+        args: dict[str, Any] | None = None, hosted: bool = True) -> None:
+    """One step on the server's host, accepted and begun. ``hosted`` False: it needs no host."""
+    check(ctxt, server, event, hosted=hosted)
     row = operations.Operation.new(ctxt, kind, server.uuid, args or {})
     accept(ctxt, server, event, row, kind)
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> None:
+def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> str:
     """Begin what runs beside the server's operations, whatever its state: a conductor asks another service what the
-    server's ports, or one of its volumes, are like now."""
+    server's ports, or one of its volumes, are like now. The operation's uuid."""
     row = operations.Operation.new(ctxt, kind, server.uuid, args, beside=True)
-    backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
+    uuid = operations.add_beside(server.cell, row)
+    backend.conductor.run_operation(ctxt, operation=uuid)
+    return uuid
 
 
 def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]) -> T | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kilonova import states
 from kilonova.api.services import accept, block_devices, images
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
@@ -137,7 +138,7 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
     client = backend.volumes
     if client is None:
         raise block_devices.NoVolumeService(wanted=f'volume {wanted.volume_id}')
-    accept.check(ctxt, server, f'{ATTACH}.start')
+    accept.check(ctxt, server, f'{ATTACH}.start', hosted=not _is_offloaded(server))
     volume = client.volume(ctxt, wanted.volume_id)
     if any(row['volume_id'] == volume.id for row in of_server(server)):
         raise AlreadyAttached(volume=volume.id)
@@ -155,6 +156,11 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
     accept.accept(ctxt, server, f'{ATTACH}.start', operation, ATTACH, write=write)
     backend.conductor.run_operation(ctxt, operation=operation.uuid)
     return Attach(operation.uuid, row)
+
+
+def _is_offloaded(server: Found) -> bool:
+    """Whether it is on no host."""
+    return bool(server.row['vm_state'] == states.VmState.SHELVED_OFFLOADED.value)
 
 
 def _connection(volume: Volume, server: str) -> str:
@@ -220,7 +226,8 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str
     row = one_of(server, volume_id)
     if row['boot_index'] == 0:
         raise RootVolume
-    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'volume_id': row['volume_id']})
+    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'volume_id': row['volume_id']},
+               hosted=not _is_offloaded(server))
 
 
 # --- those of new servers --------------------------------------------------------------------------------------------

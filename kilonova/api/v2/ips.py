@@ -5,7 +5,7 @@ from typing import Any
 
 from kilonova.api.rules import PREFIX, READER, rule
 from kilonova.api.services.accept import VIEW
-from kilonova.api.v2.servers.show import addresses
+from kilonova.api.v2.servers.show import plain_addresses
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.errors import NotFound
 
@@ -35,8 +35,7 @@ def show(call: Call) -> dict[str, Any]:
 
 def _networks(call: Call) -> dict[str, list[dict[str, Any]]]:
     """label → addresses, with no more than their version."""
-    return {label: [{'version': each['version'], 'addr': each['addr']} for each in found]
-            for label, found in addresses(call.server.row).items()}
+    return plain_addresses(call.server.row)
 
 
 ROUTES = (

@@ -1,9 +1,9 @@
 """A server that is there gets a volume, or gives one up.
 
 Attach: attach · plug. The volume is attached to the server's host, then the guest gets it; what fails leaves neither.
-Detach: unplug · free. A guest that keeps it ends it, and all is as it was; once it is out, it goes to its end. Neither
-has a task state. The row in block_device_mapping is there from when an attach is accepted until it failed, or a detach
-has ended.
+Detach: unplug · free. A guest that keeps it ends it, and all is as it was; once it is out, it goes to its end. Of a
+server that is on no host the volume service alone is asked. Neither has a task state. The row in block_device_mapping
+is there from when an attach is accepted until it failed, or a detach has ended.
 """
 from __future__ import annotations
 
@@ -55,9 +55,13 @@ def _end(work: Work[Any], event: str, result: str = 'Success', remove: str | Non
 
 # --- attach ----------------------------------------------------------------------------------------------------------
 def attach(work: Work[Outputs]) -> None:
-    """The volume is attached to the server's host."""
+    """The volume is attached to the server's host, or to the server alone."""
     _volume(work)
-    volumes.to_host(work, work.instance_row()['host'])
+    host = work.instance_row()['host']
+    if host is not None:
+        volumes.to_host(work, host, but=work.args['volume_id'])
+    else:
+        volumes.off_host(work)
 
 
 def undo_attach(work: Work[Outputs]) -> None:
@@ -68,11 +72,18 @@ def undo_attach(work: Work[Outputs]) -> None:
 
 
 def plug(work: Work[Outputs]) -> None:
-    """The guest gets it."""
-    _volume(work)
-    work.ask(work.instance_row()['host'], 'attach_volume', instance=work.instance(),
-             volume_id=work.args['volume_id'])
+    """The guest gets it. Who waits until the volume is in use may ask for something else then."""
+    _ask(work, 'attach_volume')
+    work.env.volumes.complete_attachment(_volume(work).attachment_id or '')
     _end(work, Attach.event)
+
+
+def _ask(work: Work[Outputs], method: str) -> None:
+    """The server's host, if it is on one."""
+    _volume(work)
+    host = work.instance_row()['host']
+    if host is not None:
+        work.ask(host, method, instance=work.instance(), volume_id=work.args['volume_id'])
 
 
 def undo_plug(work: Work[Outputs]) -> None:
@@ -81,9 +92,9 @@ def undo_plug(work: Work[Outputs]) -> None:
 
 
 def _undo(work: Work[Outputs], method: str) -> None:
-    if any(volume.volume_id == work.args['volume_id'] for volume in work.instance(fresh=True).volumes):
-        beside.ask_to_undo(work, work.instance_row()['host'], method, instance=work.instance(),
-                           volume_id=work.args['volume_id'])
+    server = work.instance(fresh=True)
+    if server.host is not None and any(volume.volume_id == work.args['volume_id'] for volume in server.volumes):
+        beside.ask_to_undo(work, server.host, method, instance=server, volume_id=work.args['volume_id'])
 
 
 class Attach(_OneVolume):
@@ -98,9 +109,7 @@ class Attach(_OneVolume):
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
     """The guest lets the volume go, and its host does."""
-    _volume(work)
-    work.ask(work.instance_row()['host'], 'detach_volume', instance=work.instance(),
-             volume_id=work.args['volume_id'])
+    _ask(work, 'detach_volume')
 
 
 def undo_unplug(work: Work[Outputs]) -> None:

@@ -35,7 +35,9 @@ from kilonova.errors import (
     KilonovaError,
     Unanswered,
 )
+from kilonova.objects.image_meta import SYSMETA_PREFIX
 from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
+from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
 
@@ -93,9 +95,10 @@ def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
     raise NotYet(who=f'volume {volume.volume_id}', reason=f'it is {found.status}', pause=pause)
 
 
-def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
+def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | None = None) -> None:
     """The volumes that a server has are attached to this host, and to no other. May be repeated; no request for a
-    server without any. ``has_strays``: an earlier try may have left attachments.
+    server without any. ``has_strays``: an earlier try may have left attachments; ``but``: id of a volume that is in use
+    only when its guest has it, as the caller says then.
 
     One that is gone is the server's no more, unless it never was, or is its root disk. Who unwinds goes on without
     those that can't be attached now: a start tries them again (``attached_here``).
@@ -114,7 +117,8 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True) -> None:
         devices = iter(names)
         for volume in left:
             try:
-                _attach(work, volume, host, connector, volume.device or next(devices))
+                _attach(work, volume, host, connector, volume.device or next(devices),
+                        is_complete=volume.volume_id != but)
             except (VolumeNotFound, VolumeInvalid, HostRejected) as error:
                 if isinstance(error, VolumeNotFound) and volume.attachment_id is not None and not volume.is_root:
                     LOG.warning('Volume %s of %s is gone: the server has it no more', volume.volume_id, server.uuid)
@@ -146,9 +150,10 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
     return said['connector'], said['devices']
 
 
-def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str) -> None:
+def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str, *,
+            is_complete: bool) -> None:
     """A new attachment in place of the one that it has."""
-    made = _make(work, volume, host, connector, device, is_complete=True)
+    made = _make(work, volume, host, connector, device, is_complete=is_complete)
     LOG.info('Volume %s of %s is attached to %s', volume.volume_id, work.instance_uuid, host)
     _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': volume.connection_info(
         work.instance_uuid, host, made.connection, connector)})
@@ -234,7 +239,16 @@ def off_host(work: Work[Any]) -> None:
         except Unanswered:
             _release(work, (), delay=LATE)
             raise
-        _keep(work, volume, {'attachment_id': made.id, 'connection_info': volume.connection_info(work.instance_uuid)})
+        _keep(work, volume, {'attachment_id': made.id, 'connection_info': volume.connection_info(work.instance_uuid),
+                             'device_name': volume.device or _name(server, volume)})
+
+
+def _name(server: objects.Instance, volume: AttachedVolume) -> str:
+    """The name of one that comes to a server on no host, as its next one will give it."""
+    bus = server.system_metadata.get(f'{SYSMETA_PREFIX}hw_disk_bus') or 'virtio'
+    own = (not server.is_from_volume) + bool(server.flavor.ephemeral_gb) + bool(server.flavor.swap)
+    _, names = disk_names.assign([bus] * own, [(one.bus or bus, one.device) for one in server.volumes])
+    return f'/dev/{names[server.volumes.index(volume)]}'
 
 
 # --- with a guest that runs ------------------------------------------------------------------------------------------

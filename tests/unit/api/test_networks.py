@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kilonova.db.queries import instances, operations
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
 from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import put_vifs
@@ -336,6 +337,17 @@ def test_groups_and_addresses_are_those_of_the_ports(site, neutron):
     assert (listed['security_groups'], listed['addresses']) == (shown['security_groups'], shown['addresses'])
     assert site.ok('GET', f'/servers/{server}/ips/private') == {
         'private': [{'version': 4, 'addr': '10.2.0.9'}, {'version': 4, 'addr': '198.51.100.7'}]}
+    plain = {label: [{name: one[name] for name in ('version', 'addr')} for one in found]
+             for label, found in shown['addresses'].items()}
+    for version, wanted in (('2.74', plain), ('2.75', shown['addresses'])):
+        for method, path, body in (('PUT', '', {'server': {'name': 'n'}}),
+                                   ('POST', '/action', {'rebuild': {'imageRef': IMAGE}})):
+            answer = site.ok(method, f'/servers/{server}{path}', body, version=version)['server']
+            assert answer['addresses'] == wanted
+            for row in site.rows(server):
+                with site.cell1.write() as conn:
+                    operations.end(conn, row['uuid'], server)
+                    instances.transition(conn, server, 'rebuild.failed')
     assert neutron.asked == []
     assert 'security_groups' not in site.ok('GET', f'/servers/{site.server()}')['server']
 

@@ -691,7 +691,7 @@ def test_two_attaches_of_one_volume(site, cinder, monkeypatch):
     assert site.rows(server) == [] and len(site.row(server)['extra_volumes']) == 1
 
 
-@pytest.mark.parametrize('state', [{'vm_state': 'rescued'}, {'vm_state': 'error'}, {'vm_state': 'shelved_offloaded'},
+@pytest.mark.parametrize('state', [{'vm_state': 'rescued'}, {'vm_state': 'error'}, {'vm_state': 'shelved'},
                                    {'task_state': 'rebooting'}])
 def test_states_in_which_volumes_stay(site, cinder, state):
     server, volume = site.server(**state), cinder.add_volume(PROJECT)

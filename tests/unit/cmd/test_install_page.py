@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.cmd import manage, options
+from kilonova.cmd import manage, options, parts
 from kilonova.pci import request as pci_request
 from kilonova.pci.spec import DeviceSpecs
 
@@ -43,6 +43,21 @@ def confs(tmp_path: Path) -> tuple[options.cfg.ConfigOpts, options.cfg.ConfigOpt
 
 def test_no_option_is_read_by_nobody(confs: Any) -> None:
     assert [options.unread(conf) for conf in confs] == [[], []]
+
+
+def test_networks_and_volumes_are_there_when_their_sections_are_pasted(tmp_path: Path) -> None:
+    """And not before. A compute's file has the first of them."""
+    controller, compute = blocks(section('Configuration'), 'ini')
+    (text,) = blocks(section('Networks and volumes'), 'ini')
+    found = []
+    for number, whole in enumerate((controller, controller + text, compute + text[:text.index('[cinder]')])):
+        path = tmp_path / f'{number}.conf'
+        path.write_text(whole)
+        conf = options.parse(['--config-file', str(path)], 'kilonova-test')
+        assert options.unread(conf) == []
+        found.append([parts.networks(conf) is not None, parts.volumes(conf) is not None])
+    assert found == [[False, False], [True, True], [True, False]]
+    assert conf.neutron.service_metadata_proxy and conf.neutron.metadata_proxy_shared_secret == 'SECRET'
 
 
 def test_the_first_flavor_asks_for_what_the_computes_give(confs: Any) -> None:

@@ -16,7 +16,7 @@ from tools.cloud.layout import SECRET_NAMES, Layout
 A = 'tempest.api.compute.servers.test_a.ATest'
 TEXT = f"""
 # a comment
-[networks] there is no network service
+[proxies] there is no proxy
 {A}.*
 [lacks] what is missing
 tempest.api.compute.test_b.BTest.test_b     # guests can't sing
@@ -27,7 +27,7 @@ TESTS = [f'{A}.test_one[id-1,smoke]', f'{A}.test_two[id-2]', f'{A}More.test_one[
 
 def test_entries_have_a_section_and_a_reason():
     assert [(entry.test, entry.below, entry.section, entry.reason) for entry in exclusions.parse(TEXT)] == [
-        (A, True, 'networks', 'there is no network service'),
+        (A, True, 'proxies', 'there is no proxy'),
         ('tempest.api.compute.test_b.BTest.test_b', False, 'lacks', "guests can't sing")]
 
 
@@ -37,7 +37,7 @@ def test_entries_have_a_section_and_a_reason():
     ('[lacks] x\nother.suite.Test.test_a  # why', 'cannot read'),
     (f'[lacks] x\n{A}.test_one', 'what is missing'),
     (f'[lacks] x\n{A}.*  # why', 'names one test'),
-    (f'[networks] x\n{A}.test_one\n{A}.test_one', 'line 3: .* twice'),
+    (f'[proxies] x\n{A}.test_one\n{A}.test_one', 'line 3: .* twice'),
 ])
 def test_a_line_that_does_not_say_what_it_must(text, says):
     with pytest.raises(ExclusionsError, match=says):
@@ -48,7 +48,7 @@ def test_what_runs_and_what_is_left_out():
     run, left = exclusions.split(TESTS, exclusions.parse(TEXT))
     assert run == [TESTS[2], TESTS[4]]
     assert {name: entry.section for name, entry in left.items()} == {
-        TESTS[0]: 'networks', TESTS[1]: 'networks', TESTS[3]: 'lacks'}
+        TESTS[0]: 'proxies', TESTS[1]: 'proxies', TESTS[3]: 'lacks'}
 
 
 @pytest.mark.parametrize('gone', ['tempest.api.compute.test_b.BTest.test_b3', 'tempest.api.compute.test_b.BTest.test'])
@@ -59,7 +59,7 @@ def test_an_entry_that_leaves_no_test_out(gone):
 
 def test_the_list_of_the_tree_is_one():
     found = exclusions.parse(exclusions.PATH.read_text())
-    assert {entry.section for entry in found} == {'networks', 'volumes', 'lacks'}
+    assert {entry.section for entry in found} == {'proxies', 'guests', 'lacks'}
 
 
 def test_outcomes_of_tests_and_of_whole_classes():
@@ -76,7 +76,7 @@ def test_only_what_passed_is_good(status, code, capsys):
     _, left = exclusions.split(TESTS, exclusions.parse(TEXT))
     assert acceptance.report({TESTS[2]: 'success', TESTS[4]: status}, left) == code
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f'{2 - code} passed, {code} failed, 3 excluded (lacks 1, networks 2)'
+    assert last == f'{2 - code} passed, {code} failed, 3 excluded (lacks 1, proxies 2)'
 
 
 def test_nothing_that_ran_is_no_success():
@@ -89,7 +89,7 @@ def test_configuration_names_the_cloud(tmp_path):
     hosts = {'gpu1': Path('a.xml'), 'gpu2': Path('b.xml')}
     numbers = {name: 20000 + number for number, name in enumerate(ports.names_for(hosts))}
     cloud = services.Cloud(layout, numbers, dict.fromkeys(SECRET_NAMES, 'secret'), hosts, None)
-    text = settings.tempest_conf(cloud, settings.Seen(('one', 'two'), ('small', 'large'), '2.104'), tmp_path)
+    text = settings.tempest_conf(cloud, settings.Seen(('one', 'two'), ('small', 'large'), '2.104', 'far'), tmp_path)
     read = configparser.ConfigParser(interpolation=None)
     read.read_string(text)
     assert read['identity']['uri_v3'] == f'http://127.0.0.1:{numbers["keystone"]}/v3'
@@ -98,7 +98,7 @@ def test_configuration_names_the_cloud(tmp_path):
         'min_microversion': '2.1', 'max_microversion': '2.104', 'min_compute_nodes': '2'}.items()
     on = {name for name, value in read['compute-feature-enabled'].items() if value == 'true'}
     assert on >= {'resize', 'rescue', 'shelve', 'live_migration', 'cold_migration', 'pause', 'suspend', 'snapshot'}
-    assert read['service_available']['cinder'] == 'false'
+    assert (read['service_available']['cinder'], read['network']['public_network_id']) == ('true', 'far')
 
 
 def test_tempest_is_pinned():

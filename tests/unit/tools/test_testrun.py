@@ -74,10 +74,12 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server(
 
 
 def test_each_functional_test_and_each_flow_has_a_run_with_the_real_placement():
-    """Flows not in make test, where they have its model."""
-    whole, *servers = testrun.PARTS['functional']
-    assert 'KILONOVA_TEST_PLACEMENT' not in whole.env
-    for run in (*servers, *testrun.PARTS['flows']):
+    """Not all in make test, where they have its model."""
+    *modelled, share = testrun.PARTS['functional']
+    for run in (share, *testrun.EXTRA['databases'][:2]):
+        assert 'KILONOVA_TEST_PLACEMENT' not in run.env and run.paths == ('tests/functional',), run.name
+    assert share.env['KILONOVA_TEST_SHARE'] and not testrun.EXTRA['databases'][0].env['KILONOVA_TEST_SHARE']
+    for run in (*modelled, *testrun.PARTS['flows']):
         assert run.env['KILONOVA_TEST_PLACEMENT'] == 'model', run.name
     for run, other in zip(testrun.PARTS['flows'], testrun.EXTRA['placement'], strict=True):
         assert (run.paths, run.command, other.env) == (other.paths, other.command, {}) and run.name != other.name

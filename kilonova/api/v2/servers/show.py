@@ -131,6 +131,12 @@ def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def plain_addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
+    """The same, without what extensions added: {label: [{'version': 4, 'addr': '10.2.0.9'}]}."""
+    return {label: [{name: one[name] for name in ('version', 'addr')} for one in found]
+            for label, found in addresses(row).items()}
+
+
 def _security_groups(row: Row, viewer: Viewer) -> Any:
     """Those of its ports, as far as they are known."""
     names = {name for vif in json.loads(row['network_info'] or '[]')
@@ -206,7 +212,10 @@ FIELDS = Fields(
     Field('flavor', _flavor, since=47),
     Field('created', lambda row, viewer: zulu(row['created_at'])),
     Field('updated', lambda row, viewer: zulu(row['updated_at'] or row['created_at'])),
-    Field('addresses', lambda row, viewer: addresses(row)),
+    # Until 2.75 what acts on a server answers with less.
+    Field('addresses', lambda row, viewer: plain_addresses(row), until=74, kinds=_ACTED),
+    Field('addresses', lambda row, viewer: addresses(row), since=75, kinds=_ACTED),
+    Field('addresses', lambda row, viewer: addresses(row), kinds=_LATER),
     Field('accessIPv4', lambda row, viewer: str(row['access_ip_v4'] or '')),
     Field('accessIPv6', lambda row, viewer: str(row['access_ip_v6'] or '')),
     Field('links', lambda row, viewer: viewer.links.of('servers', row['uuid'])),
