@@ -83,10 +83,10 @@ OF_PORTS = {
 }
 # Of the shape 'volumes'.
 OF_VOLUMES = {
-    'kept_volumes': ('which is no server', ('8', '21', '78')),
-    'blind_volumes': ('which has no row of it', ('36', '76')),
-    'unplanned_volumes': ('left over in Cinder', ('9', '22', '35')),
-    'unmoved_volumes': ('revert of', ('11', '10', '13')),
+    'kept_volumes': ('which is no server', ('21', '78')),
+    'blind_volumes': ('which has no row of it', ('36', '10', '11')),
+    'unplanned_volumes': ('left over in Cinder', ('9', '26')),
+    'unmoved_volumes': ('revert of', ('10', '32', '8')),
 }
 
 

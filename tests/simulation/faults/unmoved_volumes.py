@@ -12,7 +12,7 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def to_host(work: Any, host: str, *, has_strays: bool = True) -> None:
+    def to_host(work: Any, host: str, *, has_strays: bool = True, but: str | None = None) -> None:
         if work.kind != 'revert':
-            real(work, host, has_strays=has_strays)
+            real(work, host, has_strays=has_strays, but=but)
     real = replace(volumes, 'to_host', to_host)
