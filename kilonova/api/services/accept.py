@@ -136,13 +136,11 @@ def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event:
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> str:
+def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> None:
     """Begin what runs beside the server's operations, whatever its state: a conductor asks another service what the
-    server's ports, or one of its volumes, are like now. The operation's uuid."""
+    server's ports, or one of its volumes, are like now."""
     row = operations.Operation.new(ctxt, kind, server.uuid, args, beside=True)
-    uuid = operations.add_beside(server.cell, row)
-    backend.conductor.run_operation(ctxt, operation=uuid)
-    return uuid
+    backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 
 def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]) -> T | None:

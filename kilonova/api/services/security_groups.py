@@ -21,7 +21,6 @@ from kilonova.clients.network import (
     SecurityGroupNotApplicable,
 )
 from kilonova.context import RequestContext
-from kilonova.db.queries import operations
 from kilonova.errors import InstanceNotReady, Invalid, NotFound
 
 # How often a port is read and written again when somebody changes it at the same moment.
@@ -48,7 +47,7 @@ def add(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> Non
         raise SecurityGroupNotApplicable
     for port in ports:
         _change(networks, ctxt, port, group.id, wanted=True)
-    _show(backend, ctxt, server)
+    accept.run_beside(backend, ctxt, server, 'network_changed', {})
 
 
 def remove(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> None:
@@ -59,13 +58,7 @@ def remove(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> 
         raise NotOfServer(name=name, server=server.uuid)
     for port in ports:
         _change(networks, ctxt, port, group.id, wanted=False)
-    _show(backend, ctxt, server)
-
-
-def _show(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """Whoever looks at the server next sees it."""
-    uuid = accept.run_beside(backend, ctxt, server, 'network_changed', {})
-    accept.wait(backend, server, lambda conn: True if operations.get(conn, uuid) is None else None)
+    accept.run_beside(backend, ctxt, server, 'network_changed', {})
 
 
 def listed(backend: Backend, ctxt: RequestContext, uuid: str) -> tuple[Sequence[SecurityGroup],
