@@ -321,6 +321,7 @@ def test_resize_of_one_that_boots_from_a_volume(site, cinder):
     server = put_booted(site)
     none = site.flavor(disk=0)
     site.ok('POST', f'/servers/{server}/action', {'resize': {'flavorRef': none}}, user='bob')
+    assert [row['kind'] for row in site.rows(server)] == ['resize']
 
 
 def test_shelve_of_one_that_boots_from_a_volume(site, cinder):
