@@ -181,7 +181,38 @@ def test_a_volume_that_is_made_slowly(storing: Storing) -> None:
     storing.cinder.slow = False
     storing.cinder.finish(volume)
     storing.cloud.settle()
+    # Nothing that an earlier try left is looked for where there was none.
+    assert [path for _, path in storing.cinder.asked if path.startswith('/attachments/detail')] == []
     assert storing.volumes(server['id']) == [volume]
+
+
+# The thread that crashes ends with Crash, as it is meant to.
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
+def test_a_conductor_dies_behind_the_wait_for_a_volume(storing: Storing) -> None:
+    """Whoever goes on finds what it attached."""
+    cloud, cinder = storing.cloud, storing.cinder
+    cinder.slow = True
+    server = cloud.create(storing.flavor, block_device_mapping_v2=[
+        {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE_ID, 'boot_index': 0}, made()])['server']
+    (volume,) = cinder.volumes
+    crashed = threading.Event()
+
+    def crash(method: str, path: str) -> None:
+        if (method, path) == ('GET', f'/volumes/{volume}'):
+            # From the second look on it is there.
+            looks.append(path)
+            if len(looks) > 1:
+                cinder.finish(volume)
+        elif path.endswith('/action') and not crashed.is_set():
+            crashed.set()
+            raise Crash
+    looks: list[str] = []
+    cinder.before = crash
+    assert crashed.wait(30)
+    cloud.crash_conductor()
+    cloud.start_conductor()
+    cloud.settle()
+    assert cloud.status(server['id']) == 'ACTIVE' and storing.volumes(server['id']) == [volume]
 
 
 @pytest.mark.parametrize('how', ['error', 'never'])

@@ -17,7 +17,7 @@ from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import accelerators, beside, ports, volumes
 from kilonova.conductor.row import Choice, Chosen
-from kilonova.conductor.work import GuestMayRun, Step, Work
+from kilonova.conductor.work import GuestMayRun, NotYet, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import build_requests, info_caches, instance_mappings, instances, operations, request_specs
 from kilonova.db.queries import volumes as volume_rows
@@ -44,11 +44,13 @@ SELECT_DEADLINE = 60.0
 @dataclass
 class BootOutputs(Chosen, accelerators.AcceleratorOutputs, ports.PortOutputs):
     """``create_instance``: the id of the server's row in its cell. ``overtaken``: the attempts whose host others of the
-    server's group took first; they don't count as attempts. ``early_delete``: deleted while no host was chosen."""
+    server's group took first; they don't count as attempts. ``early_delete``: deleted while no host was chosen.
+    ``unasked``: nothing was asked of the network and volume services for it when it began to wait for a volume."""
 
     create_instance: dict[str, int] | None = None
     overtaken: list[int] = field(default_factory=list)
     early_delete: bool = False
+    unasked: bool = False
 
 
 BootWork = Work[BootOutputs]
@@ -230,7 +232,7 @@ def claim(work: BootWork) -> None:
     """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
     there for the host that refused it: one write, so that its generation tells a late one from this. And requests for
     the accelerators of the flavor's device profile, and ports and volumes, which are bound and attached to the host."""
-    is_first, work.just_handed_over = work.just_handed_over, False
+    is_first = _await_volumes(work)
     if work.attempt > 1:
         claim_chosen(work)
     if (profile := profile_of(work)) is not None:
@@ -247,6 +249,23 @@ def claim(work: BootWork) -> None:
             if access:
                 instances.update(conn, work.instance_uuid, access)
         work.together(write)
+
+
+def _await_volumes(work: BootWork) -> bool:
+    """Until the volumes that are made for the server are there. Whether nothing was asked of the network and volume
+    services for it yet: then nothing is to be looked for. NotYet; VolumeNotCreated."""
+    is_first, work.just_handed_over = work.just_handed_over or work.outputs.unasked, False
+    if volumes.wanted(work.args.get('bdms')):
+        try:
+            volumes.await_created(work)
+        except NotYet:
+            work.outputs.unasked = is_first
+            raise
+    if work.outputs.unasked:
+        # Whoever takes the operation over from here must look.
+        work.outputs.unasked = False
+        work.decide({})
+    return is_first
 
 
 def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Volumes of Cinder in flows: attached to a host before it is asked to use them, given back when a server ends.
 
+    volumes.await_created(work)           # those that are made for a new server
     volumes.attach_wanted(work, host)     # of a new server: those that its user asked for, to this host
     volumes.to_host(work, 'gpu2')         # of one that moves
     volumes.off_host(work)                # of one that is on none: they are only reserved for it
@@ -72,17 +73,19 @@ def attach_wanted(work: Work[Any], host: Choice, is_first: bool) -> None:
     """The volumes that a new server's user asked for, attached to the host of this attempt. May be repeated;
     ``is_first``: nothing was asked of the volume service for it yet.
 
-    HostRejected: another host may do. VolumeNotCreated; VolumeInvalid, VolumeNotFound: the server can't have them.
+    HostRejected: another host may do. VolumeInvalid, VolumeNotFound: the server can't have them.
     """
-    server = work.instance(fresh=True)
-    for volume in server.volumes:
-        if volume.source_type != 'volume' and volume.attachment_id is None:
-            _await_created(work, volume)
     to_host(work, host.host, has_strays=not is_first)
 
 
+def await_created(work: Work[Any]) -> None:
+    """The volumes that were made for a new server are there. NotYet; VolumeNotCreated: one never will be."""
+    for volume in work.instance(fresh=True).volumes:
+        if volume.source_type != 'volume' and volume.attachment_id is None:
+            _await_created(work, volume)
+
+
 def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
-    """Until it is there: it was made for this server. VolumeNotCreated."""
     conf = work.env.conf
     pause, tries = max(conf.block_device_allocate_retries_interval, 1), conf.block_device_allocate_retries
     found = work.env.volumes.volume(None, volume.volume_id)
