@@ -52,7 +52,9 @@ from kilonova.api.v2 import (
     services,
     shelve,
     simple_tenant_usage,
+    snapshots,
     volume_attachments,
+    volumes,
 )
 from kilonova.api.wsgi import SERVER, Route
 
@@ -62,7 +64,8 @@ NOUNS = (servers, server_actions, instance_actions, flavors, services, hyperviso
          server_metadata, server_tags, ips, interfaces, security_groups, volume_attachments, server_topology,
          server_diagnostics, server_password, console_output, remote_consoles,
          server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
-         keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, gone)
+         keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, volumes, snapshots,
+         gone)
 OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)

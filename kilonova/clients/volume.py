@@ -122,6 +122,10 @@ class Volume:
     # On its way to another back end; only the service sees it.
     migrating: bool = False
     attachments: tuple[AttachedTo, ...] = ()
+    description: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    # As Cinder writes times: without a zone, UTC.
+    created_at: str | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Volume:
@@ -133,7 +137,9 @@ class Volume:
             image_metadata=body.get('volume_image_metadata') or {}, snapshot_id=body.get('snapshot_id'),
             migrating=body.get('os-vol-mig-status-attr:migstat') not in (None, 'success', 'error'),
             attachments=tuple(AttachedTo(one['server_id'], one['attachment_id'], one.get('host_name'),
-                                         one.get('device')) for one in body['attachments']))
+                                         one.get('device')) for one in body['attachments']),
+            description=body.get('description'), metadata=body.get('metadata') or {},
+            created_at=body.get('created_at'))
 
 
 @dataclass(frozen=True)
@@ -145,10 +151,13 @@ class Snapshot:
     volume_id: str
     status: str
     size: int
+    description: str | None = None
+    created_at: str | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Snapshot:
-        return cls(body['id'], body.get('name') or '', body['volume_id'], body['status'], body['size'])
+        return cls(body['id'], body.get('name') or '', body['volume_id'], body['status'], body['size'],
+                   body.get('description'), body.get('created_at'))
 
 
 @dataclass(frozen=True)
@@ -192,12 +201,29 @@ class VolumeClient:
         response = self._send('GET', _path('snapshots', snapshot_id, missing), ctxt=ctxt)
         return Snapshot.from_body(_answer(response, ctxt, missing)['snapshot'])
 
-    def create_snapshot(self, ctxt: RequestContext, volume_id: str, *, name: str,
-                        metadata: Mapping[str, str] | None = None) -> Snapshot:
-        """A user's snapshot of a volume, which may be in use; it is being made when this returns. With {MADE_FOR_IMAGE:
-        image} in its ``metadata`` it is found again (``snapshots_for``). VolumeNotFound, VolumeQuotaFull,
-        VolumeInvalid."""
-        body = {'volume_id': volume_id, 'name': name, 'force': True, 'metadata': dict(metadata or {})}
+    def volumes(self, ctxt: RequestContext, limit: int, offset: int = 0) -> list[Volume]:
+        """A page of those of a user's project, the newest first."""
+        return [Volume.from_body(body) for body in self._page('volumes', ctxt, limit, offset)]
+
+    def snapshots(self, ctxt: RequestContext, limit: int, offset: int = 0) -> list[Snapshot]:
+        """The same of snapshots."""
+        return [Snapshot.from_body(body) for body in self._page('snapshots', ctxt, limit, offset)]
+
+    def _page(self, collection: str, ctxt: RequestContext, limit: int, offset: int) -> Sequence[Mapping[str, Any]]:
+        if not limit:
+            return ()
+        asked = urlencode([('limit', limit), ('offset', offset)])
+        found: list[Mapping[str, Any]] = _answer(
+            self._send('GET', f'/{collection}/detail?{asked}', ctxt=ctxt), ctxt)[collection]
+        return found[:limit]
+
+    def create_snapshot(self, ctxt: RequestContext, volume_id: str, *, name: str, description: str | None = None,
+                        force: bool = True, metadata: Mapping[str, str] | None = None) -> Snapshot:
+        """A user's snapshot of a volume, which with ``force`` may be in use; it is being made when this returns. With
+        {MADE_FOR_IMAGE: image} in its ``metadata`` it is found again (``snapshots_for``). VolumeNotFound,
+        VolumeQuotaFull, VolumeInvalid."""
+        body = {'volume_id': volume_id, 'name': name, 'description': description, 'force': force,
+                'metadata': dict(metadata or {})}
         response = self._send('POST', '/snapshots', ctxt=ctxt, json={'snapshot': body})
         return Snapshot.from_body(_answer(response, ctxt, VolumeNotFound(volume_id=volume_id))['snapshot'])
 
@@ -210,17 +236,23 @@ class VolumeClient:
 
     def delete_snapshot(self, snapshot_id: str) -> None:
         """It is being deleted when this returns; may be repeated. VolumeInvalid: it is being made."""
-        missing = SnapshotNotFound(snapshot_id=snapshot_id)
         with contextlib.suppress(SnapshotNotFound):
-            _answer(self._send('DELETE', _path('snapshots', snapshot_id, missing)), None, missing)
+            self.remove_snapshot(None, snapshot_id)
+
+    def remove_snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> None:
+        """Delete one that is there. SnapshotNotFound; VolumeInvalid: it is being made."""
+        missing = SnapshotNotFound(snapshot_id=snapshot_id)
+        _answer(self._send('DELETE', _path('snapshots', snapshot_id, missing), ctxt=ctxt), ctxt, missing)
 
     def create_volume(self, ctxt: RequestContext, *, size: int, name: str, image_id: str | None = None,
                       snapshot_id: str | None = None, volume_type: str | None = None,
-                      availability_zone: str | None = None, metadata: Mapping[str, str] | None = None) -> Volume:
+                      availability_zone: str | None = None, metadata: Mapping[str, str] | None = None,
+                      description: str | None = None) -> Volume:
         """A user's volume, of an image, of a snapshot or blank; it is being made when this returns: look at its status
         until it is available. With {MADE_FOR: server} in its ``metadata`` it is found again (``made_for``), also where
         this got no answer. SnapshotNotFound, VolumeTypeNotFound, VolumeQuotaFull, VolumeInvalid."""
-        body = {'size': size, 'name': name, 'imageRef': image_id, 'snapshot_id': snapshot_id,
+        body = {'size': size, 'name': name, 'description': description, 'imageRef': image_id,
+                'snapshot_id': snapshot_id,
                 'volume_type': volume_type, 'availability_zone': availability_zone, 'metadata': metadata}
         response = self._send('POST', '/volumes', ctxt=ctxt,
                               json={'volume': {key: value for key, value in body.items() if value is not None}})
@@ -240,14 +272,18 @@ class VolumeClient:
 
     def delete_volume(self, volume_id: str) -> None:
         """It is being deleted when this returns; may be repeated. VolumeInvalid: it is in use, or has snapshots."""
-        missing = VolumeNotFound(volume_id=volume_id)
         try:
-            _answer(self._send('DELETE', _path('volumes', volume_id, missing)), None, missing)
+            self.remove_volume(None, volume_id)
         except VolumeNotFound:
             return
         except VolumeInvalid:
             if not self._is_going(volume_id):
                 raise
+
+    def remove_volume(self, ctxt: RequestContext | None, volume_id: str) -> None:
+        """Delete one that is there. VolumeNotFound; VolumeInvalid: it is in use, or has snapshots."""
+        missing = VolumeNotFound(volume_id=volume_id)
+        _answer(self._send('DELETE', _path('volumes', volume_id, missing), ctxt=ctxt), ctxt, missing)
 
     def _is_going(self, volume_id: str) -> bool:
         try:

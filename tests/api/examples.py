@@ -283,6 +283,21 @@ EXAMPLES: dict[str, Example] = {
     'PUT /images/{image_id}/metadata/{key}': say({'meta': {'hw_disk_bus': 'scsi'}}, names={'key': 'hw_disk_bus'},
                                                   loose=_KEY),
     'DELETE /images/{image_id}/metadata/{key}': Example(names={'key': 'hw_disk_bus'}),
+    # volumes and snapshots, as they were
+    'GET /os-volumes': Example(query='limit=1&offset=1'),
+    'GET /os-volumes/detail': Example(query='limit=1&offset=1'),
+    'GET /os-volumes/{volume_id}': Example(foreign=404),
+    'POST /os-volumes': say({'volume': {
+        'size': 10, 'display_name': 'data', 'display_description': 'training data', 'metadata': {'team': 'vision'},
+        'volume_type': 'plain', 'availability_zone': 'nova', 'snapshot_id': None}}),
+    'DELETE /os-volumes/{volume_id}': Example(names={'volume_id': '{free_volume}'}, foreign=404),
+    'GET /os-snapshots': Example(query='limit=1&offset=0'),
+    'GET /os-snapshots/detail': Example(query='limit=1&offset=0'),
+    'GET /os-snapshots/{snapshot_id}': Example(foreign=404),
+    'POST /os-snapshots': say({'snapshot': {
+        'volume_id': '{free_volume}', 'display_name': 'before', 'display_description': 'before the training',
+        'force': True}}, foreign=404),
+    'DELETE /os-snapshots/{snapshot_id}': Example(foreign=404),
     'GET /extensions': NOTHING,
     'GET /extensions/{alias}': NOTHING,
 }

@@ -209,6 +209,16 @@ KEYS = [
     ('POST /os-server-external-events', 'events/0', {1: 'code:i name:s server_uuid:s status:s tag:s'}),
     ('GET /os-hosts', 'hosts/0', {1: 'host_name:s service:s zone:s'}),
 ]
+_DISK = ('attachments:l availabilityZone:s createdAt:s displayDescription:sn displayName:s id:s metadata:d size:i '
+         'snapshotId:sn status:s volumeType:s')
+_SNAPSHOT = 'createdAt:s displayDescription:sn displayName:s id:s size:i status:s volumeId:s'
+KEYS += [
+    *((f'GET /os-{noun}s{tail}', f'{noun}s/0', {1: keys}) for noun, keys in (('volume', _DISK), ('snapshot', _SNAPSHOT))
+      for tail in ('', '/detail')),
+    *((f'{method} /os-{noun}s{tail}', noun, {1: keys})
+      for noun, keys in (('volume', _DISK), ('snapshot', _SNAPSHOT))
+      for method, tail in (('GET', f'/{{{noun}_id}}'), ('POST', ''))),
+]
 # What only administrators see of a server at the newest version; the host name everybody sees.
 _ADMINS = {word.rpartition(':')[0] for word in f'{_SERVER} {_SHOWN[3]} {_SHOWN[16]}'.split()
            if word.startswith('OS-EXT-SRV-ATTR:')} - {'OS-EXT-SRV-ATTR:hostname'} | {'host_status'}

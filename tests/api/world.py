@@ -9,6 +9,7 @@ said by the headers that keystonemiddleware writes.
 """
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import pathlib
@@ -60,6 +61,7 @@ KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKzXn1cYbq7d8L7bJXU3hEJ1mQ2sW0o5cRkz8
 # Volumes: the server's, and a free one.
 VOLUME, FREE = '0fffffff-eeee-4fff-8fff-000000000005', '0fffffff-eeee-4fff-8fff-000000000006'
 ATTACHMENT = '0fffffff-eeee-4fff-8fff-000000000007'
+SNAPSHOT = '0fffffff-eeee-4fff-8fff-00000000000a'
 # What Neutron's answers become on the way to a server's row.
 PORT = '0fffffff-eeee-4fff-8fff-000000000001'
 ATTACHED = '0fffffff-eeee-4fff-8fff-000000000004'
@@ -176,19 +178,22 @@ class World(Site):
     neutron: FakeNeutron
 
     def __init__(self, directory: pathlib.Path, templates: pathlib.Path, **options: Any) -> None:
-        neutron = FakeNeutron(hosts={'gpu1'})
+        neutron, self.cinder = FakeNeutron(hosts={'gpu1'}), FakeCinder()
         neutron.add_network(VIF.label, PROJECT, id=VIF.network_id, cidr=VIF.subnets[0].cidr)
         neutron.add_group('default', PROJECT, {'remote_group_id': GROUP},
                           {'protocol': 'tcp', 'port_range_min': 22, 'port_range_max': 22}, id=GROUP)
         neutron.add_group('trusted', PROJECT, id=TRUSTED)
-        cinder = FakeCinder()
         for volume in (VOLUME, FREE):
-            cinder.add_volume(PROJECT, id=volume, size=10)
+            self.cinder.add_volume(PROJECT, id=volume, size=10, name='data', description='training data',
+                                   metadata={'team': 'vision'})
+        self.cinder.add_snapshot(VOLUME, 'before', id=SNAPSHOT, description='before the training')
+        for fake in (neutron, self.cinder):
+            fake.users['stranger'] = OTHER_PROJECT
         with mock.patch.object(site_module, 'Recorder', Answering), \
                 mock.patch.object(site_module, 'Images', Images), \
                 mock.patch.object(api_app.auth_token, 'AuthProtocol', lambda app, conf: app):
             # Nobody reports any more once it stands, however long a file's tests take.
-            super().__init__(directory, templates, neutron=neutron, cinder=cinder, **{
+            super().__init__(directory, templates, neutron=neutron, cinder=self.cinder, **{
                 'api__auth_strategy': 'keystone', 'service_down_time': 86400, **options})
         self.names: dict[str, str] = {'tenant_id': PROJECT, 'project': PROJECT, 'other_project': OTHER_PROJECT,
                                       'user': USER, 'other_user': OTHER_USER, 'image': IMAGE, 'unknown': UNKNOWN}
@@ -221,7 +226,8 @@ class World(Site):
         who, where, roles = CALLERS[role]
         request = webob.Request.blank(mount + self.fill(path), method=method)
         request.headers.update({'X-User-Id': who, 'X-Project-Id': project or where, 'X-Roles': roles,
-                                'X-User-Name': 'bob', 'X-Project-Name': 'demo', 'X-Auth-Token': 'token',
+                                'X-User-Name': 'bob', 'X-Project-Name': 'demo',
+                                'X-Auth-Token': 'stranger' if role == 'stranger' else 'token',
                                 'X-Identity-Status': 'Confirmed'})
         if version is not None:
             version = f'2.{version}' if isinstance(version, int) else version
@@ -255,7 +261,12 @@ class World(Site):
             connection.execute('PRAGMA synchronous = OFF')
             self._base[name] = _digest(connection)
         self._marks = dict(self._base)
+        self._kept = copy.deepcopy(self._of_others())
         self._look()
+
+    def _of_others(self) -> list[dict[str, Any]]:
+        """What the network and the volume service have."""
+        return [self.cinder.volumes, self.cinder.snapshots]
 
     def _look(self) -> set[str]:
         found = {name: connection.execute('PRAGMA data_version').fetchone()[0]
@@ -287,6 +298,10 @@ class World(Site):
         self._marks = dict(self._base)
         self._look()
         self.images.restore()
+        for now, kept in zip(self._of_others(), self._kept, strict=True):
+            if now != kept:
+                now.clear()
+                now.update(copy.deepcopy(kept))
         for client in (self.conductor, self.compute):
             client.calls.clear()
 
@@ -344,7 +359,7 @@ class World(Site):
                           hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
                           image_id=IMAGE, tag='gpu', network_label='private', port_id=PORT, quota_class='default',
                           network=VIF.network_id, group=GROUP, trusted=TRUSTED, volume_id=VOLUME,
-                          volume=VOLUME, free_volume=FREE, alias='os-keypairs', migration_id='0',
+                          volume=VOLUME, free_volume=FREE, snapshot_id=SNAPSHOT, alias='os-keypairs', migration_id='0',
                           before_timestamp='2025-11-22 00:00:00')
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')

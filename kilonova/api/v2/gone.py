@@ -59,9 +59,6 @@ REMOVED: tuple[tuple[str, str, int], ...] = (
         ('/os-floating-ips', ('GET', 'POST')), ('/os-floating-ips/{id}', ('GET', 'DELETE')),
         ('/os-security-groups', ('GET', 'POST')), ('/os-security-groups/{id}', ('GET', 'PUT', 'DELETE')),
         ('/os-security-group-rules', ('POST',)), ('/os-security-group-rules/{id}', ('DELETE',)),
-        ('/os-volumes', ('GET', 'POST')), ('/os-volumes/detail', ('GET',)), ('/os-volumes/{id}', ('GET', 'DELETE')),
-        ('/os-snapshots', ('GET', 'POST')), ('/os-snapshots/detail', ('GET',)),
-        ('/os-snapshots/{id}', ('GET', 'DELETE')),
         ('/os-baremetal-nodes', ('GET',)), ('/os-baremetal-nodes/{id}', ('GET',))) for method in methods),
 )
 

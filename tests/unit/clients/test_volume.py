@@ -12,7 +12,7 @@ from kilonova.clients import volume as client
 from kilonova.clients.volume import AttachedTo, Attachment, Snapshot, Volume, VolumeClient
 from kilonova.cmd import parts
 from kilonova.context import RequestContext
-from tests.fixtures.cinder import FakeCinder
+from tests.fixtures.cinder import MADE_AT, FakeCinder
 
 PROJECT, OTHER = '1' * 32, '2' * 32
 SERVER, ANOTHER = str(uuid.uuid4()), str(uuid.uuid4())
@@ -50,7 +50,7 @@ def test_a_volume_as_its_user_and_as_the_service_see_it(cinder):
     seen = Volume(
         id=volume, name='data', project_id=PROJECT, status='in-use', size=2, bootable=True, multiattach=False,
         encrypted=False, volume_type='plain', availability_zone='nova', image_metadata={'hw_disk_bus': 'scsi'},
-        snapshot_id='s', attachments=(AttachedTo(SERVER, made.id, None, '/dev/vdb'),))
+        snapshot_id='s', attachments=(AttachedTo(SERVER, made.id, None, '/dev/vdb'),), created_at=MADE_AT)
     assert cinder.client.volume(USER, volume) == seen
     known = cinder.client.volume(None, volume)
     assert (known.migrating, known.attachments) == (True, (AttachedTo(SERVER, made.id, 'gpu1', '/dev/vdb'),))
@@ -71,7 +71,8 @@ def test_what_this_user_may_not_see(cinder):
     with pytest.raises(client.SnapshotNotFound, match=f'^Snapshot {snapshot} could not be found.$'):
         cinder.client.snapshot(USER, snapshot)
     assert cinder.client.volume(None, hidden).project_id == OTHER
-    assert cinder.client.snapshot(None, snapshot) == Snapshot(snapshot, '', hidden, 'available', 1)
+    assert cinder.client.snapshot(None, snapshot) == Snapshot(
+        snapshot, '', hidden, 'available', 1, created_at=MADE_AT)
 
 
 def test_whom_it_asks_as(cinder, volume):
