@@ -32,6 +32,7 @@ from kilonova.compute.keys import Work
 from kilonova.compute.tracker import RUN, NodeUsage, Plan, Usage
 from kilonova.context import RequestContext
 from kilonova.pci import ports as pci_ports
+from kilonova.pci.request import as_list
 
 LOG = logging.getLogger(__name__)
 
@@ -225,6 +226,19 @@ class Operation:
             raise
         LOG.info('Claim successful on node %s', tracker.nodename, instance_uuid=uuid)
         return plan.devices
+
+    def claim_more(self, request: objects.InstancePCIRequest) -> objects.PciDevice:
+        """Claim the device of one request more for a server that is at home here, which has that request then. Errors
+        as ``claim`` has them."""
+        tracker, before = self.host.tracker, self.instance.pci_requests
+        others = [one for one in as_list(before) if one.request_id != request.request_id]
+        requests = objects.InstancePCIRequests(instance_uuid=self.instance.uuid, requests=[*others, request])
+        with tracker.writing(self.ctxt):
+            plan = tracker.plan_more(self.instance.uuid, request)
+            self._write_claim(plan, RUN, {'pci_requests': requests.to_column()}, {'expect': {'host': self.host.name}})
+        (device,) = plan.devices
+        LOG.info('Claimed %s for port %s', device.address, request.requester_id, instance_uuid=self.instance.uuid)
+        return device
 
     def _write_claim(self, plan: Plan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host

@@ -33,6 +33,8 @@ from kilonova.compute.amounts import Capacity, Cells, Usage
 from kilonova.context import RequestContext
 from kilonova.pci.device import ALLOCATED, CLAIMED, unit
 from kilonova.pci.devices import Change, HostDevices, Owner
+from kilonova.pci.pools import PciDeviceRequestFailed
+from kilonova.pci.ports import words
 from kilonova.virt.hardware import numa
 
 # In a node's ``stats``: the number of the usage that its row tells.
@@ -189,6 +191,27 @@ class Tracker:
             return self._plan(instance_uuid, sides, {address: owner for address, owner in taken.items() if owner},
                               list(taken), topology=usage.topology, begun=frozenset({(instance_uuid, side)}))
 
+    def plan_more(self, instance_uuid: str, request: objects.InstancePCIRequest) -> Plan:
+        """One request more of a server that is at home here; the one that it has already stays. HostRejected: there
+        is no such device free, near enough to its NUMA cells."""
+        with self._lock:
+            before = self._entries.get(instance_uuid, {})
+            side, entry = next(iter(before.items()), (RUN, Entry(Usage())))
+            taken: dict[str, Owner | None] = {
+                device.address: None for device in self.devices(instance_uuid)
+                if device.request_id == request.request_id}
+            if not taken:
+                cells = [cell.id for cell in entry.usage.topology.cells] if entry.usage.topology is not None else []
+                try:
+                    chosen = self.host_devices.pools.copy().consume_requests([request], numa_cells=cells)
+                except PciDeviceRequestFailed as error:
+                    raise errors.HostRejected(
+                        f'{self.nodename} has fewer than {request.count} free {words(request)}') from error
+                taken = {device.address: Owner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen}
+            sides = {**before, side: replace(entry, devices=entry.devices | frozenset(taken))}
+            return self._plan(instance_uuid, sides, {address: owner for address, owner in taken.items() if owner},
+                              list(taken))
+
     def _fit(self, flavor: objects.Flavor, requests: list[objects.InstancePCIRequest],
              wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None,
              from_volume: bool) -> Usage:
@@ -250,6 +273,16 @@ class Tracker:
             self.leaving(freed)
         with self._lock:
             return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=over)
+
+    def plan_less(self, instance_uuid: str, request_id: str) -> Plan:
+        """Give back what the server holds here for this request."""
+        freed = [device.address for device in self.devices(instance_uuid) if device.request_id == request_id]
+        if freed and self.leaving is not None:
+            self.leaving(freed)
+        with self._lock:
+            sides = {side: replace(entry, devices=entry.devices.difference(freed))
+                     for side, entry in self._entries.get(instance_uuid, {}).items()}
+            return self._plan(instance_uuid, sides, dict.fromkeys(freed), freed)
 
     def _leaving(self, instance_uuid: str, leaving: Callable[[str], bool], unsided: bool
                  ) -> tuple[Sides, list[str], Work]:

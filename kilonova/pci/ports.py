@@ -32,6 +32,21 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
     return [request for request in as_list(requests) if request.source == request.NEUTRON_PORT]
 
 
+def words(request: InstancePCIRequest) -> str:
+    """What it asks for, for people."""
+    network = request.spec[0].get(NETWORK)
+    return f'{request.spec[0]["dev_type"]} devices of ' + (
+        f'physical network {network}' if network is not None else 'no physical network')
+
+
+def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRequests | None:
+    """A server's requests but those of this port; None: it has none of these."""
+    left = [request for request in as_list(requests) if request.requester_id != port_id]
+    if requests is None or len(left) == len(requests.requests):
+        return None
+    return InstancePCIRequests(instance_uuid=requests.instance_uuid, requests=left)
+
+
 def profiles(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
              devices: Iterable[PciDevice]) -> dict[str, dict[str, Any]]:
     """What the binding profile of each port says of the device that a host claimed for it, {port id: its keys}."""

@@ -14,6 +14,7 @@ from kilonova.objects import (
     EvacuateOrder,
     FinishResizeOrder,
     Instance,
+    InstancePCIRequest,
     LiveMigrationCheckOrder,
     LiveMigrationOrder,
     LiveMigrationUndo,
@@ -200,7 +201,18 @@ class LiveMigrations(Interface):
 
 class Interfaces(Interface):
     """A guest that is there gets an interface (``vif``: as the info cache has it) or gives one up; each with its
-    undo."""
+    undo. Its host claims the function of a PCI device that an interface is before it gets that (``request``), and has
+    it back after it gave that up."""
+
+    @long_call('6.13')
+    def claim_function(self, ctxt: RequestContext, instance: Instance, request: InstancePCIRequest, key: str) -> Any:
+        """{'profile': what the binding profile of the port says of it}."""
+
+    @long_call('6.13')
+    def undo_claim_function(self, ctxt: RequestContext, instance: Instance, request_id: str, key: str) -> Any: ...
+
+    @long_call('6.13')
+    def free_function(self, ctxt: RequestContext, instance: Instance, request_id: str, key: str) -> Any: ...
 
     @long_call('6.13')
     def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...

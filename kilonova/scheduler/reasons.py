@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
 from kilonova.objects import InstancePCIRequest, RequestSpec
-from kilonova.pci.pools import NETWORK
+from kilonova.pci import ports as pci_ports
 from kilonova.scheduler import filters as filtering
 from kilonova.scheduler.candidates import only_cell
 from kilonova.scheduler.columns import Mask
@@ -412,9 +412,7 @@ def _requests(spec: RequestSpec) -> list[Any]:
 def _device(request: InstancePCIRequest) -> tuple[str, str]:
     name = request.alias_name or 'PCI devices'
     if request.source == request.NEUTRON_PORT:
-        network = request.spec[0].get(NETWORK)
-        name = f'{request.spec[0]["dev_type"]} devices of ' + (
-            f'physical network {network}' if network is not None else 'no physical network')
+        name = pci_ports.words(request)
     return f'pci:{name}', f'{{have}} fewer than {request.count} free {name}'
 
 

@@ -391,9 +391,12 @@ class Guests(Protocol):
         """Make the disks anew, as ``spawn`` does, in place of those that the guest has, and its domain; start it if
         asked. What its user asked of the disks goes on. ``preserve_ephemeral``: ephemeral disks stay as they are."""
 
-    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif) -> None:
+    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
+                         pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         """Plug the guest into one network more, now if it runs and at its next start; nothing where it is plugged, or
-        where there is no domain: it is made with ``instance.vifs``. Undo: ``detach_interface``.
+        where there is no domain: it is made with ``instance.vifs``. A port that is a function of a PCI device is one of
+        ``pci_devices``, which the server holds here. Where the guest finds it is noted in ``instance.device_metadata``,
+        as ``spawn`` does. Undo: ``detach_interface``.
 
         InterfaceUnsupported, UnsupportedHardware: nothing was done. GuestFailed: it has no place for another card.
         """

@@ -345,10 +345,17 @@ class FakeGuests(_Part):
         self.fake.define(instance, pci_devices, power_on)
 
     @_scripted
-    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif) -> None:
-        domain = self.fake.domains.get(instance.uuid)
-        if domain is not None and vif.id not in domain.vifs:
-            domain.vifs.append(vif.id)
+    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
+                         pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        domain, held = self.fake.domains.get(instance.uuid), [device.address for device in pci_devices]
+        if domain is None or vif.id in domain.vifs:
+            return
+        if vif.is_function and vif.slot not in held:
+            raise errors.KilonovaError(f'Port {vif.id} is {vif.slot}, and {instance.uuid} holds {held}.')
+        domain.vifs.append(vif.id)
+        if vif.is_function:
+            domain.slots[vif.id] = vif.slot or ''
+            domain.hostdevs += [vif.slot or ''] * (vif.vnic_type != MACVTAP)
 
     @_scripted
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
@@ -356,6 +363,8 @@ class FakeGuests(_Part):
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None and vif.id in domain.vifs:
             domain.vifs.remove(vif.id)
+            slot = domain.slots.pop(vif.id, None)
+            domain.hostdevs = [address for address in domain.hostdevs if address != slot]
 
     @_scripted
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:

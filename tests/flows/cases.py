@@ -547,6 +547,22 @@ def first_after_each_effect(monkeypatch: pytest.MonkeyPatch,
             silence()
 
 
+@contextlib.contextmanager
+def crash_at(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[threading.Event]:
+    """The thread of a flow ends after its ``number``-th effect (see ``first_after_each_effect``), counted from 0;
+    whether one did."""
+    crashed, seen = threading.Event(), []
+
+    def listener(database: str, statement: str, many: bool) -> None:
+        if threading.current_thread().name.startswith('flow-') and not crashed.is_set() and not cloud.in_upcall:
+            seen.append(statement)
+            if len(seen) - 1 == number:
+                crashed.set()
+                raise Crash
+    with first_after_each_effect(monkeypatch, listener):
+        yield crashed
+
+
 def disturb(monkeypatch: pytest.MonkeyPatch, kind: str, index: int, act: Callable[..., Any], what: str = 'do') -> None:
     """Replace one step's ``do`` (or ``undo``); ``act(real, work)`` is called instead."""
     flow = flows.FLOWS[kind]

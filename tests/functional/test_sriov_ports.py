@@ -4,17 +4,19 @@ ports say in Neutron which they are. In the end nothing is left, there or in the
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from kilonova import objects
+from kilonova import errors, objects
+from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import instances
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, SPEC, Cloud
 from tests.fixtures.hosts import sriov_nic
-from tests.flows.cases import bring_back, force_down, lose_host
+from tests.flows.cases import bring_back, crash_at, disturb, force_down, lose_host
 from tests.functional.test_ports import HOSTS, Networked, broken, other
 
 PHYSICAL = '0000:81:00.0'
@@ -257,13 +259,8 @@ def _once(guests: Any) -> Callable[..., None]:
     return fail
 
 
-def test_attach_and_detach_are_refused_by_name(carded: Carded) -> None:
-    server, port = carded.with_port()
-    answer = carded.cloud.request('POST', f'/servers/{server}/os-interface',
-                                  {'interfaceAttachment': {'port_id': carded.port()}})
-    assert answer.status_int == 400 and 'is a function of a PCI device' in answer.text
-    answer = carded.cloud.request('DELETE', f'/servers/{server}/os-interface/{port}')
-    assert answer.status_int == 400 and 'is a function of a PCI device' in answer.text
+def test_a_live_migration_is_refused_by_name(carded: Carded) -> None:
+    server, _ = carded.with_port()
     answer = carded.cloud.request('POST', f'/servers/{server}/action', {
         'os-migrateLive': {'host': None, 'block_migration': 'auto'}})
     assert answer.status_int == 400 and 'it has PCI devices of a port' in answer.text
@@ -275,6 +272,208 @@ def test_the_audit_knows_the_device_of_a_port(carded: Carded) -> None:
     carded.neutron.ports[port]['binding:profile'] = {**carded.profile(port), 'pci_slot': '0000:99:00.0'}
     assert carded.cloud.audit().disagreements == [
         f'ports: port {port} of server {server} names device 0000:99:00.0 of {host}, which the server does not hold']
+
+
+# --- attach and detach -----------------------------------------------------------------------------------------------
+KINDS = ('attach', 'detach')
+
+
+class Attaching:
+    """``server``: one with a plain port; ``port``: one that is a function, and belongs to nobody yet. Requests are
+    answered while the cloud works."""
+
+    def __init__(self, carded: Carded, vnic_type: str = 'direct') -> None:
+        self.carded, self.cloud = carded, carded.cloud
+        self.server, self.port = carded.boot({'uuid': carded.network}), carded.port(vnic_type)
+        self.host = self.cloud.host_of(self.server)
+        self.path = f'/servers/{self.server}/os-interface'
+
+    def act(self, kind: str) -> Any:
+        if kind == 'attach':
+            answer = self.cloud.request('POST', self.path, {'interfaceAttachment': {'port_id': self.port}})
+        else:
+            answer = self.cloud.request('DELETE', f'{self.path}/{self.port}')
+        self.cloud.settle(kinds_left=('release',))
+        return answer
+
+    def before(self, kind: str) -> None:
+        """What the act finds."""
+        if kind == 'detach':
+            assert self.act('attach').status_int == 200
+            self.assert_has(True)
+
+    def assert_has(self, it: bool) -> None:
+        """Whether the server, its guest and the ledger have the function; nothing else has anything of it. libvirt's
+        test driver gives nothing to a guest that runs, nor takes anything: its definition is looked at."""
+        cloud, profile = self.cloud, self.carded.profile(self.port)
+        report = cloud.audit()
+        assert [one for one in report.disagreements if not one.startswith(f'libvirt: domain {self.server} on')] == []
+        assert report.in_flight == []
+        slot, function = profile.get('pci_slot'), self.carded.neutron.ports[self.port]['binding:vnic_type']
+        assert cloud.owned(self.server) == ([f'{self.host} {slot}'] if it else [])
+        assert {status for status, owner in cloud.devices().values() if owner} == ({'allocated'} if it else set())
+        definition = ElementTree.fromstring(
+            cloud.computes[self.host].host.driver.guests._libvirt.find(self.server).call('XMLDesc', 2))
+        cards = [card.get('type') for card in definition.findall('devices/interface')]
+        assert cards == ['bridge'] + {'direct': ['hostdev'], 'macvtap': ['direct']}.get(function, []) * it
+        assert len(definition.findall('devices/hostdev')) == (function == 'direct-physical' and it)
+        assert (self.port in (self.row()['extra_pci_requests'] or '')) == it
+        if not it:
+            assert self.carded.neutron.ports[self.port]['device_id'] == '' and profile == {'note': 'mine'}
+
+    def row(self) -> dict[str, Any]:
+        with self.cloud.cell.read() as conn:
+            return dict(instances.get(conn, self.server) or {})
+
+    def places(self) -> list[str]:
+        """The MAC addresses of the functions that the guest's metadata tell."""
+        found = self.row()['extra_device_metadata']
+        return [one.mac for one in objects.InstanceDeviceMetadata.from_json(found).devices] if found else []
+
+    def gone(self) -> None:
+        """The server is deleted, and nothing of it is left."""
+        self.carded.delete(self.server)
+        self.carded.assert_empty(kept=1)
+        assert self.carded.profile(self.port) == {'note': 'mine'}
+
+
+@pytest.mark.parametrize('vnic_type', ['direct', 'macvtap', 'direct-physical'])
+def test_attached_and_detached(carded: Carded, vnic_type: str) -> None:
+    """A function comes and goes, also of a guest that is off; its next start has it."""
+    attaching = Attaching(carded, vnic_type)
+    cloud = carded.cloud
+    for is_off in (False, True):
+        if is_off:
+            cloud.action(attaching.server, 'os-stop')
+        body = attaching.act('attach').json['interfaceAttachment']
+        port = carded.neutron.ports[attaching.port]
+        assert (body['port_id'], body['mac_addr']) == (attaching.port, port['mac_address'])
+        assert (port['binding:host_id'], carded.profile(attaching.port)['note']) == (attaching.host, 'mine')
+        attaching.assert_has(True)
+        cloud.action(attaching.server, 'os-start' if is_off else 'reboot', None if is_off else {'type': 'HARD'})
+        assert cloud.status(attaching.server) == 'ACTIVE', cloud.story(attaching.server)
+        attaching.assert_has(True)
+        if is_off:
+            cloud.action(attaching.server, 'os-stop')
+        assert not is_off or attaching.places() == [port['mac_address']] * (vnic_type != 'macvtap')
+        assert attaching.act('detach').status_int == 202
+        attaching.assert_has(False)
+        assert not is_off or attaching.places() == []
+    cloud.action(attaching.server, 'os-start')
+    attaching.act('attach')
+    cloud.action(attaching.server, 'migrate')
+    cloud.action(attaching.server, 'confirmResize')
+    attaching.host = other(attaching.host)
+    attaching.assert_has(True)
+    attaching.gone()
+
+
+def test_no_device_is_left_to_attach(carded: Carded) -> None:
+    """The answer says what is lacking, and nothing has changed."""
+    attaching = Attaching(carded)
+    force_down(carded.cloud, other(attaching.host), True)
+    for _ in VIRTUAL:
+        carded.with_port()
+    answer = attaching.act('attach')
+    assert answer.status_int == 409
+    assert f'{attaching.host} has fewer than 1 free type-VF devices of physical network physnet1' in answer.text
+    assert carded.cloud.owned(attaching.server) == []
+    assert carded.neutron.ports[attaching.port]['device_id'] == ''
+    force_down(carded.cloud, other(attaching.host), False)
+    carded.cloud.assert_clean()
+
+
+@pytest.mark.parametrize(('kind', 'steps'), [('attach', 3), ('detach', 1)])
+def test_what_fails_leaves_all_as_it_was(carded: Carded, kind: str, steps: int,
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step, when it was done."""
+    attaching = Attaching(carded)
+    attaching.before(kind)
+    for step in range(steps):
+        def fail(real: Callable[..., None], work: Any) -> None:
+            real(work)
+            broken()
+        with monkeypatch.context() as patch:
+            disturb(patch, f'{kind}_interface', step, fail)
+            attaching.act(kind)
+        # The last step ends the operation.
+        attaching.assert_has((kind == 'detach') != (step == 2))
+    attaching.gone()
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_delete_wins_over_an_attach(carded: Carded, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each step."""
+    for step in range({'attach': 3, 'detach': 2}[kind]):
+        attaching = Attaching(carded)
+        attaching.before(kind)
+
+        def delete(real: Callable[..., None], work: Any, server: str = attaching.server) -> None:
+            carded.cloud.ok('DELETE', f'/servers/{server}')
+            real(work)
+        with monkeypatch.context() as patch:
+            disturb(patch, f'{kind}_interface', step, delete)
+            attaching.act(kind)
+            carded.cloud.settle()
+        carded.assert_empty(kept=1)
+        assert carded.profile(attaching.port) == {'note': 'mine'}
+        del carded.neutron.ports[attaching.port]
+
+
+@pytest.mark.parametrize('method', ['claim_function', 'attach_interface', 'detach_interface', 'free_function'])
+@pytest.mark.parametrize('is_lost', [False, True])
+def test_the_host_of_an_attach_dies(carded: Carded, method: str, is_lost: bool) -> None:
+    """It did what it was asked, and then it died, or only its reply was lost; what it must take back it does when it
+    returns."""
+    attaching, kind = Attaching(carded), 'attach' if method in ('claim_function', 'attach_interface') else 'detach'
+    attaching.before(kind)
+    endpoint = carded.cloud.computes[attaching.host].endpoint
+    real = getattr(endpoint, method)
+
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        real(*args, **kwargs)
+        setattr(endpoint, method, real)
+        if not is_lost:
+            lose_host(carded.cloud, attaching.host)
+            force_down(carded.cloud, attaching.host, True)
+        raise errors.Unanswered(who=attaching.host, reason='it died')
+    setattr(endpoint, method, dies)
+    attaching.act(kind)
+    if not is_lost:
+        assert 'release' in [row['kind'] for row in carded.cloud.rows()]
+        bring_back(carded.cloud, attaching.host)
+        carded.cloud.settle()
+    attaching.assert_has({'attach': is_lost, 'detach': method == 'detach_interface' and not is_lost}[kind])
+    attaching.gone()
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
+@pytest.mark.parametrize('kind', KINDS)
+def test_the_conductor_of_an_attach_crashes(carded: Carded, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """After each effect in turn; another one goes on, and comes to the same."""
+    attaching, number, happened = Attaching(carded), 0, True
+    while happened:
+        attaching.before(kind)
+        with crash_at(carded.cloud, monkeypatch, number) as crashed:
+            answers: list[Any] = []
+            asking = threading.Thread(target=lambda answers=answers: answers.append(
+                carded.cloud.request('POST', attaching.path, {'interfaceAttachment': {'port_id': attaching.port}})
+                if kind == 'attach' else carded.cloud.request('DELETE', f'{attaching.path}/{attaching.port}')))
+            asking.start()
+            while not crashed.is_set() and (asking.is_alive() or carded.cloud.rows()):
+                crashed.wait(0.02)
+        happened = crashed.is_set()
+        if happened:
+            carded.cloud.crash_conductor()
+            carded.cloud.start_conductor()
+        asking.join(60)
+        carded.cloud.settle()
+        assert [answer.status_int for answer in answers] == [200 if kind == 'attach' else 202]
+        attaching.assert_has(kind == 'attach')
+        if kind == 'attach':
+            attaching.act('detach')
+        number += 1
+    assert number > 4, f'only {number} effects'
 
 
 # --- moves -----------------------------------------------------------------------------------------------------------
@@ -398,18 +597,55 @@ def test_shelve_and_unshelve(carded: Carded) -> None:
     carded.gone(server, port)
 
 
-def test_a_port_that_is_gone(carded: Carded) -> None:
-    """Its owner deletes it: the guest's next start is without it, and the next move leaves the device."""
+@pytest.mark.parametrize('act', [None, 'os-stop', 'suspend'])
+def test_a_port_that_is_gone(carded: Carded, monkeypatch: pytest.MonkeyPatch, act: str | None) -> None:
+    """Its owner deletes it: the guest gives the function up, and the device is free. One that sleeps has it until it
+    wakes, and Neutron tells something of the server's ports."""
+    monkeypatch.setattr('kilonova.conductor.flows.ports.BUSY', 0.05)
     server, port = carded.with_port()
     cloud = carded.cloud
-    del carded.neutron.ports[port]
-    carded.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
-    cloud.settle()
+    if act is not None:
+        cloud.action(server, act)
+    vanish(carded, server, port)
+    if act == 'suspend':
+        assert len(cloud.owned(server)) == 1
+        cloud.action(server, 'resume')
+        carded.notify([{'name': 'network-changed', 'server_uuid': server, 'tag': port}])
+        cloud.settle()
+    assert cloud.owned(server) == [] and carded.cache(server) == [], cloud.story(server)
     cloud.action(server, 'reboot', {'type': 'HARD'})
     assert cloud.status(server) == 'ACTIVE' and carded.cards(server) == [], cloud.story(server)
-    assert '<hostdev' not in cloud.xml(server)
-    cloud.action(server, 'migrate')
-    cloud.action(server, 'confirmResize')
-    assert cloud.status(server) == 'ACTIVE' and cloud.owned(server) == [], cloud.story(server)
+    cloud.assert_clean()
     carded.delete(server)
     carded.assert_empty()
+
+
+@pytest.mark.parametrize('step', ['prep_resize', 'finish_resize', 'mark_resized'])
+def test_a_port_is_gone_while_its_server_moves(carded: Carded, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The device that was claimed for it at the destination is free when the move is over."""
+    monkeypatch.setattr('kilonova.conductor.flows.ports.BUSY', 0.05)
+    server, port = carded.with_port()
+    cloud = carded.cloud
+
+    def vanishes(real: Callable[..., None], work: Any) -> None:
+        if port in carded.neutron.ports:
+            del carded.neutron.ports[port]
+            carded.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
+        real(work)
+    disturb(monkeypatch, 'resize', FLOWS['resize'].index(step), vanishes)
+    cloud.action(server, 'migrate')
+    cloud.action(server, 'confirmResize')
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+    carded.notify([{'name': 'network-changed', 'server_uuid': server, 'tag': port}])
+    cloud.settle()
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert cloud.owned(server) == [] and carded.cards(server) == carded.cache(server) == [], cloud.story(server)
+    carded.delete(server)
+    carded.assert_empty()
+
+
+def vanish(carded: Carded, server: str, port: str) -> None:
+    """Its owner deletes it, and Neutron says so."""
+    del carded.neutron.ports[port]
+    carded.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
+    carded.cloud.settle()

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kilonova.api.services import accept, networks, refusals
+from kilonova.api.services import accept, images, networks, refusals, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.clients.network import Port, PortNotFound
@@ -18,7 +18,8 @@ from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid, Unavailable
-from kilonova.objects.vif import Vif
+from kilonova.objects import InstancePCIRequest
+from kilonova.pci.request import numa_affinity_policy
 
 ATTACH, DETACH = 'attach_interface', 'detach_interface'
 
@@ -42,11 +43,6 @@ class AttachFailed(Conflict):
 class AttachGoesOn(Unavailable):
     msg_fmt = ('The interface of server %(server)s is not attached after %(seconds)g s, and the request goes on: its '
                'instance action %(action)s tells how it ends, request %(request)s.')
-
-
-class FunctionStays(Invalid):
-    msg_fmt = ('Port %(port_id)s is a function of a PCI device, as its vnic_type says: in this cloud such a port comes '
-               'to a server when that is created, and stays until it is deleted.')
 
 
 @dataclass(frozen=True)
@@ -89,8 +85,11 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
                                         else f'network {wanted.network_id}')
     accept.check(ctxt, server, f'{ATTACH}.start')
     interface = _look_up(backend, ctxt, wanted, external)
-    row = Operation.new(ctxt, ATTACH, server.uuid, {'wish': {
-        'network_id': interface.network_id, 'port_id': interface.port_id, 'address': interface.address}})
+    request = _request(ctxt, server, interface)
+    row = Operation.new(ctxt, ATTACH, server.uuid, {
+        'wish': {'network_id': interface.network_id, 'port_id': interface.port_id, 'address': interface.address,
+                 'device': request.request_id if request is not None else None},
+        'request': request.obj_to_primitive() if request is not None else None})
     before: set[str] = set()
     accept.accept(ctxt, server, f'{ATTACH}.start', row, ATTACH,
                   write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)))
@@ -108,9 +107,18 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
         raise NoNetwork(project=ctxt.project_id) from None
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
-    if interface.device is not None:
-        raise FunctionStays(port_id=interface.port_id)
     return interface
+
+
+def _request(ctxt: RequestContext, server: Found, interface: networks.Interface) -> InstancePCIRequest | None:
+    """What a port that is a function of a PCI device asks of the server's host, as near to the guest's NUMA cells as
+    the port, flavor or image say."""
+    if interface.device is None:
+        return None
+    instance = resize.instance_of(ctxt, server)
+    properties = images.of_server(instance.system_metadata, instance.image_ref).get('properties') or {}
+    policy = numa_affinity_policy(instance.flavor.extra_specs, properties)
+    return interface.device.replaced(numa_policy=interface.device.numa_policy or policy)
 
 
 def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation, before: set[str]) -> str:
@@ -141,11 +149,9 @@ def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) -> None:
-    """Begin it. PortNotFound: the server has no such interface. FunctionStays."""
+    """Begin it. PortNotFound: the server has no such interface."""
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)
     if vif is None:
         raise PortNotFound(port_id=port_id)
-    if Vif.read(vif).is_function:
-        raise FunctionStays(port_id=port_id)
     accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif})

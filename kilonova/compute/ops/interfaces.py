@@ -1,13 +1,50 @@
-"""Plug a guest that is there into one network more, or less. The flow makes and frees the port, and writes the end."""
+"""Plug a guest that is there into one network more, or less. The flow makes and frees the port, and writes the end.
+
+A port that is a function of a PCI device (SR-IOV) comes in three parts: ``claim``, then the flow binds the port to what
+was claimed, then ``attach``; and it goes in three: ``detach``, the flow unbinds it, ``free``.
+"""
 from __future__ import annotations
 
 from typing import Any
 
+from kilonova import objects
+from kilonova.compute import records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Operation, Reply
+from kilonova.compute.operation import Check, Extra, Operation, Reply, tags_found
 from kilonova.objects.vif import Vif
+from kilonova.pci import ports as pci_ports
 from kilonova.rpc.compute import Compute
+
+
+@order(Compute.claim_function, checks=Check.WRITE)
+def claim(op: Operation, request: objects.InstancePCIRequest) -> Reply:
+    """The server holds one device more, for a port. HostRejected: there is none, or it isn't well."""
+    with op.turn():
+        device = op.claim_more(request)
+        op.host.check_claimed(op.ctxt, op.instance, [device])
+    return {'profile': pci_ports.profiles([request], [device])[request.requester_id]}
+
+
+@order(Compute.undo_claim_function, checks=Check.UNDO, forward=True)
+def undo_claim(op: Operation, request_id: str) -> Reply:
+    """The flow's undo: safe when nothing was claimed. The flow forgets the request."""
+    _free(op, request_id, undo=True)
+    return {}
+
+
+@order(Compute.free_function, forward=True)
+def free(op: Operation, request_id: str) -> Reply:
+    """The device is there for others: the guest has let it go, and the port is unbound. The flow forgets the request.
+    """
+    _free(op, request_id, undo=False)
+    return {}
+
+
+def _free(op: Operation, request_id: str, undo: bool) -> None:
+    tracker = op.host.tracker
+    with op.turn(), tracker.writing(op.ctxt):
+        op.save(tracker.plan_less(op.instance.uuid, request_id), undo=undo)
 
 
 @order(Compute.attach_interface)
@@ -16,10 +53,13 @@ def attach(op: Operation, vif: dict[str, Any]) -> Reply:
     with op.turn():
         op.notify('instance.interface_attach.start')
         try:
-            _plug(op, vif)
+            plug(op, Vif.read(vif))
         except Exception as error:
             op.notify('instance.interface_attach.error', fault=error)
             raise
+        if Vif.read(vif).is_function:
+            with op.host.tracker.writing(op.ctxt):
+                op.save(op.host.tracker.plan_allocate(op.instance.uuid), extra=tags_found(op.instance))
         op.notify('instance.interface_attach.end')
     return {}
 
@@ -28,7 +68,8 @@ def attach(op: Operation, vif: dict[str, Any]) -> Reply:
 def undo_attach(op: Operation, vif: dict[str, Any]) -> Reply:
     """The flow's undo: safe when nothing was plugged."""
     with op.turn():
-        _unplug(op, vif)
+        unplug(op, Vif.read(vif))
+        _note_undone(op, Vif.read(vif))
     return {}
 
 
@@ -37,7 +78,9 @@ def detach(op: Operation, vif: dict[str, Any]) -> Reply:
     """Returns when the guest has let it go."""
     with op.turn():
         op.notify('instance.interface_detach.start')
-        _unplug(op, vif)
+        unplug(op, Vif.read(vif))
+        if extra := _found(op, Vif.read(vif)):
+            op.save(extra=extra)
         op.notify('instance.interface_detach.end')
     return {}
 
@@ -46,13 +89,30 @@ def detach(op: Operation, vif: dict[str, Any]) -> Reply:
 def undo_detach(op: Operation, vif: dict[str, Any]) -> Reply:
     """The flow's undo: the guest has it again; safe when it never let it go."""
     with op.turn():
-        _plug(op, vif)
+        plug(op, Vif.read(vif))
+        _note_undone(op, Vif.read(vif))
     return {}
 
 
-def _plug(op: Operation, vif: dict[str, Any]) -> None:
-    op.host.driver.guests.attach_interface(op.instance, image_of(op.instance), Vif.read(vif))
+def plug(op: Operation, vif: Vif) -> None:
+    """The guest has it."""
+    held = op.host.tracker.devices(op.instance.uuid) if vif.is_function else []
+    op.host.driver.guests.attach_interface(op.instance, image_of(op.instance), vif, held)
 
 
-def _unplug(op: Operation, vif: dict[str, Any]) -> None:
-    op.host.driver.guests.detach_interface(op.instance, Vif.read(vif), op.check)
+def unplug(op: Operation, vif: Vif) -> None:
+    """The guest has let it go."""
+    op.host.driver.guests.detach_interface(op.instance, vif, op.check)
+
+
+def _found(op: Operation, vif: Vif) -> Extra:
+    """Where the guest finds its functions, if this was one."""
+    return tags_found(op.instance) if vif.is_function else {}
+
+
+def _note_undone(op: Operation, vif: Vif) -> None:
+    """The same, unless the server has gone elsewhere since."""
+    if extra := _found(op, vif):
+        fresh = records.instance(op.ctxt, op.instance.uuid)
+        if fresh is not None and fresh.host == op.host.name:
+            op.save(undo=True, extra=extra)

@@ -19,10 +19,10 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from kilonova import objects
+from kilonova import objects, states
 from kilonova.clients.network import (
     FixedIp,
     Network,
@@ -37,10 +37,19 @@ from kilonova.clients.network import (
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import beside
 from kilonova.conductor.row import Choice, Outputs
-from kilonova.conductor.work import Step, Work
+from kilonova.conductor.work import NotYet, Step, Work
+from kilonova.context import get_admin_context
 from kilonova.db import engine
 from kilonova.db.queries import claims, info_caches, operations, pci_devices
-from kilonova.errors import BuildAbort, Cancelled, HostRejected, InstanceNotFound, Invalid, Unanswered
+from kilonova.errors import (
+    BuildAbort,
+    Cancelled,
+    HostRejected,
+    InstanceInvalidState,
+    InstanceNotFound,
+    Invalid,
+    Unanswered,
+)
 from kilonova.objects.vif import FUNCTIONS, Vif, VifAddress, VifSubnet
 from kilonova.pci import ports as pci_ports
 
@@ -52,6 +61,8 @@ DEFAULT_GROUP = 'default'
 LATE = 120.0
 # How often a port is read again that others change at the same time.
 TRIES = 3
+# Seconds until a server is looked at again on which an operation works; how a detach begins.
+BUSY, DETACH = 5.0, 'detach_interface.start'
 # Types of VIFs that no guest can have.
 _UNBOUND = frozenset(('', 'binding_failed', 'unbound'))
 # Types of networks that are carried inside packets of another one.
@@ -144,9 +155,10 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
                                          port.security_groups}, is_new=True)
 
 
-def bind_one(work: Work[Any], wish: Wish) -> Vif:
+def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = None) -> Vif:
     """One interface more for a server that is on a host: a port that it has and its info cache lacks, or a new one, or
-    its user's own; bound there. May be repeated. Errors as ``bind_wanted`` has them."""
+    its user's own; bound there, with this ``profile`` to the device that was claimed for it. May be repeated. Errors as
+    ``bind_wanted`` has them."""
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
     at = (server.host, server.availability_zone)
@@ -156,7 +168,9 @@ def bind_one(work: Work[Any], wish: Wish) -> Vif:
             raise PortNotFound(port_id=wish.port_id)
         if wish.port_id in cached:
             raise PortInUse(port_id=wish.port_id)
-        port = _bind(work, found[0], *at)
+        if (found[0].vnic_type in FUNCTIONS) != (wish.device is not None):
+            raise PortChanged(port_id=wish.port_id)
+        port = _bind(work, found[0], *at, profile=profile)
     else:
         not_ours = {*cached, *beside.ports_given(work)}
         made = [port for port in client.ports(device_id=work.instance_uuid) if port.id not in not_ours]
@@ -477,34 +491,84 @@ def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
 
 
 # --- something of them was changed -----------------------------------------------------------------------------------
-def refresh(work: Work[Outputs]) -> None:
+@dataclass
+class ChangedOutputs(Outputs):
+    """``gone``: ports that the server has no more, and whose devices it may hold."""
+
+    gone: list[str] = field(default_factory=list)
+
+
+def refresh(work: Work[ChangedOutputs]) -> None:
     """The info cache says of the server's interfaces what Neutron says now: addresses, floating ones, groups. Those
-    whose ports are gone, or another's, are gone; there are no new ones: who attaches a port writes it himself."""
+    whose ports are gone, or another's, are gone, but functions that the guest may have (see ``give_back``); there are
+    no new ones: who attaches a port writes it himself."""
     row = work.instance_row(fresh=True)
-    vifs, seen = work.instance().vifs, row['extra_network_info']
-    if not vifs:
+    vifs, seen, functions = work.instance().vifs, row['extra_network_info'], _functions(work)
+    if not vifs and not functions:
         return
     client = work.env.networks
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     groups = client.security_groups_of(one for port in ports for one in port.security_groups)
-    described = _described(
+    described = {vif.id: vif for vif in _described(
         work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
         {port.id: tuple(groups[one].name for one in port.security_groups if one in groups) for port in ports},
-        is_new=False)
+        is_new=False)}
+    left = [described.get(vif.id, vif) for vif in vifs if vif.id in described or vif.id in functions]
     with engine.silence(), work.db.write() as conn:
-        if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in described]):
+        if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
+            work.outputs.gone = [port_id for port_id in functions if port_id not in there]
             return
     raise Unanswered(who=f'server {work.instance_uuid}', reason='its ports were changed meanwhile')
 
 
-class NetworkChanged(Flow[Outputs]):
+def _functions(work: Work[Any]) -> list[str]:
+    """The ports for which the server asks for devices where it is."""
+    server = work.instance()
+    return [request.requester_id for request in pci_ports.requests_of_ports(server.pci_requests)] if server.host else []
+
+
+def give_back(work: Work[ChangedOutputs]) -> None:
+    """The guest lets functions go whose ports are gone, and their devices are free: a detach for each. NotYet: an
+    operation works on the server. In a state in which nothing can be detached it goes on having them."""
+    while work.outputs.gone:
+        _detach(work, work.outputs.gone[0])
+        del work.outputs.gone[0]
+
+
+def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
+    row, uuid = work.instance_row(fresh=True), work.instance_uuid
+    there = [port for port in work.env.networks.ports(ids=[port_id]) if port.device_id == uuid]
+    if there or port_id not in _functions(work) or row['vm_state'] not in states.TRANSITIONS[DETACH].vm:
+        return
+    vif = next((vif.stored() for vif in work.instance().vifs if vif.id == port_id), None)
+    ctxt = get_admin_context()
+    detach = operations.Operation.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
+
+    def check(conn: engine.Connection) -> None:
+        # Whoever attaches a port has it written there at the end: it is not gone.
+        if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
+            raise NotYet(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
+    try:
+        with engine.silence():
+            operations.accept(work.db, instance_uuid=uuid, event=DETACH, operation=detach, write=check, action={
+                'action': 'detach_interface', 'request_id': ctxt.request_id, 'user_id': None, 'project_id': None})
+    except InstanceInvalidState as error:
+        raise NotYet(f'server {uuid}', 'an operation works on it', BUSY) from error
+    LOG.info('Port %s of %s is gone: its device is given back', port_id, uuid)
+    work.env.runner.wake(work.db, [detach.uuid])
+
+
+class NetworkChanged(Flow[ChangedOutputs]):
     """Neutron said so. Beside whatever works on the server."""
 
-    name, outputs = 'network_changed', Outputs
+    name, outputs = 'network_changed', ChangedOutputs
     forward_only = True
-    steps = (Step('refresh', refresh, saved=False),)
+    steps = (
+        Step('refresh', refresh, saved=lambda work: bool(work.outputs.gone)),
+        Step('give_back', give_back, saved=False),
+    )
 
-    def may_end(self, work: Work[Outputs], error: Exception) -> bool:
+    def may_end(self, work: Work[ChangedOutputs], error: Exception) -> bool:
         """Also where the server is gone."""
         return isinstance(error, (Cancelled, InstanceNotFound))

@@ -81,7 +81,7 @@ class Domains:
         guest = GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
             image_meta=image_meta, disks=disks, volumes=connected, hostdevs=tuple(hostdevs.host_devices(given)),
-            functions=functions.of(of_ports), netdevs=functions.netdevs(self._libvirt, instance, of_ports),
+            functions=functions.of(of_ports), netdevs=functions.netdevs(self._libvirt, instance.vifs, of_ports),
             console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
         if self._host.settings.consoles.serial is None:
             return guest
@@ -94,9 +94,13 @@ class Domains:
                 'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
                 'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None}
 
-    def card(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif) -> str:
-        """The network card of a port, as ``build`` makes it. InterfaceUnsupported, UnsupportedHardware."""
-        return to_text(interface.card(self._bare(instance, image_meta), vif).element())
+    def card(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
+             pci_devices: Iterable[objects.PciDevice]) -> str:
+        """What a port is, as ``build`` makes it. InterfaceUnsupported, UnsupportedHardware."""
+        _, of_ports = functions.split(instance, pci_devices)
+        guest = replace(self._bare(instance, image_meta), functions=functions.of(of_ports),
+                        netdevs=functions.netdevs(self._libvirt, [vif], of_ports))
+        return to_text(interface.card(guest, vif).element())
 
     def volume_places(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                       disks: tuple[GuestDisk, ...]) -> list[VolumePlace]:
@@ -154,6 +158,13 @@ class Domains:
         """A volume has come to a guest, or gone."""
         if volume.tag:
             self._note(instance, guest, tags.of(self._disks.present(instance), [*instance.volumes, volume]))
+
+    def note_function(self, instance: objects.Instance, vif: Vif, guest: Guest) -> None:
+        """The same of a port that may be a function."""
+        if tags.in_vlans([vif]):
+            tagged = tags.of(self._disks.present(instance), instance.volumes)
+            functions = tags.in_vlans({one.id: one for one in [*instance.vifs, vif]}.values())
+            instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, functions)
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str]) -> None:
         functions = tags.in_vlans(instance.vifs)

@@ -14,8 +14,7 @@ from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices import hostdevs
-from kilonova.virt.libvirt.devices.elements import CARDS
+from kilonova.virt.libvirt.devices import elements, hostdevs
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.host import Host
@@ -103,24 +102,27 @@ class Guests:
         LOG.info('Instance rebuilt successfully.', instance_uuid=instance.uuid)
 
     @translated
-    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif) -> None:
-        card = self._domains.card(instance, image_meta, vif)
-        guest = self._libvirt.find(instance.uuid)
+    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
+                         pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
         if guest is None:
             return
+        card = self._domains.card(instance, image_meta, vif, pci_devices)
         if guest.is_active():
-            self._hotplug.plug(guest, CARDS, card, vif.device_name)
-        self._domains.change(guest, lambda definition: CARDS.put(definition, card))
+            self._hotplug.plug(guest, kind, card, name)
+        self._domains.change(guest, lambda definition: kind.put(definition, card))
+        self._domains.note_function(instance, vif, guest)
         LOG.info('Port %s is plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
-        guest = self._libvirt.find(instance.uuid)
+        guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
         if guest is None:
             return
         if guest.is_active():
-            self._hotplug.unplug(guest, CARDS, vif.device_name, check)
-        self._domains.change(guest, lambda definition: CARDS.without(definition, vif.device_name))
+            self._hotplug.unplug(guest, kind, name, check)
+        self._domains.change(guest, lambda definition: kind.without(definition, name))
+        self._domains.note_function(instance, vif, guest)
         LOG.info('Port %s is no longer plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated

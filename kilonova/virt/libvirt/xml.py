@@ -195,16 +195,15 @@ class Controller:
 class PciHostDevice:
     """A PCI function of the host, given to the guest: nothing but its address."""
 
-    domain: str
-    bus: str
-    slot: str
-    function: str
+    address: str
     managed: bool = True
 
     def element(self) -> Element:
+        domain, bus, rest = self.address.split(':')
+        slot, function = rest.split('.')
         return node('hostdev',
-                    node('source', node('address', domain=f'0x{self.domain}', bus=f'0x{self.bus}',
-                                        slot=f'0x{self.slot}', function=f'0x{self.function}')),
+                    node('source', node('address', domain=f'0x{domain}', bus=f'0x{bus}', slot=f'0x{slot}',
+                                        function=f'0x{function}')),
                     mode='subsystem', type='pci', managed='yes' if self.managed else 'no')
 
 

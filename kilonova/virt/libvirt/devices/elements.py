@@ -1,7 +1,9 @@
 """What of a domain's XML comes and goes while the guest is there: network cards, each known by its device on the host,
-and volumes, each by its id.
+the PCI function that it is, or, behind a macvtap device, its MAC address; functions that are given as such, by their
+addresses; and volumes, each by its id.
 
-    CARDS.found(xml, 'tap1eeb6c43-4f')          # {'tap1eeb6c43-4f': '<interface …'}, or {}
+    kind, name = of_port(vif)                   # (CARDS, 'tap1eeb6c43-4f')
+    kind.found(xml, name)                       # {'tap1eeb6c43-4f': '<interface …'}, or {}
     VOLUMES.put(definition, disk)               # behind the others; the same text where it is there
     VOLUMES.without(definition, volume_id)
 """
@@ -10,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
+
+from kilonova.objects.vif import DIRECT, MACVTAP, PHYSICAL, Vif
+from kilonova.virt.libvirt.devices import pci
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,19 @@ def _device(element: ElementTree.Element) -> str | None:
     return None if target is None else target.get('dev')
 
 
+def _function(element: ElementTree.Element) -> str | None:
+    address = element.find('source/address')
+    return None if address is None or element.get('type') not in ('hostdev', 'pci') else pci.address_of(address)
+
+
+def _card(element: ElementTree.Element) -> str | None:
+    if element.get('type') == 'direct':
+        # libvirt names its device on the host.
+        mac = element.find('mac')
+        return None if mac is None else mac.get('address')
+    return _function(element) or _device(element)
+
+
 def _serial(disk: ElementTree.Element) -> str | None:
     return disk.findtext('serial')
 
@@ -63,5 +81,13 @@ def targets(xml: str) -> dict[str | None, str | None]:
     return {_serial(disk): _device(disk) for disk in ElementTree.fromstring(xml).iterfind('devices/disk')}
 
 
-CARDS = Kind('interface', 'a network card', _device)
+def of_port(vif: Vif) -> tuple[Kind, str]:
+    """What a port is in its guest's domain, and by which name."""
+    if vif.vnic_type == PHYSICAL:
+        return FUNCTIONS, vif.slot or ''
+    return CARDS, {DIRECT: vif.slot or '', MACVTAP: vif.mac}.get(vif.vnic_type, vif.device_name)
+
+
+CARDS = Kind('interface', 'a network card', _card)
+FUNCTIONS = Kind('hostdev', 'a function of a network device', _function)
 VOLUMES = Kind('disk', 'a volume', _serial)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from xml.etree import ElementTree
 
 from kilonova import objects
-from kilonova.objects.vif import MACVTAP, PHYSICAL
+from kilonova.objects.vif import MACVTAP, PHYSICAL, Vif
 from kilonova.pci.ports import requests_of_ports
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import hostdevs, pci
@@ -33,11 +33,10 @@ def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
     return {one.address: one for one in hostdevs.host_devices(devices) if isinstance(one, PciFunction)}
 
 
-def netdevs(connection: Connection, instance: objects.Instance,
-            devices: Iterable[objects.PciDevice]) -> dict[str, str]:
+def netdevs(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:
     """The network interfaces that the host has of those to which macvtap ports are bound, by address; nothing is looked
     for where there are none of these."""
-    slots = {vif.slot for vif in instance.vifs if vif.vnic_type == MACVTAP}
+    slots = {vif.slot for vif in vifs if vif.vnic_type == MACVTAP}
     wanted = {pci.node_name(device.address): device.address for device in devices if device.address in slots}
     found = {}
     for device in map(ElementTree.fromstring, connection.node_devices() if wanted else ()):

@@ -182,9 +182,7 @@ class HostdevConfigurator:
             if isinstance(device, MediatedDevice):
                 domain.devices.append(MediatedHostDevice(device.uuid))
                 continue
-            number, bus, rest = device.address.split(':')
-            slot, function = rest.split('.')
-            domain.devices.append(PciHostDevice(number, bus, slot, function, managed=device.managed))
+            domain.devices.append(PciHostDevice(device.address, device.managed))
 
 
 class WatchdogConfigurator:

@@ -6,7 +6,7 @@ from kilonova import errors
 from kilonova.objects.vif import DIRECT, MACVTAP, PHYSICAL, Vif
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import Domain, FunctionInterface, Interface
+from kilonova.virt.libvirt.xml import Domain, FunctionInterface, Interface, PciHostDevice
 
 # Of the field's models those that QEMU has on any board with PCI, and on a PC besides; libvirt doesn't tell them.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')
@@ -33,17 +33,18 @@ class InterfaceConfigurator:
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        for vif in guest.instance.vifs:
-            if not vif.is_function:
-                domain.devices.append(card(guest, vif))
-            elif (found := _function(guest, vif)) is not None:
-                domain.devices.append(found)
+        cards = [(vif, card(guest, vif)) for vif in guest.instance.vifs]
+        domain.devices.extend(found for vif, found in cards if vif.vnic_type != PHYSICAL)
 
 
-def card(guest: GuestSpec, vif: Vif) -> Interface:
-    """One of the guest's cards; errors as ``InterfaceConfigurator`` has them."""
-    model = _model(guest)
+def card(guest: GuestSpec, vif: Vif) -> Interface | FunctionInterface | PciHostDevice:
+    """What a port is in its guest; errors as ``InterfaceConfigurator`` has them."""
     _check(vif)
+    return _function(guest, vif) if vif.is_function else _plugged(guest, vif)
+
+
+def _plugged(guest: GuestSpec, vif: Vif) -> Interface:
+    model = _model(guest)
     is_ovs, is_virtio = vif.type == _OVS, model == 'virtio'
     queues = min(guest.flavor.vcpus, _MOST_QUEUES) if guest.tuning.multiqueue and is_virtio else 1
     return Interface(
@@ -61,17 +62,16 @@ def _model(guest: GuestSpec) -> str:
     return model
 
 
-def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | None:
+def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | PciHostDevice:
     """The card of a port that is a function of a PCI device, which is one of those that the server holds for its ports.
     """
-    _check(vif)
     function = guest.functions.get(vif.slot or '')
     if function is None:
         # As other devices, too: see ``compute.host.Host.check_devices``.
         raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which instance {guest.instance.uuid} '
                                    'does not hold on this host.')
     if vif.vnic_type == PHYSICAL:
-        return None
+        return PciHostDevice(function.address, function.managed)
     if vif.vnic_type == DIRECT:
         return FunctionInterface(vif.mac, function.address, vlan=vif.vlan, managed=function.managed)
     if function.address not in guest.netdevs:

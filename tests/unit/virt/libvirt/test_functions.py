@@ -50,5 +50,5 @@ def test_interfaces_are_looked_for_where_macvtap_needs_them() -> None:
     connection: Any = SimpleNamespace(node_devices=node_devices)
     for vnic_type, found in (('direct', {}), ('macvtap', {SECOND: 'nic2'})):
         instance = server(new_vif(vnic_type=vnic_type, profile={'pci_slot': SECOND}), requests=requests)
-        assert functions.netdevs(connection, instance, devices) == found
+        assert functions.netdevs(connection, instance.vifs, devices) == found
     assert asked == [1]

@@ -13,11 +13,11 @@ from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt.devices import hostdevs, hotplug
-from kilonova.virt.libvirt.devices.elements import CARDS
+from kilonova.virt.libvirt.devices.elements import CARDS, of_port
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.power import Power
-from tests.unit.virt.builders import GPU, GPU2, MDEV, device, devices, mediated, new_instance
+from tests.unit.virt.builders import GPU, GPU2, MDEV, device, devices, mediated, new_instance, new_vif
 
 HOSTDEV = ('<hostdev mode="subsystem" type="pci" managed="yes"><source><address domain="0x{}" bus="0x{}" slot="0x{}" '
            'function="0x{}"/></source></hostdev>')
@@ -324,3 +324,26 @@ def test_cards_in_a_definition() -> None:
     left = CARDS.without(both, 'tap1')
     assert CARDS.found(left, 'tap1') == {} and list(CARDS.found(left, 'tap2')) == ['tap2']
     assert CARDS.found(CARDS.put('<domain/>', one), 'tap1')
+
+
+# As libvirt shows them of a guest that runs.
+FUNCTION = ("<interface type='hostdev' managed='yes'><mac address='{mac}'/><driver name='vfio'/><source><address "
+            "type='pci' domain='0x0000' bus='0x81' slot='0x00' function='0x{number}'/></source><vlan><tag id='101'/>"
+            "</vlan><alias name='hostdev0'/></interface>")
+MACVTAP = ("<interface type='direct'><mac address='{mac}'/><source dev='nic{number}' mode='passthrough'/><target "
+           "dev='macvtap0'/><model type='virtio'/></interface>")
+
+
+@pytest.mark.parametrize(('vnic_type', 'element', 'name'), [
+    ('direct', FUNCTION, '0000:81:00.2'), ('macvtap', MACVTAP, 'fa:16:3e:00:00:02'),
+    ('direct-physical', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2')])
+def test_a_function_is_found_among_others(vnic_type: str, element: str, name: str) -> None:
+    """By what the port says, not by a device that libvirt names."""
+    vif = new_vif(vnic_type=vnic_type, mac='fa:16:3e:00:00:02', profile={'pci_slot': '0000:81:00.2'})
+    kind, found = of_port(vif)
+    assert found == name
+    mine, other = (element.format(mac=f'fa:16:3e:00:00:0{number}', number=number) for number in (2, 3))
+    definition = kind.put(kind.put(f"<domain><devices>{CARD.format('tap1', 'a')}</devices></domain>", other), mine)
+    assert list(kind.found(definition, name)) == [name] and definition.count('function=') in (0, 2)
+    left = kind.without(definition, name)
+    assert kind.found(left, name) == {} and CARDS.found(left, 'tap1') and kind.put(left, other) == left
