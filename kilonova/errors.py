@@ -133,6 +133,10 @@ class InstanceInvalidState(Conflict):
     msg_fmt = "Cannot '%(method)s' instance %(instance_uuid)s while it is in %(attr)s %(state)s"
 
 
+class InstanceBusy(InstanceInvalidState):
+    """Another operation is at work on the server."""
+
+
 class GuestAgentNotEnabled(Conflict):
     msg_fmt = 'QEMU guest agent is not enabled'
 

@@ -412,6 +412,47 @@ def prepared(storing: Storing, kind: str) -> tuple[str, str]:
     return server, volume
 
 
+def test_several_are_asked_for_at_once(storing: Storing) -> None:
+    """One comes after the other, and a server that has just got one is stopped at once."""
+    volumes = [storing.volume() for _ in range(3)]
+    server = storing.boot()
+    path = f'/servers/{server}/os-volume_attachments'
+
+    def ask(method: str, number: int) -> None:
+        end, body = ('', {'volumeAttachment': {'volumeId': volumes[number]}}) if method == 'POST' else (
+            f'/{volumes[number]}', None)
+        answers.append(storing.cloud.request(method, path + end, body).status_int)
+    for method in ('POST', 'DELETE'):
+        answers: list[int] = []
+        asking = [threading.Thread(target=ask, args=(method, number)) for number in range(3)]
+        for each in asking:
+            each.start()
+        for each in asking:
+            each.join(60)
+        assert answers == [202] * 3
+        storing.cloud.settle()
+        assert sorted(storing.volumes(server)) == sorted(volumes if method == 'POST' else [])
+    assert storing.cloud.request('POST', path, {'volumeAttachment': {'volumeId': volumes[0]}}).status_int == 202
+    storing.cloud.action(server, 'os-stop')
+    assert storing.cloud.status(server) == 'SHUTOFF' and storing.volumes(server) == [volumes[0]]
+
+
+def test_what_waited_for_its_turn_is_looked_at_once_more(storing: Storing) -> None:
+    """A volume that goes meanwhile can't be detached again."""
+    volume = storing.volume()
+    server = storing.boot(there(volume))
+    path, answers = f'/servers/{server}/os-volume_attachments/{volume}', []
+    asking = [threading.Thread(target=lambda: answers.append(storing.cloud.request('DELETE', path).status_int))
+              for _ in range(2)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join(60)
+    assert sorted(answers) == [202, 404]
+    storing.cloud.settle()
+    assert storing.volumes(server) == []
+
+
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('moment', ['before', 'after'])
 def test_a_reply_of_the_host_is_lost(storing: Storing, kind: str, moment: str) -> None:
@@ -944,9 +985,11 @@ def test_a_server_that_boots_from_a_volume(storing: Storing) -> None:
 
 
 def test_an_image_of_volumes(storing: Storing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is made from it has volumes of its snapshots. Of one that doesn't come to be nothing is left."""
+    """A server that is made from it has volumes of its snapshots, which go with it where the first one's do. Of one
+    that doesn't come to be nothing is left."""
     cloud, cinder = storing.cloud, storing.cinder
-    server, volume = storing.with_volume(root=True)
+    volume = storing.volume(bootable='true')
+    server = storing.boot(there(volume, boot_index=0, delete_on_termination=True))
     answer = cloud.action(server, 'createImage', {'name': 'image'})
     image_id = answer['image_id'] if isinstance(answer, dict) else answer.json['image_id']
     cloud.settle()
@@ -966,6 +1009,9 @@ def test_an_image_of_volumes(storing: Storing, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cloud.images, 'activate', real)
     cloud.settle()
     assert cinder.snapshots == kept and [record['name'] for record in cloud.images.made.values()] == ['image']
+    storing.delete(second)
+    cloud.settle()
+    assert made_of not in cinder.volumes and volume in cinder.volumes
     # One that has come to be stays, also where the API gets no further.
     monkeypatch.setattr('kilonova.db.queries.operations.unplan', dies)
     assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'third'}}).status_int == 503

@@ -137,15 +137,17 @@ def report(found: dict[str, str], left: dict[str, exclusions.Exclusion]) -> int:
 def main(words: Sequence[str]) -> int:
     try:
         prepare_results()
-        run, left = exclusions.split(listed(), exclusions.parse(exclusions.PATH.read_text()))
-        if words:
-            run = [identifier for identifier in run if any(re.search(word, identifier) for word in words)]
-            left = {}
-        if not run:
-            raise CloudError(f'no test to run is called so: {" ".join(words)}')
+        excluded = exclusions.parse(exclusions.PATH.read_text())
         with cloud() as started:
             write_private(RESULTS / 'tempest.conf',
                           settings.tempest_conf(started, settings.prepare(started), RESULTS))
+            # Identifiers of some tests depend on the settings.
+            run, left = exclusions.split(listed(), excluded)
+            if words:
+                run = [identifier for identifier in run if any(re.search(word, identifier) for word in words)]
+                left = {}
+            if not run:
+                raise CloudError(f'no test to run is called so: {" ".join(words)}')
             found = suite(run)
     except (CloudError, exclusions.ExclusionsError) as error:
         print(f'error: {error}', file=sys.stderr)

@@ -13,7 +13,7 @@ from kilonova.api.services.silence import is_silence
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import actions, instances, operations, servers
-from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound, InstanceNotReady
+from kilonova.errors import InstanceBusy, InstanceInvalidState, InstanceIsLocked, InstanceNotFound, InstanceNotReady
 
 # What a server is found for: to be shown; to be worked on (with all that moves need); to be shown though deleted; to be
 # shown though its cell doesn't answer.
@@ -24,6 +24,9 @@ PARTIAL_SINCE = 69
 HISTORY_SINCE = 21
 # Seconds between two looks whether what is waited for is there: at first, and at most.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
+# Operations that give a server a device, or take one, and leave its states as they are: clients ask for several at
+# once, and for the next thing as soon as a device is there.
+_BRIEF = frozenset(('attach_interface', 'detach_interface', 'attach_volume', 'detach_volume'))
 
 T = TypeVar('T')
 
@@ -127,12 +130,33 @@ def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Oper
                       **more)
 
 
+def accept_in_turn(backend: Backend, ctxt: RequestContext, server: Found, event: str, row: operations.Operation,
+                   name: str, **more: Any) -> None:
+    """``accept``, behind one that gives the server a device or takes one: for what is asked for by nothing that such a
+    one changes, or compares it once more in the transaction. InstanceBusy: that goes on for too long, or something
+    else is at work."""
+    end = time.monotonic() + backend.options.answer_seconds
+    while True:
+        try:
+            accept(ctxt, server, event, row, name, **more)
+            return
+        except InstanceBusy:
+            if time.monotonic() >= end or not wait(backend, server, lambda conn: _is_free(conn, server)):
+                raise
+
+
+def _is_free(conn: Connection, server: Found) -> bool | None:
+    """Whether nothing is at work on it; None: what is will soon be over."""
+    kind = operations.running(conn, server.uuid)
+    return None if kind in _BRIEF else kind is None
+
+
 def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event: str,
-        args: dict[str, Any] | None = None, hosted: bool = True) -> None:
-    """One step on the server's host, accepted and begun. ``hosted`` False: it needs no host."""
+        args: dict[str, Any] | None = None, hosted: bool = True, **more: Any) -> None:
+    """One step on the server's host, accepted in turn and begun. ``hosted`` False: it needs no host."""
     check(ctxt, server, event, hosted=hosted)
     row = operations.Operation.new(ctxt, kind, server.uuid, args or {})
-    accept(ctxt, server, event, row, kind)
+    accept_in_turn(backend, ctxt, server, event, row, kind, **more)
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 

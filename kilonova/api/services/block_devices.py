@@ -168,8 +168,9 @@ def check_count(limit: int, disks: int) -> None:
 def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
     """What an image says of a volume of a server (``row``), of which this snapshot was made."""
     return {'source_type': SNAPSHOT, 'destination_type': VOLUME, 'snapshot_id': snapshot_id,
-            'volume_size': row['volume_size'], 'delete_on_termination': False, 'volume_id': None, 'image_id': None,
-            'no_device': None, **{name: row[name] for name in (*_COPIED, 'boot_index', 'volume_type')}}
+            'volume_size': row['volume_size'], 'delete_on_termination': bool(row['delete_on_termination']),
+            'volume_id': None, 'image_id': None, 'no_device': None,
+            **{name: row[name] for name in (*_COPIED, 'boot_index', 'volume_type')}}
 
 
 def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:

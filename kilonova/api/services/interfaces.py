@@ -91,8 +91,8 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
                  'device': request.request_id if request is not None else None},
         'request': request.obj_to_primitive() if request is not None else None})
     before: set[str] = set()
-    accept.accept(ctxt, server, f'{ATTACH}.start', row, ATTACH,
-                  write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)))
+    accept.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', row, ATTACH,
+                          write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)))
     backend.conductor.run_operation(ctxt, operation=row.uuid)
     return backend.networks.port(ctxt, _attached(backend, ctxt, server, row, before))
 
@@ -154,4 +154,8 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) 
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)
     if vif is None:
         raise PortNotFound(port_id=port_id)
-    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif})
+
+    def check(conn: Connection) -> None:
+        if not any(one['id'] == vif['id'] for one in _cached(conn, server.uuid)):
+            raise PortNotFound(port_id=port_id)
+    accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif}, write=check)

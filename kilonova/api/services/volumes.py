@@ -153,7 +153,7 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
         _check_count(backend, conn, server)
         if not queries.add(conn, server.uuid, row):
             raise AlreadyAttached(volume=volume.id)
-    accept.accept(ctxt, server, f'{ATTACH}.start', operation, ATTACH, write=write)
+    accept.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', operation, ATTACH, write=write)
     backend.conductor.run_operation(ctxt, operation=operation.uuid)
     return Attach(operation.uuid, row)
 
@@ -226,8 +226,12 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str
     row = one_of(server, volume_id)
     if row['boot_index'] == 0:
         raise RootVolume
+
+    def check(conn: engine.Connection) -> None:
+        if not any(one['uuid'] == row['uuid'] for one in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())):
+            raise NotAttached(server=server.uuid, volume=volume_id)
     accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'volume_id': row['volume_id']},
-               hosted=not _is_offloaded(server))
+               hosted=not _is_offloaded(server), write=check)
 
 
 # --- those of new servers --------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from kilonova.db import engine
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
-from kilonova.errors import InstanceInvalidState, InstanceNotFound, Unavailable
+from kilonova.errors import InstanceBusy, InstanceNotFound, Unavailable
 
 # Both databases have the same tables; one Table object serves both.
 operations = cell_models.Operation.__table__
@@ -209,7 +209,12 @@ def _accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -
 
 def _busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
     method = states.TRANSITIONS[event].method
-    return InstanceInvalidState(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
+    return InstanceBusy(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
+
+
+def running(conn: sa.Connection, instance_uuid: str) -> str | None:
+    """The kind of the operation that is at work on a server; None: there is none."""
+    return _kinds(conn, instance_uuid).get(RUN)
 
 
 @engine.retried
