@@ -79,9 +79,9 @@ LIVE = ('tests/integration/test_live_migration.py',)
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
 # QEMU guests with volumes in a Ceph of their own: make test-ceph.
 CEPH = ('tests/integration/test_ceph.py',)
-# QEMU guests on two machines of namespaces: make test-qemu. Both files use one cloud.
-REAL_GUESTS = Run('integration-qemu', paths=tuple(f'tests/integration/test_real_{name}.py' for name in (
-    'guests', 'kills')), waits=True, seconds=1030)
+# QEMU guests on two machines of namespaces. With each operation's daemons killed, in the same cloud: make test-qemu.
+REAL_GUESTS = Run('integration-qemu', paths=('tests/integration/test_real_guests.py',), waits=True, seconds=800)
+REAL_KILLS = dataclasses.replace(REAL_GUESTS, paths=(*REAL_GUESTS.paths, 'tests/integration/test_real_kills.py'))
 # Such guests on a network of the real Neutron, that move: make test-guests. Alone, as they migrate while they run.
 NETWORKED = Run('guest-network', paths=('tests/integration/test_guest_network.py',), waits=True, seconds=400)
 # The nested machine with real vfio-pci: make test-vfio. What guests list is shown as it comes.
@@ -112,12 +112,12 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'unit': (Run('unit-first', paths=UNIT_FIRST, seconds=200),
              Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=210)),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
-    # Each test runs on SQLite with Placement's model, and of each file a sixth on MariaDB and, with the real Placement,
+    # Each test runs on SQLite with Placement's model, and of each file a tenth on MariaDB and, with the real Placement,
     # another on PostgreSQL (make test-databases: all on both with the real one); the statements themselves are tested
     # on all three (tests/integration/test_databases.py).
     'functional': (functional('sqlite', 'eventlet', seconds=240, model=True),
-                   functional('mariadb', 'eventlet', '0/6', seconds=60, model=True),
-                   functional('postgresql', 'threading', '3/6', seconds=75)),
+                   functional('mariadb', 'eventlet', '0/10', seconds=45, model=True),
+                   functional('postgresql', 'threading', '5/10', seconds=60)),
     # What an answer says doesn't depend on the runtime, what a hostile request costs does.
     'api': (Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=50),
             Run('api-eventlet', paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
@@ -133,16 +133,18 @@ PARTS: dict[str, tuple[Run, ...]] = {
     # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
         Run('integration', tuple(f'--ignore={path}' for path in (
-            *APART, *BESIDE, *LIVE, *CAMPAIGNS, *CEPH, *REAL_GUESTS.paths, *NETWORKED.paths)),
+            *APART, *BESIDE, *LIVE, *CAMPAIGNS, *CEPH, *REAL_KILLS.paths, *NETWORKED.paths)),
             ('tests/integration',), minutes=60, waits=True, seconds=1000),
         Run('integration-apart', paths=APART, minutes=60, waits=True, seconds=1130),
         Run('integration-beside', paths=BESIDE, minutes=60, waits=True, seconds=1250),
         REAL_GUESTS),
-    # Alone, behind all others.
+    # Behind all others; see BESIDE_LIVE.
     'live': (Run('live-migration', paths=LIVE, waits=True),),
 }
 # Parts whose runs share no ports, files or processes.
 TOGETHER = ('check', 'lint', 'type', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
+# The run that goes beside ``live``, where both are wanted: with a lower priority, and without daemons.
+BESIDE_LIVE = 'unit-rest'
 # Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'check': (*PARTS['lint'], *PARTS['type'], *PARTS['unit'], PARTS['api'][0],
@@ -151,7 +153,7 @@ EXTRA: dict[str, tuple[Run, ...]] = {
                   Run('outages', paths=('tests/integration/test_database_outage.py',),
                       env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
     'placement': tuple(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
-    'qemu': (REAL_GUESTS,),
+    'qemu': (REAL_KILLS,),
     'guests': (NETWORKED,),
     'vfio': (PASSTHROUGH,),
     'ceph': (Run('ceph', paths=CEPH, waits=True),),
@@ -308,6 +310,14 @@ def uneven(reports: Mapping[str, Mapping[str, bool]]) -> str:
     return f'the databases did not run the same tests: {"; ".join(told)}' if told else ''
 
 
+def groups(chosen: Sequence[str], known: Mapping[str, tuple[Run, ...]]) -> list[list[Run]]:
+    """The runs of these parts; those of a group go side by side."""
+    together = [run for name in chosen if name in TOGETHER for run in known[name]]
+    late = [run for run in together if run.name == BESIDE_LIVE and len(together) > 1 and 'live' in chosen]
+    apart = [[*known[name], *(late if name == 'live' else ())] for name in chosen if name not in TOGETHER]
+    return [group for group in ([run for run in together if run not in late], *apart) if group]
+
+
 def main(names: Iterable[str]) -> int:
     """Run the named parts (all of ``make test`` when none is named)."""
     chosen = list(names) or list(PARTS)
@@ -319,18 +329,13 @@ def main(names: Iterable[str]) -> int:
     layout = Layout.at()
     results: dict[str, Counts] = {}
     passed_alone: list[str] = []
-    together = [run for name in chosen if name in TOGETHER for run in known[name]]
-    for name in chosen:
-        if name not in TOGETHER:
-            results |= {run.name: execute(run, layout) for run in known[name]}
-        elif together:
-            results |= execute_all(together, layout)
-            for run in together:
-                if results[run.name].failed and (alone := second(run)):
-                    again = execute(alone, layout)
-                    results[run.name] = with_second(results[run.name], again)
-                    passed_alone += sorted(set(alone.paths) - set(failed_tests(alone))) if again.passed else []
-            together = []
+    for group in groups(chosen, known):
+        results |= execute_all(group, layout)
+        for run in group:
+            if results[run.name].failed and (alone := second(run)):
+                again = execute(alone, layout)
+                results[run.name] = with_second(results[run.name], again)
+                passed_alone += sorted(set(alone.paths) - set(failed_tests(alone))) if again.passed else []
     print()
     if passed_alone:
         print(f'failed beside other runs, passed alone (a race, or a deadline too short): {", ".join(passed_alone)}')

@@ -66,7 +66,7 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server(
     whole, *servers = testrun.PARTS['functional']
     assert whole.env['KILONOVA_TEST_SHARE'] == ''
     assert {run.paths for run in (whole, *servers)} == {('tests/functional',)}
-    for number in range(1, 9):
+    for number in range(1, 13):
         tests = range(number)
         shares = [testrun.share_of(tests, *map(int, run.env['KILONOVA_TEST_SHARE'].split('/'))) for run in servers]
         assert all(shares), number
@@ -92,7 +92,7 @@ def test_each_file_of_integration_tests_is_in_one_run():
     ignored = [option.removeprefix('--ignore=') for option in rest.command]
     assert rest.paths == ('tests/integration',)
     assert sorted(ignored) == sorted([*(path for run in others for path in run.paths), *testrun.CAMPAIGNS,
-                                      *testrun.CEPH, *testrun.NETWORKED.paths])
+                                      *testrun.CEPH, *testrun.NETWORKED.paths, testrun.REAL_KILLS.paths[-1]])
     assert len(ignored) == len(set(ignored)) and set(ignored) < files
 
 
@@ -111,6 +111,16 @@ def test_runs_that_wait_for_daemons_all_start_at_once(monkeypatch):
     monkeypatch.setattr(testrun, 'execute', execute)
     assert testrun.execute_all(runs, None) == {run.name: Counts(1, 0) for run in runs}
     assert waiting < first and len(waiting) == 4
+
+
+def test_live_has_half_of_the_unit_tests_beside_it_and_nothing_else():
+    first, last = testrun.groups(list(testrun.PARTS), testrun.PARTS)
+    assert sorted(run.name for run in last) == ['live-migration', testrun.BESIDE_LIVE]
+    assert {run.name for run in first + last} == {run.name for runs in testrun.PARTS.values() for run in runs}
+    assert not any(run.waits for run in last if run.name == testrun.BESIDE_LIVE)
+    assert testrun.groups(['live', 'lint'], testrun.PARTS) == [list(testrun.PARTS['lint']),
+                                                               list(testrun.PARTS['live'])]
+    assert testrun.groups(['unit'], testrun.PARTS) == [list(testrun.PARTS['unit'])]
 
 
 def test_bytecode_is_kept_whatever_the_caller_has_said(monkeypatch):
