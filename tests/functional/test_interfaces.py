@@ -322,8 +322,10 @@ def test_a_detach_that_is_cancelled(attaching: Attaching, step: int, monkeypatch
     assert list(attaching.neutron.ports) == [[attaching.first], []][step]
 
 
-def test_one_at_a_time(attaching: Attaching) -> None:
-    """While a guest is asked nothing else is accepted but a delete."""
+def test_one_at_a_time(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a guest is asked others wait for their turn, but not for ever."""
+    monkeypatch.setattr(Options, 'answer_seconds', 0.3)
+    attaching = Attaching(make_cloud)
     begun, go = threading.Event(), threading.Event()
     real = attaching.guests.detach_interface
 
