@@ -21,7 +21,9 @@ from kilonova.api.v2 import (
     deferred_delete,
     evacuate,
     extensions,
+    fixed_ips,
     flavors,
+    floating_ips,
     gone,
     hypervisors,
     images,
@@ -33,6 +35,7 @@ from kilonova.api.v2 import (
     limits,
     lock_server,
     migrations,
+    networks,
     os_hosts,
     quota_class_sets,
     quota_sets,
@@ -65,7 +68,7 @@ NOUNS = (servers, server_actions, instance_actions, flavors, services, hyperviso
          server_diagnostics, server_password, console_output, remote_consoles,
          server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
          keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, volumes, snapshots,
-         gone)
+         networks, floating_ips, fixed_ips, gone)
 OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -21,6 +22,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import requests
 from keystoneauth1.adapter import Adapter
 from keystoneauth1.service_token import ServiceTokenAuthWrapper
+from oslo_utils import uuidutils
 
 from kilonova import errors
 from kilonova.clients import session
@@ -46,6 +48,14 @@ class PortNotFound(errors.NotFound):
 
 class SecurityGroupNotFound(errors.NotFound):
     msg_fmt = "Unable to find security_group with name or id '%(name)s'"
+
+
+class SecurityGroupRuleNotFound(errors.NotFound):
+    msg_fmt = 'Security group rule %(name)s could not be found.'
+
+
+class FloatingIpNotFound(errors.NotFound):
+    msg_fmt = 'Floating IP not found for %(name)s.'
 
 
 class SecurityGroupNotUnique(errors.Conflict):
@@ -82,6 +92,12 @@ class NoMoreFixedIps(errors.Conflict):
 
 class PortQuotaFull(errors.Forbidden):
     msg_fmt = 'Maximum number of ports exceeded'
+
+
+class NetworkQuotaFull(errors.Forbidden):
+    """Another quota than that of ports: in Neutron's words, which name it."""
+
+    msg_fmt = '%(detail)s'
 
 
 class NetworkInvalid(errors.Invalid):
@@ -249,10 +265,13 @@ class FloatingIp:
     address: str
     port_id: str | None
     fixed_ip: str | None
+    # The external one that it is of.
+    network_id: str
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> FloatingIp:
-        return cls(body['id'], body['floating_ip_address'], body['port_id'], body['fixed_ip_address'])
+        return cls(body['id'], body['floating_ip_address'], body['port_id'], body['fixed_ip_address'],
+                   body['floating_network_id'])
 
 
 @dataclass(frozen=True)
@@ -261,6 +280,7 @@ class SecurityGroupRule:
     of addresses."""
 
     id: str
+    group_id: str
     protocol: str | None
     first_port: int | None
     last_port: int | None
@@ -272,7 +292,8 @@ class SecurityGroupRule:
         cidr, group = body['remote_ip_prefix'], body['remote_group_id']
         if not (cidr or group or body.get('remote_address_group_id')):
             cidr = '::/0' if body['ethertype'] == 'IPv6' else '0.0.0.0/0'
-        return cls(body['id'], body['protocol'], body['port_range_min'], body['port_range_max'], cidr, group)
+        return cls(body['id'], body['security_group_id'], body['protocol'], body['port_range_min'],
+                   body['port_range_max'], cidr, group)
 
 
 @dataclass(frozen=True)
@@ -323,6 +344,19 @@ class NetworkClient:
         found = [*self._pages('networks', [('tenant_id', project_id), ('shared', 'False')], ctxt),
                  *self._pages('networks', [('shared', 'True')], ctxt)]
         return [Network.from_body(body) for body in found]
+
+    def network(self, ctxt: RequestContext, network_id: str) -> Network:
+        """NetworkNotFound: none that this user may see."""
+        return Network.from_body(self._one('GET', 'networks', network_id, ctxt, NetworkNotFound(network_id=network_id)))
+
+    def visible_networks(self, ctxt: RequestContext, limit: int, *, external: bool = False) -> list[Network]:
+        """All that a user may see, of other projects too, but no more than ``limit``; ``external``: those only."""
+        query = [('router:external', 'True')] if external else []
+        return [Network.from_body(body) for body in self._some('networks', query, ctxt, limit)]
+
+    def subnets_of(self, ctxt: RequestContext, network_id: str) -> list[Subnet]:
+        """Those of a network that a user may see."""
+        return [Subnet.from_body(body) for body in self._pages('subnets', [('network_id', network_id)], ctxt)]
 
     def subnets(self, ids: Iterable[str]) -> dict[str, Subnet]:
         """{id: subnet} of those that there are."""
@@ -392,6 +426,11 @@ class NetworkClient:
         SecurityGroupNotApplicable; PortChanged: by somebody, since it was read."""
         self._update(port, {'security_groups': list(groups)}, None, unchanged=True, ctxt=ctxt)
 
+    def set_fixed_ips(self, ctxt: RequestContext, port: Port, wanted: Sequence[Mapping[str, str]]) -> None:
+        """Give a port, as this user reads it, these addresses (subnet_id, ip_address; without the second one that is
+        free) and no others. PortNotFound, NoMoreFixedIps; PortChanged: by somebody, since it was read."""
+        self._update(port, {'fixed_ips': [dict(one) for one in wanted]}, None, unchanged=True, ctxt=ctxt)
+
     def release_host(self, port: Port) -> Port:
         """Bind a port, as the service reads it, to no host; it stays its server's. PortNotFound."""
         return self._update(port, {'binding:host_id': None}, {})
@@ -428,6 +467,72 @@ class NetworkClient:
     def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
         """Those of these ports."""
         return [FloatingIp.from_body(body) for body in self._list('floatingips', 'port_id', port_ids)]
+
+    def floating_ip(self, ctxt: RequestContext, floating_id: str) -> FloatingIp:
+        """FloatingIpNotFound: none that this user may see."""
+        return FloatingIp.from_body(self._one('GET', 'floatingips', floating_id, ctxt,
+                                              FloatingIpNotFound(name=f'ID {floating_id}')))
+
+    def floating_ips_of_project(self, ctxt: RequestContext, limit: int,
+                                address: str | None = None) -> list[FloatingIp]:
+        """Those of a user's project, or those with an address that the user may see."""
+        query = ('floating_ip_address', address) if address else ('tenant_id', ctxt.project_id or '')
+        return [FloatingIp.from_body(body) for body in self._some('floatingips', [query], ctxt, limit)]
+
+    def create_floating_ip(self, ctxt: RequestContext, network_id: str) -> FloatingIp:
+        """One more for the user's project, of an external network. NetworkNotFound, NoMoreFixedIps,
+        NetworkQuotaFull."""
+        body = {'floating_network_id': network_id, 'tenant_id': ctxt.project_id}
+        return FloatingIp.from_body(self._made('floatingips', body, ctxt, network_id=network_id))
+
+    def lead_to(self, ctxt: RequestContext, floating: FloatingIp, port_id: str | None,
+                fixed_ip: str | None = None) -> None:
+        """A floating IP leads to an address of a port (None: to nothing). FloatingIpNotFound, PortNotFound;
+        NetworkInvalid: no router is between them; NetworkConflict: another one leads there."""
+        body = {'port_id': port_id, **({'fixed_ip_address': fixed_ip} if fixed_ip else {})}
+        self._one('PUT', 'floatingips', floating.id, ctxt, FloatingIpNotFound(name=f'ID {floating.id}'), body,
+                  port_id=port_id or '')
+
+    def delete_floating_ip(self, ctxt: RequestContext, floating_id: str) -> None:
+        """FloatingIpNotFound."""
+        self._one('DELETE', 'floatingips', floating_id, ctxt, FloatingIpNotFound(name=f'ID {floating_id}'))
+
+    def listed_security_groups(self, ctxt: RequestContext, limit: int, offset: int, *,
+                               all_projects: bool) -> list[SecurityGroup]:
+        """A page of those of a user's project, or of all that the user may see."""
+        query = [] if all_projects else [('tenant_id', ctxt.project_id or '')]
+        return [SecurityGroup.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)]
+
+    def security_group(self, ctxt: RequestContext, group_id: str) -> SecurityGroup:
+        """SecurityGroupNotFound: none that this user may see."""
+        return SecurityGroup.from_body(self._one('GET', 'security-groups', group_id, ctxt,
+                                                 SecurityGroupNotFound(name=group_id)))
+
+    def create_security_group(self, ctxt: RequestContext, name: str, description: str) -> SecurityGroup:
+        """NetworkQuotaFull."""
+        return SecurityGroup.from_body(self._made(
+            'security-groups', {'name': name, 'description': description, 'tenant_id': ctxt.project_id}, ctxt))
+
+    def update_security_group(self, ctxt: RequestContext, group_id: str, fields: Mapping[str, str]) -> SecurityGroup:
+        """``fields``: name, description. SecurityGroupNotFound; NetworkConflict: each project's default keeps its
+        name."""
+        return SecurityGroup.from_body(self._one('PUT', 'security-groups', group_id, ctxt,
+                                                 SecurityGroupNotFound(name=group_id), fields))
+
+    def delete_security_group(self, ctxt: RequestContext, group_id: str) -> None:
+        """SecurityGroupNotFound; NetworkConflict: ports have it, or it is a project's default."""
+        self._one('DELETE', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
+
+    def create_security_group_rule(self, ctxt: RequestContext, group_id: str,
+                                   fields: Mapping[str, Any]) -> SecurityGroupRule:
+        """What may come in: ``fields`` as Neutron calls them. SecurityGroupNotFound, NetworkQuotaFull, NetworkInvalid;
+        NetworkConflict: there is such a rule."""
+        body = {'security_group_id': group_id, 'direction': 'ingress', **fields}
+        return SecurityGroupRule.from_body(self._made('security-group-rules', body, ctxt))
+
+    def delete_security_group_rule(self, ctxt: RequestContext, rule_id: str) -> None:
+        """SecurityGroupRuleNotFound."""
+        self._one('DELETE', 'security-group-rules', rule_id, ctxt, SecurityGroupRuleNotFound(name=rule_id))
 
     def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroup]:
         """A project's groups by name or id, in this order; a name goes before an id. SecurityGroupNotFound,
@@ -470,6 +575,31 @@ class NetworkClient:
                               headers=condition)
         return Port.from_body(_answer(response, ctxt, port_id=port.id)['port'])
 
+    def _one(self, method: str, collection: str, identifier: str, ctxt: RequestContext, missing: errors.NotFound,
+             fields: Mapping[str, Any] | None = None, **said: str) -> Any:
+        """What becomes of one thing, as a user; ``missing``, without a request, where this isn't a UUID: such as '..'
+        leads elsewhere."""
+        if not uuidutils.is_uuid_like(identifier):
+            raise missing
+        name = _singular(collection)
+        more: dict[str, Any] = {'json': {name: dict(fields)}} if fields is not None else {}
+        response = self._send(method, f'/{collection}/{quote(identifier, safe="")}', ctxt=ctxt, **more)
+        if response.status_code == 204:
+            return None
+        if response.status_code == 404 and _error(response)[0] in _MISSING[collection]:
+            raise missing
+        return _answer(response, ctxt, **said)[name]
+
+    def _made(self, collection: str, fields: Mapping[str, Any], ctxt: RequestContext, **said: str) -> Any:
+        name = _singular(collection)
+        return _answer(self._send('POST', f'/{collection}', ctxt=ctxt, json={name: dict(fields)}), ctxt, **said)[name]
+
+    def _some(self, collection: str, query: Sequence[tuple[str, str]], ctxt: RequestContext, limit: int,
+              offset: int = 0) -> list[Mapping[str, Any]]:
+        if not limit:
+            return []
+        return list(islice(self._pages(collection, [*query, ('limit', str(limit))], ctxt), offset, offset + limit))
+
     def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
               ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
         """All whose ``key`` has one of these values, by as many requests as their URLs' length asks for."""
@@ -498,6 +628,9 @@ class NetworkClient:
         return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
 
 
+# What Neutron calls things that aren't there (NeutronError.type), by the collection that one was looked for in.
+_MISSING = {'networks': ('NetworkNotFound',), 'floatingips': ('FloatingIPNotFound',),
+            'security-groups': ('SecurityGroupNotFound',), 'security-group-rules': ('SecurityGroupRuleNotFound',)}
 # By NeutronError.type.
 _LEAVES: dict[str, type[errors.KilonovaError]] = {
     'ExternalIpAddressExhausted': NoMoreFixedIps,
@@ -523,6 +656,8 @@ def _answer(response: requests.Response, ctxt: RequestContext | None, **fields: 
     kind, detail = _error(response)
     if response.status_code == 412:
         raise PortChanged(port_id=fields.get('port_id', ''))
+    if kind == 'OverQuota' and "'port'" not in detail:
+        raise NetworkQuotaFull(detail=detail)
     if kind in _LEAVES:
         raise _LEAVES[kind](**{'port_id': '', 'network_id': '', 'address': '', 'name': detail, **fields})
     if response.status_code >= 500:
@@ -541,6 +676,11 @@ def _error(response: requests.Response) -> tuple[str, str]:
     except (ValueError, LookupError, TypeError):
         kind, text = '', response.text
     return kind, ' '.join(text.split())[:300] or f'{response.status_code} {response.reason}'
+
+
+def _singular(collection: str) -> str:
+    """The key of one in a body."""
+    return collection.removesuffix('s').replace('-', '_')
 
 
 def _theirs(profile: Mapping[str, Any]) -> dict[str, Any]:

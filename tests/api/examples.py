@@ -298,6 +298,31 @@ EXAMPLES: dict[str, Example] = {
         'volume_id': '{free_volume}', 'display_name': 'before', 'display_description': 'before the training',
         'force': True}}, foreign=404),
     'DELETE /os-snapshots/{snapshot_id}': Example(foreign=404),
+    # networks, security groups and floating IPs, as they were
+    'GET /os-networks': NOTHING,
+    'GET /os-networks/{network_id}': Example(foreign=404),
+    'GET /os-tenant-networks': NOTHING,
+    'GET /os-tenant-networks/{network_id}': Example(foreign=404),
+    'GET /os-security-groups': Example(query='limit=1&offset=1&all_tenants=1'),
+    'GET /os-security-groups/{security_group_id}': Example(foreign=404),
+    'POST /os-security-groups': say({'security_group': {'name': 'web', 'description': 'web servers'}}),
+    'PUT /os-security-groups/{security_group_id}': say({'security_group': {
+        'name': 'web', 'description': 'web servers'}}, names={'security_group_id': '{trusted}'}, foreign=404),
+    'DELETE /os-security-groups/{security_group_id}': Example(
+        names={'security_group_id': '{trusted}'}, foreign=404),
+    'POST /os-security-group-rules': say({'security_group_rule': {
+        'parent_group_id': '{trusted}', 'ip_protocol': 'tcp', 'from_port': 80, 'to_port': '443', 'cidr': None,
+        'group_id': '{group}'}}),
+    'DELETE /os-security-group-rules/{rule_id}': Example(foreign=404),
+    'GET /os-floating-ip-pools': NOTHING,
+    'GET /os-floating-ips': NOTHING,
+    'GET /os-floating-ips/{floating_ip_id}': Example(foreign=404),
+    'POST /os-floating-ips': say({'pool': 'public'}),
+    'DELETE /os-floating-ips/{floating_ip_id}': Example(foreign=404),
+    'addFloatingIp': say({'addFloatingIp': {'address': '198.51.100.7', 'fixed_address': '192.0.2.30'}}),
+    'removeFloatingIp': say({'removeFloatingIp': {'address': '198.51.100.7'}}),
+    'addFixedIp': say({'addFixedIp': {'networkId': '{network}'}}),
+    'removeFixedIp': say({'removeFixedIp': {'address': '192.0.2.30'}}),
     'GET /extensions': NOTHING,
     'GET /extensions/{alias}': NOTHING,
 }

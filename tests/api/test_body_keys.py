@@ -218,6 +218,16 @@ KEYS += [
     *((f'{method} /os-{noun}s{tail}', noun, {1: keys})
       for noun, keys in (('volume', _DISK), ('snapshot', _SNAPSHOT))
       for method, tail in (('GET', f'/{{{noun}_id}}'), ('POST', ''))),
+    *((f'{method} /os-{path}', f'{noun}{place}', {1: keys}) for noun, path, one, keys in (
+        ('floating_ip', 'floating-ips', 'floating_ip_id', 'fixed_ip:sn id:s instance_id:sn ip:s pool:s'),
+        ('security_group', 'security-groups', 'security_group_id',
+         'description:s id:s name:s rules:l tenant_id:s'))
+      for method, path, place in (('GET', path, 's/0'), ('GET', f'{path}/{{{one}}}', ''), ('POST', path, ''))),
+    ('POST /os-security-group-rules', 'security_group_rule', {
+        1: 'from_port:in group:d id:s ip_protocol:sn ip_range:d parent_group_id:s to_port:in'}),
+    ('GET /os-floating-ip-pools', 'floating_ip_pools/0', {1: 'name:s'}),
+    ('GET /os-tenant-networks', 'networks/0', {1: 'cidr:s id:s label:s'}),
+    ('GET /os-tenant-networks/{network_id}', 'network', {1: 'cidr:s id:s label:s'}),
 ]
 # What only administrators see of a server at the newest version; the host name everybody sees.
 _ADMINS = {word.rpartition(':')[0] for word in f'{_SERVER} {_SHOWN[3]} {_SHOWN[16]}'.split()

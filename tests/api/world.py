@@ -62,6 +62,9 @@ KEY = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKzXn1cYbq7d8L7bJXU3hEJ1mQ2sW0o5cRkz8
 VOLUME, FREE = '0fffffff-eeee-4fff-8fff-000000000005', '0fffffff-eeee-4fff-8fff-000000000006'
 ATTACHMENT = '0fffffff-eeee-4fff-8fff-000000000007'
 SNAPSHOT = '0fffffff-eeee-4fff-8fff-00000000000a'
+# A network of the outside, a floating IP of it that the server has, and another; a rule of the other group.
+OUTSIDE, FLOATING = '0fffffff-eeee-4fff-8fff-00000000000b', '0fffffff-eeee-4fff-8fff-00000000000c'
+RULE = '0fffffff-eeee-4fff-8fff-00000000000d'
 # What Neutron's answers become on the way to a server's row.
 PORT = '0fffffff-eeee-4fff-8fff-000000000001'
 ATTACHED = '0fffffff-eeee-4fff-8fff-000000000004'
@@ -182,7 +185,9 @@ class World(Site):
         neutron.add_network(VIF.label, PROJECT, id=VIF.network_id, cidr=VIF.subnets[0].cidr)
         neutron.add_group('default', PROJECT, {'remote_group_id': GROUP},
                           {'protocol': 'tcp', 'port_range_min': 22, 'port_range_max': 22}, id=GROUP)
-        neutron.add_group('trusted', PROJECT, id=TRUSTED)
+        neutron.add_group('trusted', PROJECT, {'id': RULE, 'protocol': 'icmp'}, id=TRUSTED)
+        neutron.add_network('public', ADMIN, id=OUTSIDE, cidr='198.51.100.0/28', **{
+            'router:external': True, 'shared': True})
         for volume in (VOLUME, FREE):
             self.cinder.add_volume(PROJECT, id=volume, size=10, name='data', description='training data',
                                    metadata={'team': 'vision'})
@@ -266,7 +271,9 @@ class World(Site):
 
     def _of_others(self) -> list[dict[str, Any]]:
         """What the network and the volume service have."""
-        return [self.cinder.volumes, self.cinder.snapshots]
+        neutron = self.neutron
+        return [self.cinder.volumes, self.cinder.snapshots, neutron.ports, neutron.security_groups,
+                neutron.floatingips]
 
     def _look(self) -> set[str]:
         found = {name: connection.execute('PRAGMA data_version').fetchone()[0]
@@ -359,7 +366,9 @@ class World(Site):
                           hypervisor_hostname_pattern='gpu1', host_name='gpu1', keypair_name='mykey',
                           image_id=IMAGE, tag='gpu', network_label='private', port_id=PORT, quota_class='default',
                           network=VIF.network_id, group=GROUP, trusted=TRUSTED, volume_id=VOLUME,
-                          volume=VOLUME, free_volume=FREE, snapshot_id=SNAPSHOT, alias='os-keypairs', migration_id='0',
+                          network_id=VIF.network_id, security_group_id=GROUP, rule_id=RULE,
+                          floating_ip_id=FLOATING, volume=VOLUME, free_volume=FREE, snapshot_id=SNAPSHOT,
+                          alias='os-keypairs', migration_id='0',
                           before_timestamp='2025-11-22 00:00:00')
         with self.cell1.write() as conn:
             services.get_or_create(conn, 'controller', 'nova-conductor', 'conductor')
@@ -430,6 +439,12 @@ class World(Site):
         self.neutron.add_port(VIF.network_id, PROJECT, id=PORT, mac_address=VIF.mac, device_id=server,
                          device_owner='compute:nova', fixed_ips=[{'ip_address': '192.0.2.30'}],
                          **{'binding:host_id': 'gpu1'})
+        for identifier, address, leads_to in ((FLOATING, '198.51.100.7', (PORT, '192.0.2.30')),
+                                              (UNKNOWN.replace('f', 'e'), '198.51.100.8', (None, None))):
+            self.neutron.floatingips[identifier] = {
+                'id': identifier, 'floating_ip_address': address, 'port_id': leads_to[0],
+                'fixed_ip_address': leads_to[1], 'floating_network_id': OUTSIDE, 'project_id': PROJECT,
+                'tenant_id': PROJECT}
         self.names['console_token'] = console_tokens.add(
             self.cell1, {'console_type': 'novnc', 'host': '192.0.2.10', 'port': 5900}, compute_host='gpu1',
             instance_uuid=server, lifetime=86400 * 365)

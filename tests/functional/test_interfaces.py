@@ -151,6 +151,26 @@ def test_an_order_of_requests(attaching: Attaching) -> None:
     assert len(attaching.neutron.asked) <= 10, attaching.neutron.asked
 
 
+def test_addresses_that_come_and_go(attaching: Attaching) -> None:
+    """By the actions of old versions: the server shows them when the answer is there and its conductor has looked."""
+    neutron, server = attaching.neutron, attaching.server
+    outside = neutron.add_network('public', 'p9', cidr='203.0.113.0/29', shared=True, **{'router:external': True})
+    floating = attaching.cloud.request('POST', '/os-floating-ips', {'pool': outside}, version='2.35').json[
+        'floating_ip']['ip']
+    (first,) = attaching.addresses(server)['private']
+
+    def act(action: str, **body: str) -> list[str]:
+        answer = attaching.cloud.request('POST', f'/servers/{server}/action', {action: body}, version='2.43')
+        assert answer.status_int == 202, answer.text
+        attaching.cloud.settle()
+        return attaching.addresses(server)['private']
+    one, more = act('addFixedIp', networkId=attaching.network)
+    assert one == first != more
+    assert sorted(act('addFloatingIp', address=floating, fixed_address=more)) == sorted([first, more, floating])
+    assert sorted(act('removeFloatingIp', address=floating)) == sorted([first, more])
+    assert act('removeFixedIp', address=first) == [more]
+
+
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 def refuse(*args: Any, **kwargs: Any) -> None:
     raise errors.KilonovaError('its system does not give up the card')

@@ -370,6 +370,64 @@ def test_ports_come_in_order_and_a_user_s_own_stays(site: Site, client: NetworkC
     http.call('DELETE', f'{url}/networks/{second}', token=token)
 
 
+def test_addresses_and_groups_for_old_clients(site: Site, flavor: str) -> None:
+    """By the compute API until 2.35 and 2.43, each request as the user."""
+    url, admin, token = site.url('neutron') + '/v2.0', site.token('admin'), site.token('demo')
+
+    def make(noun: str, by: str, **fields: object) -> str:
+        return str(http.call('POST', f'{url}/{noun}s', {noun: fields}, token=by).data[noun]['id'])
+
+    def ask(method: str, path: str, body: object = None) -> Any:
+        return site.call(method, path, body, version='2.35')
+
+    def act(action: str, **body: str) -> None:
+        site.call('POST', f'/servers/{server}/action', {action: body}, version='2.43')
+    outside = make('network', admin, name='outside', **{
+        'router:external': True, 'provider:network_type': 'flat', 'provider:physical_network': 'outside'})
+    make('subnet', admin, network_id=outside, ip_version=4, cidr='203.0.113.0/24', enable_dhcp=False)
+    inside = make('network', token, name='inside')
+    subnet = make('subnet', token, network_id=inside, ip_version=4, cidr='10.31.0.0/24')
+    router = make('router', token, external_gateway_info={'network_id': outside})
+    http.call('PUT', f'{url}/routers/{router}/add_router_interface', {'subnet_id': subnet}, token=token)
+    (server,) = site.boot(1, flavor, networks=[{'uuid': inside}])
+    ((first, _),) = addresses(site, server)['inside']
+
+    def shown(count: int) -> set[str]:
+        until(lambda: len(addresses(site, server)['inside']) == count)
+        return {address for address, _ in addresses(site, server)['inside']}
+    assert {'outside', 'inside'} <= {one['label'] for one in ask('GET', '/os-networks')['networks']}
+    assert ask('GET', f'/os-tenant-networks/{inside}')['network'] == {'id': inside, 'label': 'inside', 'cidr': 'None'}
+    assert {'name': 'outside'} in ask('GET', '/os-floating-ip-pools')['floating_ip_pools']
+    floating = ask('POST', '/os-floating-ips', {'pool': 'outside'})['floating_ip']
+    act('addFloatingIp', address=floating['ip'])
+    assert shown(2) == {first, floating['ip']}
+    assert ask('GET', f"/os-floating-ips/{floating['id']}")['floating_ip'] == {
+        **floating, 'fixed_ip': first, 'instance_id': server}
+    act('removeFloatingIp', address=floating['ip'])
+    assert shown(1) == {first} and floating in ask('GET', '/os-floating-ips')['floating_ips']
+    act('addFixedIp', networkId=inside)
+    both = shown(2)
+    act('removeFixedIp', address=first)
+    assert shown(1) == both - {first}
+    group = ask('POST', '/os-security-groups', {'security_group': {'name': 'web', 'description': 'd'}})[
+        'security_group']['id']
+    rule = {'security_group_rule': {'parent_group_id': group, 'ip_protocol': 'tcp', 'from_port': 80, 'to_port': 80}}
+    made = ask('POST', '/os-security-group-rules', rule)['security_group_rule']
+    assert ask('GET', f'/os-security-groups/{group}')['security_group']['rules'] == [made]
+    assert made['ip_range'] == {'cidr': '0.0.0.0/0'}
+    assert site.send('POST', '/os-security-group-rules', rule, version='2.35').status == 400
+    ask('DELETE', f"/os-security-group-rules/{made['id']}")
+    act('addSecurityGroup', name='web')
+    assert site.send('DELETE', f'/os-security-groups/{group}', version='2.35').status == 400
+    site.call('DELETE', f'/servers/{server}')
+    until(lambda: gone(site, server))
+    until(lambda: site.send('DELETE', f'/os-security-groups/{group}', version='2.35').status == 202)
+    ask('DELETE', f"/os-floating-ips/{floating['id']}")
+    http.call('PUT', f'{url}/routers/{router}/remove_router_interface', {'subnet_id': subnet}, token=token)
+    for path, by in ((f'routers/{router}', token), (f'networks/{inside}', token), (f'networks/{outside}', admin)):
+        http.call('DELETE', f'{url}/{path}', token=by)
+
+
 def test_a_port_goes_where_its_server_goes(site: Site, client: NetworkClient, private: str, flavor: str) -> None:
     """One active binding, on the server's host; MAC and addresses stay."""
     large, size = site.flavor('large', ram=1024), site.log_size('neutron')

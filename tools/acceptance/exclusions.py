@@ -1,11 +1,11 @@
 """Which tests of the suite are left out, and why: ``exclusions.txt``.
 
-    [proxies] clients ask Neutron and Cinder themselves
-    tempest.api.compute.floating_ips.test_x.*
+    [guests] no packets reach them
+    tempest.api.compute.servers.test_z.*
     [lacks] what an entry needs that isn't built
     tempest.api.compute.servers.test_x.SomeTest.test_y     # the reason of this one
 
-Under ``proxies`` and ``guests`` an entry may end in ``.*`` (all below a package, module or class); elsewhere it names
+Under ``guests`` an entry may end in ``.*`` (all below a package, module or class); elsewhere it names
 one test and says its reason after ``#``.
 """
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIXES = ('tempest.api.compute.', f'{_BOOT}bootable_volume_', f'{_BOOT}create_
             f'{_BOOT}image_defined_boot_from_volume', 'tempest.scenario.test_server_advanced_ops.',
             'tempest.scenario.test_server_multinode.', 'tempest.scenario.test_server_volume_attachment.')
 # Sections whose title is the reason of all their entries.
-WHOLE = ('proxies', 'guests')
+WHOLE = ('guests',)
 _SECTION = re.compile(r'^\[(?P<name>[a-z]+)\] (?P<title>\S.*)$')
 _ENTRY = re.compile(r'^(?P<test>tempest\.(?:api\.compute|scenario)\.[\w.]+?(?P<all>\.\*)?)(?:\s+#\s*(?P<why>\S.*))?$')
 
@@ -33,7 +33,7 @@ class ExclusionsError(Exception):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """``test``: a test's whole name, or what all names begin with when ``below``. ``section``: proxies, lacks …"""
+    """``test``: a test's whole name, or what all names begin with when ``below``. ``section``: guests, lacks …"""
 
     test: str
     below: bool

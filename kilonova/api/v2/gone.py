@@ -49,18 +49,10 @@ ACTIONS: tuple[tuple[str, str], ...] = (
     *(('/os-networks/{id}/action', key) for key in (
         'disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')),
 )
-# What other services' things were asked for here: (method, path, version that took it out). Before that version the
-# answer is the same, as none of it is built.
+# What was asked for here until a version, and isn't built: (method, path, version that took it out). Before that
+# version the answer is the same.
 REMOVED: tuple[tuple[str, str, int], ...] = (
-    *((method, path, 36) for path, methods in (
-        ('/os-networks', ('GET',)), ('/os-networks/{id}', ('GET',)),
-        ('/os-tenant-networks', ('GET',)), ('/os-tenant-networks/{id}', ('GET',)),
-        ('/os-floating-ip-pools', ('GET',)),
-        ('/os-floating-ips', ('GET', 'POST')), ('/os-floating-ips/{id}', ('GET', 'DELETE')),
-        ('/os-security-groups', ('GET', 'POST')), ('/os-security-groups/{id}', ('GET', 'PUT', 'DELETE')),
-        ('/os-security-group-rules', ('POST',)), ('/os-security-group-rules/{id}', ('DELETE',)),
-        ('/os-baremetal-nodes', ('GET',)), ('/os-baremetal-nodes/{id}', ('GET',))) for method in methods),
-)
+    ('GET', '/os-baremetal-nodes', 36), ('GET', '/os-baremetal-nodes/{id}', 36))
 
 
 def answer(call: Call) -> Any:

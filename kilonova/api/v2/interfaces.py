@@ -9,11 +9,12 @@ from oslo_utils import uuidutils
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import interfaces
+from kilonova.api.services import interfaces, refusals
 from kilonova.api.services.accept import VIEW, WORK
 from kilonova.api.v2.servers.create import ATTACH_EXTERNAL
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.clients.network import Port, PortNotFound
+from kilonova.errors import InstanceNotReady
 
 LIST, SHOW, CREATE, DELETE = (f'{PREFIX}os-attach-interfaces:{verb}' for verb in ('list', 'show', 'create', 'delete'))
 RULES = (
@@ -23,11 +24,11 @@ RULES = (
     rule(DELETE, MEMBER, 'Detach an interface of a server.'),
 )
 
-_FIXED_IP = {'type': 'string', 'maxLength': 64, 'oneOf': [{'format': 'ipv4'}, {'format': 'ipv6'}]}
+FIXED_IP = {'type': 'string', 'maxLength': 64, 'oneOf': [{'format': 'ipv4'}, {'format': 'ipv6'}]}
 CREATE_BODY = Obj(Prop('interfaceAttachment', Obj(
     Prop('net_id', t.UUID), Prop('port_id', t.UUID),
     Prop('fixed_ips', {'type': 'array', 'minItems': 1, 'maxItems': 1,
-                       'items': Obj(Prop('ip_address', _FIXED_IP, required=True))}),
+                       'items': Obj(Prop('ip_address', FIXED_IP, required=True))}),
     Prop('tag', t.TAG, since=49))))
 
 # Interfaces have no device tags: it is null.
@@ -36,11 +37,23 @@ _TAG_SINCE = 70
 
 def index(call: Call) -> dict[str, Any]:
     """GET /servers/{server_id}/os-interface: in the order in which the guest has them, newer ones last."""
-    networks, known = call.backend.networks, json.loads(call.server.row['network_info'] or '[]')
+    return {'interfaceAttachments': [_body(call, port) for port in _listed(call, 'network_info')]}
+
+
+def ports_of(call: Call) -> list[Port]:
+    """The ports of a server that something is done with, in that order. NoNetworkService, InstanceNotReady."""
+    if call.backend.networks is None:
+        raise refusals.NoNetworkService(wanted=f'the address of {call.route.action}')
+    if call.server.cell is None:
+        raise InstanceNotReady(instance_id=call.server.uuid)
+    return _listed(call, 'extra_network_info')
+
+
+def _listed(call: Call, column: str) -> list[Port]:
+    networks, known = call.backend.networks, json.loads(call.server.row[column] or '[]')
     ports = networks.ports(device_id=call.server.uuid, ctxt=call.ctxt) if networks is not None else []
     order = {vif['id']: number for number, vif in enumerate(known)}
-    ports.sort(key=lambda port: order.get(port.id, len(order)))
-    return {'interfaceAttachments': [_body(call, port) for port in ports]}
+    return sorted(ports, key=lambda port: order.get(port.id, len(order)))
 
 
 def show(call: Call) -> dict[str, Any]:

@@ -1,20 +1,39 @@
-"""Security groups of a server: those of its ports, as the network service has them now; one more, one less."""
+"""Security groups of a server: those of its ports, as the network service has them now; one more, one less. And
+those of the network service, which until 2.35 could be asked for here too, with the caller's token.
+"""
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+from collections.abc import Iterator
 from typing import Any
 
+from oslo_utils import strutils
+
 from kilonova.api.rules import MEMBER, PREFIX, READER, rule
-from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import security_groups
 from kilonova.api.services.accept import VIEW
+from kilonova.api.v2.networks import UNTIL, service
 from kilonova.api.wsgi import SERVER, Call, Route, server_action
-from kilonova.clients.network import SecurityGroup
+from kilonova.clients.network import NetworkConflict, SecurityGroup, SecurityGroupRule
+from kilonova.errors import Invalid
 
 LIST, ADD, REMOVE = (f'{PREFIX}os-security-groups:{verb}' for verb in ('list', 'add', 'remove'))
+GET, SHOW, CREATE, UPDATE, DELETE, CREATE_RULE, DELETE_RULE = (f'{PREFIX}os-security-groups:{verb}' for verb in (
+    'get', 'show', 'create', 'update', 'delete', 'rule:create', 'rule:delete'))
 RULES = (
     rule(LIST, READER, 'List the security groups of a server.'),
     rule(ADD, MEMBER, 'Add a security group to a server.'),
     rule(REMOVE, MEMBER, 'Remove a security group from a server.'),
+    rule(GET, READER, 'List the security groups of the network service.'),
+    rule(SHOW, READER, 'Show a security group of the network service.'),
+    rule(CREATE, MEMBER, 'Have the network service make a security group.'),
+    rule(UPDATE, MEMBER, 'Change the name or description of a security group.'),
+    rule(DELETE, MEMBER, 'Have the network service delete a security group.'),
+    rule(CREATE_RULE, MEMBER, 'Add a rule to a security group.'),
+    rule(DELETE_RULE, MEMBER, 'Delete a rule of a security group.'),
 )
 
 # A name, or an id.
@@ -39,12 +58,125 @@ def remove(call: Call) -> None:
     security_groups.remove(call.backend, call.ctxt, call.server, call.body['removeSecurityGroup']['name'])
 
 
+# --- those of the network service ------------------------------------------------------------------------------------
+QUERY = Query.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT), Prop('all_tenants', t.ANY_TEXT))
+_NAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
+CREATE_BODY = Obj(Prop('security_group', Obj(
+    Prop('name', _NAME, required=True), Prop('description', t.TEXT)), required=True))
+UPDATE_BODY = Obj(Prop('security_group', Obj(
+    Prop('name', _NAME), Prop('description', t.TEXT), minProperties=1), required=True))
+# -1: any type or code of ICMP.
+_PORT = {'type': ['integer', 'string', 'null'], 'pattern': '^(-1|[0-9]+)$', 'minimum': -1, 'maximum': 65535,
+         'minLength': 1, 'maxLength': 5}
+RULE_BODY = Obj(Prop('security_group_rule', Obj(
+    Prop('parent_group_id', t.UUID, required=True), Prop('group_id', {'anyOf': [t.NULL, t.UUID]}),
+    Prop('cidr', {'type': ['string', 'null'], 'maxLength': 64}),
+    Prop('ip_protocol', {'type': ['string', 'null'], 'maxLength': 255}),
+    Prop('from_port', _PORT), Prop('to_port', _PORT)), required=True))
+
+
+class NoCidr(Invalid):
+    msg_fmt = 'cidr %(cidr)s is not one of IPv4 or IPv6, such as 192.0.2.0/24.'
+
+
+class PortsOfIcmp(Invalid):
+    msg_fmt = 'from_port or to_port -1 means any type or code of ICMP; ip_protocol is %(protocol)s.'
+
+
+def index_all(call: Call) -> dict[str, Any]:
+    """GET /os-security-groups: of the caller's project, or with ``all_tenants`` whatever the caller may see."""
+    everything = call.ctxt.is_admin and strutils.bool_from_string(call.one('all_tenants'))
+    groups = service(call).listed_security_groups(call.ctxt, call.limit(), call.offset(), all_projects=everything)
+    return {'security_groups': _bodies(call, *groups)}
+
+
+def show(call: Call) -> dict[str, Any]:
+    """GET /os-security-groups/{security_group_id}."""
+    group = service(call).security_group(call.ctxt, call.path['security_group_id'])
+    return {'security_group': _bodies(call, group)[0]}
+
+
+def create(call: Call) -> dict[str, Any]:
+    """POST /os-security-groups."""
+    wanted = call.body['security_group']
+    group = service(call).create_security_group(call.ctxt, wanted['name'], wanted.get('description') or '')
+    return {'security_group': _bodies(call, group)[0]}
+
+
+def update(call: Call) -> dict[str, Any]:
+    """PUT /os-security-groups/{security_group_id}."""
+    fields = {name: value or '' for name, value in call.body['security_group'].items()}
+    with _refusals():
+        group = service(call).update_security_group(call.ctxt, call.path['security_group_id'], fields)
+    return {'security_group': _bodies(call, group)[0]}
+
+
+def delete(call: Call) -> None:
+    """DELETE /os-security-groups/{security_group_id}."""
+    with _refusals():
+        service(call).delete_security_group(call.ctxt, call.path['security_group_id'])
+
+
+def create_rule(call: Call) -> dict[str, Any]:
+    """POST /os-security-group-rules: from everywhere, if neither cidr nor group_id says from where."""
+    wanted = call.body['security_group_rule']
+    fields = _rule_fields(wanted)
+    with _refusals():
+        made = service(call).create_security_group_rule(call.ctxt, wanted['parent_group_id'], fields)
+    known = service(call).security_groups_of([made.remote_group] if made.remote_group else [], call.ctxt)
+    return {'security_group_rule': _rule(made, known)}
+
+
+def delete_rule(call: Call) -> None:
+    """DELETE /os-security-group-rules/{rule_id}."""
+    service(call).delete_security_group_rule(call.ctxt, call.path['rule_id'])
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """A group that ports have, a rule that is there: 400, as it always was."""
+    try:
+        yield
+    except NetworkConflict as error:
+        raise Invalid(error.message) from None
+
+
+def _rule_fields(wanted: dict[str, Any]) -> dict[str, Any]:
+    """A rule as the network service has it. NoCidr, PortsOfIcmp."""
+    group, cidr = wanted.get('group_id'), wanted.get('cidr')
+    protocol = wanted['ip_protocol'].lower() if wanted.get('ip_protocol') else None
+    if cidr is None and group is None:
+        cidr = '0.0.0.0/0'
+    version = 4
+    if cidr is not None:
+        try:
+            version = ipaddress.ip_interface(cidr).version
+        except ValueError:
+            raise NoCidr(cidr=cidr) from None
+    first, last = (None if port is None else int(port) for port in (wanted.get('from_port'), wanted.get('to_port')))
+    if -1 in (first, last) and protocol not in ('icmp', 'icmpv6', 'ipv6-icmp'):
+        raise PortsOfIcmp(protocol=protocol)
+    return {'protocol': protocol, 'ethertype': f'IPv{version}', 'remote_ip_prefix': cidr, 'remote_group_id': group,
+            'port_range_min': None if first == -1 else first, 'port_range_max': None if last == -1 else last}
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------
+def _bodies(call: Call, *groups: SecurityGroup) -> list[dict[str, Any]]:
+    known = {group.id: group for group in groups}
+    others = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group} - set(known)
+    known |= service(call).security_groups_of(sorted(others), call.ctxt)
+    return [_body(group, known) for group in groups]
+
+
 def _body(group: SecurityGroup, known: dict[str, SecurityGroup]) -> dict[str, Any]:
     return {'id': group.id, 'name': group.name, 'description': group.description, 'tenant_id': group.project_id,
-            'rules': [{'id': rule.id, 'parent_group_id': group.id, 'ip_protocol': rule.protocol,
-                       'from_port': rule.first_port, 'to_port': rule.last_port,
-                       'ip_range': {'cidr': rule.cidr} if rule.cidr else {},
-                       'group': _remote(known.get(rule.remote_group or ''))} for rule in group.rules]}
+            'rules': [_rule(rule, known) for rule in group.rules]}
+
+
+def _rule(rule: SecurityGroupRule, known: dict[str, SecurityGroup]) -> dict[str, Any]:
+    return {'id': rule.id, 'parent_group_id': rule.group_id, 'ip_protocol': rule.protocol,
+            'from_port': rule.first_port, 'to_port': rule.last_port,
+            'ip_range': {'cidr': rule.cidr} if rule.cidr else {}, 'group': _remote(known.get(rule.remote_group or ''))}
 
 
 def _remote(group: SecurityGroup | None) -> dict[str, str]:
@@ -52,8 +184,17 @@ def _remote(group: SecurityGroup | None) -> dict[str, str]:
     return {'name': group.name, 'tenant_id': group.project_id} if group is not None else {}
 
 
+_GROUPS, _RULES = '/os-security-groups', '/os-security-group-rules'
+_GROUP = f'{_GROUPS}/{{security_group_id}}'
 ROUTES = (
     Route('GET', f'{SERVER}/os-security-groups', index, LIST, server=VIEW),
     server_action('addSecurityGroup', add, ADD, ADD_BODY),
     server_action('removeSecurityGroup', remove, REMOVE, REMOVE_BODY),
+    Route('GET', _GROUPS, index_all, GET, query=QUERY, until=UNTIL),
+    Route('GET', _GROUP, show, SHOW, until=UNTIL),
+    Route('POST', _GROUPS, create, CREATE, body=CREATE_BODY, until=UNTIL),
+    Route('PUT', _GROUP, update, UPDATE, body=UPDATE_BODY, until=UNTIL),
+    Route('DELETE', _GROUP, delete, DELETE, status=202, until=UNTIL),
+    Route('POST', _RULES, create_rule, CREATE_RULE, body=RULE_BODY, until=UNTIL),
+    Route('DELETE', f'{_RULES}/{{rule_id}}', delete_rule, DELETE_RULE, status=202, until=UNTIL),
 )

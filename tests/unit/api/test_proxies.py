@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fixtures.cinder import MADE_AT, FakeCinder
+from tests.fixtures.neutron import FakeNeutron
 from tests.unit.api.conftest import OTHER, PROJECT
 
 NOSUCH = '11111111-2222-4333-8444-555555555555'
@@ -23,8 +24,17 @@ def cinder():
 
 
 @pytest.fixture
-def site(make_site, cinder):
-    return make_site(cinder=cinder)
+def neutron():
+    made = FakeNeutron(hosts={'h1'})
+    made.users = USERS
+    made.public = made.add_network('public', 'p9', cidr='203.0.113.0/29', shared=True, **{'router:external': True})
+    made.private = made.add_network('private', PROJECT, cidr='10.2.0.0/29')
+    return made
+
+
+@pytest.fixture
+def site(make_site, cinder, neutron):
+    return make_site(cinder=cinder, neutron=neutron)
 
 
 def ask(site, method, path, body=None, **more):
@@ -140,9 +150,234 @@ def test_a_volume_service_that_does_not_answer(site, cinder):
     assert code == 503 and message.startswith('The volume service does not answer')
 
 
+# --- networks --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize('kind', ['', 'tenant-'])
+def test_networks_that_a_user_sees(site, neutron, kind):
+    theirs = neutron.add_network('theirs', OTHER)
+    path = f'/os-{kind}networks'
+    listed = ask(site, 'GET', path)['networks']
+    assert [(one['id'], one['label'], one['cidr']) for one in listed] == [
+        (neutron.public, 'public', 'None' if kind else None), (neutron.private, 'private', 'None' if kind else None)]
+    assert neutron.headers[-1]['X-Auth-Token'] == f'bob:{PROJECT}'
+    assert ask(site, 'GET', f'{path}/{neutron.private}')['network'] == listed[1]
+    for unknown in (theirs, NOSUCH, '..'):
+        assert ask(site, 'GET', f'{path}/{unknown}')[0] == 404
+
+
+def test_a_list_has_an_end(make_site, neutron):
+    """No more than [api]max_limit, of however many pages Neutron has; and no page more than that takes is asked for."""
+    site = make_site(neutron=neutron, api__max_limit=3)
+    neutron.page = 2
+    for number in range(4):
+        neutron.add_network(f'n{number}', PROJECT)
+    assert len(ask(site, 'GET', '/os-networks')['networks']) == 3
+    assert [path for _, path in neutron.asked] == ['/networks?limit=3']
+
+
+# --- security groups -------------------------------------------------------------------------------------------------
+def rule(site, group, **fields):
+    """A rule that is made, or a fault."""
+    found = ask(site, 'POST', '/os-security-group-rules', {'security_group_rule': {'parent_group_id': group, **fields}})
+    return found['security_group_rule'] if isinstance(found, dict) else found
+
+
+def test_a_group_from_its_create_to_its_delete(site, neutron):
+    made = ask(site, 'POST', '/os-security-groups', {'security_group': {'name': ' web ', 'description': 'd'}})
+    group = made['security_group']['id']
+    assert made['security_group'] == {'id': group, 'name': ' web ', 'description': 'd', 'tenant_id': PROJECT,
+                                      'rules': []}
+    path = f'/os-security-groups/{group}'
+    assert ask(site, 'GET', path) == made
+    assert ask(site, 'PUT', path, {'security_group': {'name': 'web'}})['security_group'] == {
+        **made['security_group'], 'name': 'web'}
+    first = rule(site, group, ip_protocol='TCP', from_port=80, to_port='443')
+    assert first == {'id': first['id'], 'parent_group_id': group, 'ip_protocol': 'tcp', 'from_port': 80, 'to_port': 443,
+                     'ip_range': {'cidr': '0.0.0.0/0'}, 'group': {}}
+    second = rule(site, group, group_id=group)
+    assert (second['group'], second['ip_range']) == ({'name': 'web', 'tenant_id': PROJECT}, {})
+    assert ask(site, 'GET', path)['security_group']['rules'] == [first, second]
+    gone = f"/os-security-group-rules/{first['id']}"
+    assert ask(site, 'DELETE', gone) == 202
+    assert ask(site, 'DELETE', gone) == (404, f"Security group rule {first['id']} could not be found.")
+    assert ask(site, 'GET', path)['security_group']['rules'] == [second]
+    assert ask(site, 'DELETE', path) == 202 and neutron.security_groups == {}
+    unknown = (404, f"Unable to find security_group with name or id '{group}'")
+    assert ask(site, 'GET', path) == ask(site, 'DELETE', path) == unknown
+    assert ask(site, 'PUT', path, {'security_group': {'name': 'web'}}) == unknown
+
+
+def test_which_groups_are_listed(site, neutron):
+    """A page of the project's own; an administrator's may be of all projects."""
+    own = [neutron.add_group(name, PROJECT) for name in 'abc']
+    theirs = neutron.add_group('d', OTHER)
+
+    def listed(query='', **who):
+        return [one['id'] for one in ask(site, 'GET', f'/os-security-groups{query}', **who)['security_groups']]
+    assert listed() == listed('?all_tenants=1') == own
+    assert listed('?limit=1&offset=1') == [own[1]] and listed('?limit=0') == []
+    assert listed('?all_tenants=1', user='admin') == [*own, theirs]
+
+
+@pytest.mark.parametrize(('fields', 'code', 'says'), [
+    ({'group': 'web'}, 400, 'parent_group_id'), ({'group': NOSUCH}, 404, NOSUCH),
+    ({'from_port': 65536}, 400, 'greater than the maximum of 65535'), ({'to_port': '99999'}, 400, 'to_port'),
+    ({'from_port': 22, 'to_port': 21}, 400, 'port_range_min must be'),
+    ({'cidr': '10.2.3.4.5'}, 400, 'is not one of IPv4'),
+    ({'ip_protocol': 'tcp', 'from_port': -1, 'to_port': -1}, 400, '-1 means any type or code of ICMP'),
+    ({'ip_protocol': 'udp', 'from_port': 53, 'to_port': 53}, 400, 'Security group rule already exists.')])
+def test_rules_that_are_refused(site, neutron, fields, code, says):
+    group = neutron.add_group('web', PROJECT)
+    rule(site, group, ip_protocol='udp', from_port=53, to_port=53)
+    found, message = rule(site, **{'group': group, **fields})
+    assert found == code and says in message and len(neutron.security_groups[group]['security_group_rules']) == 1
+
+
+def test_rules_of_icmp_and_of_ipv6(site, neutron):
+    group = neutron.add_group('web', PROJECT)
+    rule(site, group, ip_protocol='icmp', from_port=-1, to_port='-1')
+    rule(site, group, ip_protocol='tcp', from_port=22, to_port=22, cidr='2001:db8::1/64')
+    icmp, six = neutron.security_groups[group]['security_group_rules']
+    assert (icmp['ethertype'], icmp['port_range_min'], icmp['port_range_max']) == ('IPv4', None, None)
+    assert (six['ethertype'], six['remote_ip_prefix']) == ('IPv6', '2001:db8::1/64')
+
+
+def test_groups_that_stay(site, neutron):
+    """Those that ports have, and a project's default."""
+    web, default = (neutron.add_group(name, PROJECT) for name in ('web', 'default'))
+    neutron.add_port(neutron.private, PROJECT, security_groups=[web])
+    for group, says in ((web, 'in use'), (default, 'removing default')):
+        code, message = ask(site, 'DELETE', f'/os-security-groups/{group}')
+        assert code == 400 and says in message and group in neutron.security_groups
+
+
+def test_full_quotas_of_neutron(site, neutron):
+    neutron.limits.update(groups=0, floatingips=0)
+    for path, body in (('/os-security-groups', {'security_group': {'name': 'web'}}), ('/os-floating-ips', {})):
+        code, message = ask(site, 'POST', path, body)
+        assert code == 403 and message.startswith('Quota exceeded for resources')
+
+
+def test_a_network_service_that_does_not_answer(site, neutron):
+    broken(neutron)
+    code, message = ask(site, 'POST', '/os-security-groups', {'security_group': {'name': 'web'}})
+    assert code == 503 and message.startswith('The network service does not answer')
+
+
+# --- floating addresses ----------------------------------------------------------------------------------------------
+def test_a_floating_address_from_its_allocation_to_its_end(site, neutron):
+    assert ask(site, 'GET', '/os-floating-ip-pools') == {'floating_ip_pools': [{'name': 'public'}]}
+    made = ask(site, 'POST', '/os-floating-ips', {'pool': 'public'})['floating_ip']
+    assert made == {'id': made['id'], 'ip': '203.0.113.2', 'pool': 'public', 'fixed_ip': None, 'instance_id': None}
+    path = f"/os-floating-ips/{made['id']}"
+    assert ask(site, 'GET', path)['floating_ip'] == made
+    assert ask(site, 'GET', '/os-floating-ips')['floating_ips'] == [made]
+    assert ask(site, 'GET', '/os-floating-ips', user='eve', project=OTHER)['floating_ips'] == []
+    assert ask(site, 'DELETE', path, user='eve', project=OTHER)[0] == 404
+    assert ask(site, 'DELETE', path) == 202 and neutron.floatingips == {}
+    assert ask(site, 'DELETE', path) == ask(site, 'GET', path) == (404, f"Floating IP not found for ID {made['id']}.")
+
+
+def test_pools(site, neutron):
+    """By name or id, or the only one; one that is used up."""
+    assert ask(site, 'POST', '/os-floating-ips', {'pool': 'nosuch'}) == (404, 'Floating IP pool nosuch not found.')
+    assert ask(site, 'POST', '/os-floating-ips', {'pool': 'private'})[0] == 404
+    for body in ({}, {'pool': neutron.public}, {'pool': None}, {}, {}):
+        assert ask(site, 'POST', '/os-floating-ips', body)['floating_ip']['pool'] == 'public'
+    assert ask(site, 'POST', '/os-floating-ips', {}) == (404, 'No more floating IPs in pool public.')
+    neutron.add_network('second', 'p9', shared=True, **{'router:external': True})
+    assert ask(site, 'POST', '/os-floating-ips', {}) == (
+        400, 'pool must name one of the external networks: there are 2.')
+
+
+# --- addresses of servers --------------------------------------------------------------------------------------------
+def networked(site, neutron):
+    """A server with a port: both ids."""
+    server = site.server()
+    return server, neutron.add_port(neutron.private, PROJECT, device_id=server, device_owner='compute:nova')
+
+
+def act(site, server, action, version='2.43', **body):
+    """The status of an action, or (code, message)."""
+    return ask(site, 'POST', f'/servers/{server}/action', {action: body}, version=version)
+
+
+def looks(site, *servers):
+    """How often a conductor is told to look at these servers' ports again."""
+    rows = [row for server in servers for row in site.rows(server)]
+    assert {row['kind'] for row in rows} == {'network_changed'} and len(rows) == len(servers)
+    return sum(name == 'run_operation' for name, _ in site.conductor.calls)
+
+
+def test_a_floating_address_of_a_server(site, neutron):
+    """Another server gets it, and may give it back; conductors look again at all of them."""
+    (first, port), (second, other) = networked(site, neutron), networked(site, neutron)
+    made = ask(site, 'POST', '/os-floating-ips', {})['floating_ip']
+    path, address = f"/os-floating-ips/{made['id']}", made['ip']
+    assert act(site, first, 'addFloatingIp', address=address) == 202
+    shown = ask(site, 'GET', path)['floating_ip']
+    assert (shown['instance_id'], shown['fixed_ip']) == (first, neutron.ports[port]['fixed_ips'][0]['ip_address'])
+    fixed = neutron.ports[other]['fixed_ips'][0]['ip_address']
+    assert act(site, second, 'addFloatingIp', address=address, fixed_address=fixed) == 202
+    assert ask(site, 'GET', path)['floating_ip']['instance_id'] == second
+    assert act(site, first, 'removeFloatingIp', address=address) == (
+        409, f'Floating IP {address} is not associated with instance {first}.')
+    assert act(site, second, 'removeFloatingIp', address=address) == 202
+    assert ask(site, 'GET', path)['floating_ip'] == made
+    act(site, first, 'addFloatingIp', address=address)
+    ask(site, 'DELETE', path)
+    assert looks(site, first, second) == 6
+
+
+def test_floating_addresses_that_are_refused(site, neutron):
+    server, _ = networked(site, neutron)
+    one, two = (ask(site, 'POST', '/os-floating-ips', {})['floating_ip']['ip'] for _ in range(2))
+    unknown = (404, 'Floating IP not found for address 0.0.0.0.')
+    assert act(site, server, 'addFloatingIp', address='0.0.0.0') == unknown
+    assert act(site, server, 'removeFloatingIp', address='0.0.0.0') == unknown
+    assert act(site, server, 'addFloatingIp', address='')[0] == 400
+    assert act(site, server, 'addFloatingIp', address=one, fixed_address='10.2.0.6') == (
+        400, f'Specified fixed address 10.2.0.6 not assigned to instance {server}')
+    bare = site.server()
+    assert act(site, bare, 'addFloatingIp', address=one) == (400, f'No fixed IPs associated to instance {bare}')
+    assert act(site, server, 'addFloatingIp', address=one) == 202
+    code, message = act(site, server, 'addFloatingIp', address=two)
+    assert code == 400 and 'already has a floating IP' in message
+
+
+def test_a_fixed_address_more_and_one_less(site, neutron):
+    server, port = networked(site, neutron)
+    (first,) = neutron.ports[port]['fixed_ips']
+    assert act(site, server, 'addFixedIp', networkId=neutron.private) == 202
+    kept, more = neutron.ports[port]['fixed_ips']
+    assert kept == first and more['ip_address'] != first['ip_address']
+    assert act(site, server, 'removeFixedIp', address=first['ip_address']) == 202
+    assert neutron.ports[port]['fixed_ips'] == [more]
+    assert looks(site, server) == 2
+    assert act(site, server, 'removeFixedIp', address=first['ip_address']) == (
+        400, f"Instance {server} doesn't have fixed IP '{first['ip_address']}'.")
+    assert act(site, server, 'addFixedIp', networkId=NOSUCH) == (
+        404, f'Instance {server} has no port of network {NOSUCH}.')
+    for _ in range(4):
+        assert act(site, server, 'addFixedIp', networkId=neutron.private) == 202
+    assert act(site, server, 'addFixedIp', networkId=neutron.private) == (
+        400, f'No fixed IP addresses available for network: {neutron.private}')
+
+
+@pytest.mark.parametrize(('action', 'body'), [
+    ('addFixedIp', {'networkId': NOSUCH}), ('removeFixedIp', {'address': '10.2.0.3'}),
+    ('addFloatingIp', {'address': '203.0.113.2'}), ('removeFloatingIp', {'address': '203.0.113.2'})])
+def test_actions_of_addresses_in_clouds_without_networks(make_site, action, body):
+    site = make_site()
+    server = site.server()
+    code, message = act(site, server, action, **body)
+    assert code == 400 and message.startswith('There is no network service in this cloud')
+    assert act(site, server, action, version='2.44', **body) == (404, 'The resource could not be found.')
+
+
 # --- clouds without them ---------------------------------------------------------------------------------------------
 PATHS = ['/os-volumes', '/os-volumes/detail', f'/os-volumes/{NOSUCH}', '/os-snapshots', '/os-snapshots/detail',
-         f'/os-snapshots/{NOSUCH}']
+         f'/os-snapshots/{NOSUCH}', '/os-networks', f'/os-tenant-networks/{NOSUCH}', '/os-security-groups',
+         f'/os-security-groups/{NOSUCH}', '/os-floating-ips', f'/os-floating-ips/{NOSUCH}', '/os-floating-ip-pools']
 
 
 @pytest.mark.parametrize('path', PATHS)

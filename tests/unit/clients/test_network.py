@@ -162,7 +162,7 @@ def test_floating_ips(neutron, private):
     port = create(neutron, private)
     made = neutron.add_floating_ip('203.0.113.7', port.id)
     assert neutron.client.floating_ips([port.id, SERVER]) == [
-        client.FloatingIp(made, '203.0.113.7', port.id, port.fixed_ips[0].address)]
+        client.FloatingIp(made, '203.0.113.7', port.id, port.fixed_ips[0].address, port.network_id)]
 
 
 def test_security_groups_by_name_and_id(neutron):

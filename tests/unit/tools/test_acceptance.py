@@ -16,7 +16,7 @@ from tools.cloud.layout import SECRET_NAMES, Layout
 A = 'tempest.api.compute.servers.test_a.ATest'
 TEXT = f"""
 # a comment
-[proxies] there is no proxy
+[guests] there is no packet
 {A}.*
 [lacks] what is missing
 tempest.api.compute.test_b.BTest.test_b     # guests can't sing
@@ -27,7 +27,7 @@ TESTS = [f'{A}.test_one[id-1,smoke]', f'{A}.test_two[id-2]', f'{A}More.test_one[
 
 def test_entries_have_a_section_and_a_reason():
     assert [(entry.test, entry.below, entry.section, entry.reason) for entry in exclusions.parse(TEXT)] == [
-        (A, True, 'proxies', 'there is no proxy'),
+        (A, True, 'guests', 'there is no packet'),
         ('tempest.api.compute.test_b.BTest.test_b', False, 'lacks', "guests can't sing")]
 
 
@@ -37,7 +37,7 @@ def test_entries_have_a_section_and_a_reason():
     ('[lacks] x\nother.suite.Test.test_a  # why', 'cannot read'),
     (f'[lacks] x\n{A}.test_one', 'what is missing'),
     (f'[lacks] x\n{A}.*  # why', 'names one test'),
-    (f'[proxies] x\n{A}.test_one\n{A}.test_one', 'line 3: .* twice'),
+    (f'[guests] x\n{A}.test_one\n{A}.test_one', 'line 3: .* twice'),
 ])
 def test_a_line_that_does_not_say_what_it_must(text, says):
     with pytest.raises(ExclusionsError, match=says):
@@ -48,7 +48,7 @@ def test_what_runs_and_what_is_left_out():
     run, left = exclusions.split(TESTS, exclusions.parse(TEXT))
     assert run == [TESTS[2], TESTS[4]]
     assert {name: entry.section for name, entry in left.items()} == {
-        TESTS[0]: 'proxies', TESTS[1]: 'proxies', TESTS[3]: 'lacks'}
+        TESTS[0]: 'guests', TESTS[1]: 'guests', TESTS[3]: 'lacks'}
 
 
 @pytest.mark.parametrize('gone', ['tempest.api.compute.test_b.BTest.test_b3', 'tempest.api.compute.test_b.BTest.test'])
@@ -59,7 +59,7 @@ def test_an_entry_that_leaves_no_test_out(gone):
 
 def test_the_list_of_the_tree_is_one():
     found = exclusions.parse(exclusions.PATH.read_text())
-    assert {entry.section for entry in found} == {'proxies', 'guests', 'lacks'}
+    assert {entry.section for entry in found} == {'guests', 'lacks'}
 
 
 def test_outcomes_of_tests_and_of_whole_classes():
@@ -76,7 +76,7 @@ def test_only_what_passed_is_good(status, code, capsys):
     _, left = exclusions.split(TESTS, exclusions.parse(TEXT))
     assert acceptance.report({TESTS[2]: 'success', TESTS[4]: status}, left) == code
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f'{2 - code} passed, {code} failed, 3 excluded (lacks 1, proxies 2)'
+    assert last == f'{2 - code} passed, {code} failed, 3 excluded (guests 2, lacks 1)'
 
 
 def test_nothing_that_ran_is_no_success():

@@ -1,0 +1,194 @@
+"""Floating addresses: those of the network service, which until 2.35 could be asked for here too, and, until 2.43, the
+actions that lead one to a server's port.
+
+Every request becomes one to the network service with the caller's token: what they may see and change is decided there.
+"""
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from oslo_utils import uuidutils
+
+from kilonova.api.rules import ANY, MEMBER, PREFIX, READER, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import accept
+from kilonova.api.v2.interfaces import FIXED_IP, ports_of
+from kilonova.api.v2.networks import UNTIL, service
+from kilonova.api.wsgi import Call, Route, server_action
+from kilonova.clients.network import FloatingIp, FloatingIpNotFound, Network, NetworkConflict, NoMoreFixedIps
+from kilonova.errors import Conflict, InstanceNotFound, Invalid, NotFound
+
+POOLS = f'{PREFIX}os-floating-ip-pools'
+LIST, SHOW, CREATE, DELETE, ADD, REMOVE = (
+    f'{PREFIX}os-floating-ips:{verb}' for verb in ('list', 'show', 'create', 'delete', 'add', 'remove'))
+RULES = (
+    rule(POOLS, ANY, 'List the external networks of the network service.'),
+    rule(LIST, READER, 'List the floating IPs of the network service.'),
+    rule(SHOW, READER, 'Show a floating IP of the network service.'),
+    rule(CREATE, MEMBER, 'Have the network service allocate a floating IP.'),
+    rule(DELETE, MEMBER, 'Give a floating IP back to the network service.'),
+    rule(ADD, MEMBER, 'Lead a floating IP to a server.'),
+    rule(REMOVE, MEMBER, 'Lead a floating IP to a server no longer.'),
+)
+
+# The last version with the actions.
+ACTIONS_UNTIL = 43
+# ``pool``: the name or id of an external network; none: the only one.
+CREATE_BODY = Obj(Prop('pool', t.TEXT))
+ADD_BODY = Obj(Prop('addFloatingIp', Obj(
+    Prop('address', FIXED_IP, required=True), Prop('fixed_address', {'anyOf': [t.NULL, FIXED_IP]})), required=True))
+REMOVE_BODY = Obj(Prop('removeFloatingIp', Obj(Prop('address', FIXED_IP, required=True)), required=True))
+
+
+class NoPool(NotFound):
+    msg_fmt = 'Floating IP pool %(pool)s not found.'
+
+
+class PoolMissing(Invalid):
+    msg_fmt = 'pool must name one of the external networks: there are %(count)d.'
+
+
+class PoolEmpty(NotFound):
+    msg_fmt = 'No more floating IPs in pool %(pool)s.'
+
+
+class NoFixedIps(Invalid):
+    msg_fmt = 'No fixed IPs associated to instance %(server)s'
+
+
+class NotOfServer(Invalid):
+    msg_fmt = 'Specified fixed address %(address)s not assigned to instance %(server)s'
+
+
+class LeadsElsewhere(Conflict):
+    msg_fmt = 'Floating IP %(address)s is not associated with instance %(server)s.'
+
+
+# --- those of the network service ------------------------------------------------------------------------------------
+def pools(call: Call) -> dict[str, Any]:
+    """GET /os-floating-ip-pools."""
+    return {'floating_ip_pools': [{'name': network.name} for network in _pools(call)]}
+
+
+def index(call: Call) -> dict[str, Any]:
+    """GET /os-floating-ips: of the caller's project."""
+    return {'floating_ips': _bodies(call, *service(call).floating_ips_of_project(call.ctxt, call.limit()))}
+
+
+def show(call: Call) -> dict[str, Any]:
+    """GET /os-floating-ips/{floating_ip_id}."""
+    return {'floating_ip': _bodies(call, _of_path(call))[0]}
+
+
+def create(call: Call) -> dict[str, Any]:
+    """POST /os-floating-ips."""
+    pool = _pool(call, (call.body or {}).get('pool'))
+    try:
+        made = service(call).create_floating_ip(call.ctxt, pool.id)
+    except NoMoreFixedIps:
+        raise PoolEmpty(pool=pool.name) from None
+    return {'floating_ip': _bodies(call, made)[0]}
+
+
+def delete(call: Call) -> None:
+    """DELETE /os-floating-ips/{floating_ip_id}."""
+    floating = _of_path(call)
+    service(call).delete_floating_ip(call.ctxt, floating.id)
+    _look_again(call, _server_of(call, floating))
+
+
+def _of_path(call: Call) -> FloatingIp:
+    return service(call).floating_ip(call.ctxt, call.path['floating_ip_id'])
+
+
+def _pools(call: Call) -> list[Network]:
+    return service(call).visible_networks(call.ctxt, call.backend.options.max_limit, external=True)
+
+
+def _pool(call: Call, wanted: str | None) -> Network:
+    """NoPool, PoolMissing."""
+    found = [network for network in _pools(call) if wanted in (None, network.name, network.id)]
+    if not found:
+        raise NoPool(pool=wanted or '')
+    if len(found) > 1 and wanted is None:
+        raise PoolMissing(count=len(found))
+    return found[0]
+
+
+def _bodies(call: Call, *floating: FloatingIp) -> list[dict[str, Any]]:
+    networks = service(call)
+    pools = networks.networks(call.ctxt, sorted({one.network_id for one in floating}))
+    ports = networks.ports(ids=sorted({one.port_id for one in floating if one.port_id}), ctxt=call.ctxt)
+    servers = {port.id: port.device_id for port in ports if port.device_owner.startswith('compute:')}
+    return [{'id': one.id, 'ip': one.address, 'fixed_ip': one.fixed_ip,
+             'pool': pools[one.network_id].name if one.network_id in pools else None,
+             'instance_id': servers.get(one.port_id or '')} for one in floating]
+
+
+# --- those of a server -----------------------------------------------------------------------------------------------
+def add(call: Call) -> None:
+    """addFloatingIp: to ``fixed_address``, or the server's first one of IPv4; wherever it led before."""
+    wanted = call.body['addFloatingIp']
+    ports, address = ports_of(call), wanted.get('fixed_address')
+    places = [(port.id, one.address) for port in ports for one in port.fixed_ips
+              if (one.address == address if address else ':' not in one.address)]
+    if not places:
+        raise (NotOfServer(address=address, server=call.server.uuid) if address
+               else NoFixedIps(server=call.server.uuid))
+    floating = _at(call, wanted['address'])
+    before = _server_of(call, floating)
+    try:
+        service(call).lead_to(call.ctxt, floating, *places[0])
+    except NetworkConflict as error:
+        raise Invalid(error.message) from None
+    _look_again(call, before)
+    _look_again(call, call.server.uuid)
+
+
+def remove(call: Call) -> None:
+    """removeFloatingIp."""
+    address = call.body['removeFloatingIp']['address']
+    ports, floating = ports_of(call), _at(call, address)
+    if floating.port_id not in [port.id for port in ports]:
+        raise LeadsElsewhere(address=address, server=call.server.uuid)
+    service(call).lead_to(call.ctxt, floating, None)
+    _look_again(call, call.server.uuid)
+
+
+def _at(call: Call, address: str) -> FloatingIp:
+    """FloatingIpNotFound."""
+    found = service(call).floating_ips_of_project(call.ctxt, 1, address)
+    if not found:
+        raise FloatingIpNotFound(name=f'address {address}')
+    return found[0]
+
+
+def _server_of(call: Call, floating: FloatingIp) -> str | None:
+    """Where it leads, as the caller sees it."""
+    ports = service(call).ports(ids=[floating.port_id], ctxt=call.ctxt) if floating.port_id else []
+    return next((port.device_id for port in ports if port.device_owner.startswith('compute:')), None)
+
+
+def _look_again(call: Call, uuid: str | None) -> None:
+    """A conductor writes down what a server's addresses are now."""
+    if uuid is None or not uuidutils.is_uuid_like(uuid):
+        return
+    with contextlib.suppress(InstanceNotFound):
+        server = accept.find_server(call.backend, call.ctxt, uuid)
+        if server.cell is not None:
+            accept.run_beside(call.backend, call.ctxt, server, 'network_changed', {})
+
+
+_PATH = '/os-floating-ips'
+_ONE = f'{_PATH}/{{floating_ip_id}}'
+ROUTES = (
+    Route('GET', '/os-floating-ip-pools', pools, POOLS, until=UNTIL),
+    Route('GET', _PATH, index, LIST, until=UNTIL),
+    Route('GET', _ONE, show, SHOW, until=UNTIL),
+    Route('POST', _PATH, create, CREATE, body=CREATE_BODY, until=UNTIL),
+    Route('DELETE', _ONE, delete, DELETE, status=202, until=UNTIL),
+    server_action('addFloatingIp', add, ADD, ADD_BODY, until=ACTIONS_UNTIL),
+    server_action('removeFloatingIp', remove, REMOVE, REMOVE_BODY, until=ACTIONS_UNTIL),
+)
