@@ -435,11 +435,11 @@ class NetworkClient:
         """Bind a port, as the service reads it, to no host; it stays its server's. PortNotFound."""
         return self._update(port, {'binding:host_id': None}, {})
 
-    def add_binding(self, port: Port, host: str) -> Binding:
-        """Bind a port on one more host, where its guest will be; it isn't active there yet. May be repeated.
-        PortNotFound; PortBindingRefused: nothing on that host can bind it."""
+    def add_binding(self, port: Port, host: str, profile: Mapping[str, Any]) -> Binding:
+        """Bind a port on one more host, where its guest will be, with our part of its ``profile``; it isn't active
+        there yet. May be repeated. PortNotFound; PortBindingRefused: nothing on that host can bind it."""
         path = f'/ports/{quote(port.id, safe="")}/bindings'
-        body = {'host': host, 'vnic_type': port.vnic_type, 'profile': _theirs(port.profile)}
+        body = {'host': host, 'vnic_type': port.vnic_type, 'profile': {**_theirs(port.profile), **profile}}
         response = self._send('POST', path, json={'binding': body}, refusals=(500,))
         if _error(response)[0] == 'PortBindingAlreadyExists':
             response = self._send('GET', f'{path}/{quote(host, safe="")}')

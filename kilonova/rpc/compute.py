@@ -215,6 +215,20 @@ class Interfaces(Interface):
     def free_function(self, ctxt: RequestContext, instance: Instance, request_id: str, key: str) -> Any: ...
 
     @long_call('6.13')
+    def unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
+                         key: str) -> Any:
+        """They leave the guest before it is migrated while it runs."""
+
+    @long_call('6.13')
+    def undo_unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
+                              key: str) -> Any: ...
+
+    @long_call('6.13')
+    def plug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
+                       key: str) -> Any:
+        """Those of the destination come to it."""
+
+    @long_call('6.13')
     def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
 
     @long_call('6.13')

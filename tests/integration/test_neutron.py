@@ -151,10 +151,10 @@ def test_a_port_of_two_hosts(client: NetworkClient, site: Site, user: RequestCon
     port = create(client, user, private, 'gpu1')
     until(lambda: active(client, port))
     for _ in range(2):
-        added = client.add_binding(port, 'gpu2')
+        added = client.add_binding(port, 'gpu2', {})
         assert (added.vif_type, added.vif_details['bridge_name']) == ('ovs', 'br-int')
     with pytest.raises(network_client.PortBindingRefused):
-        client.add_binding(port, 'nowhere')
+        client.add_binding(port, 'nowhere', {})
     assert bindings(site, port) == {'gpu1': ('ACTIVE', 'ovs'), 'gpu2': ('INACTIVE', 'ovs')}
     for _ in range(2):
         client.activate_binding(port.id, 'gpu2')

@@ -12,6 +12,8 @@ from kilonova.context import RequestContext
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Invalid, UnableToMigrateToSelf
 from kilonova.objects import Instance
+from kilonova.pci.device import PF
+from kilonova.pci.request import as_list
 
 
 class NotLive(Invalid):
@@ -62,10 +64,13 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
 
 def _check(instance: Instance) -> None:
     """What a guest can't take along: refused before anything is done. Its host looks whether it can move mediated
-    devices."""
-    for request in instance.pci_requests.requests if instance.pci_requests is not None else ():
-        if request.source != request.FLAVOR_RESOURCES and not all(
+    devices. Virtual functions of ports leave it, and come anew."""
+    for request in as_list(instance.pci_requests):
+        if request.source == request.NEUTRON_PORT:
+            if request.spec[0]['dev_type'] == PF:
+                raise NotLive(uuid=instance.uuid, reason=f'its port {request.requester_id} is a physical function, '
+                                                         'which stays with its host')
+        elif request.source != request.FLAVOR_RESOURCES and not all(
                 spec.get('live_migratable') == 'true' for spec in request.spec):
-            name = f'of alias {request.alias_name}' if request.alias_name is not None else 'of a port'
-            raise NotLive(uuid=instance.uuid, reason=f'it has PCI devices {name}, which does not say that they are '
-                                                     'live_migratable: they stay with their host')
+            raise NotLive(uuid=instance.uuid, reason=f'it has PCI devices of alias {request.alias_name}, which does '
+                                                     'not say that they are live_migratable: they stay with their host')

@@ -1,11 +1,14 @@
 """Plug a guest that is there into one network more, or less. The flow makes and frees the port, and writes the end.
 
 A port that is a function of a PCI device (SR-IOV) comes in three parts: ``claim``, then the flow binds the port to what
-was claimed, then ``attach``; and it goes in three: ``detach``, the flow unbinds it, ``free``.
+was claimed, then ``attach``; and it goes in three: ``detach``, the flow unbinds it, ``free``. No guest takes one
+along in a live migration.
 """
 from __future__ import annotations
 
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.compute import records
@@ -15,6 +18,9 @@ from kilonova.compute.operation import Check, Extra, Operation, Reply, tags_foun
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 from kilonova.rpc.compute import Compute
+from kilonova.virt.driver import GuestFailed
+
+LOG = logging.getLogger(__name__)
 
 
 @order(Compute.claim_function, checks=Check.WRITE)
@@ -69,7 +75,7 @@ def undo_attach(op: Operation, vif: dict[str, Any]) -> Reply:
     """The flow's undo: safe when nothing was plugged."""
     with op.turn():
         unplug(op, Vif.read(vif))
-        _note_undone(op, Vif.read(vif))
+        _note(op, Vif.read(vif))
     return {}
 
 
@@ -90,7 +96,42 @@ def undo_detach(op: Operation, vif: dict[str, Any]) -> Reply:
     """The flow's undo: the guest has it again; safe when it never let it go."""
     with op.turn():
         plug(op, Vif.read(vif))
-        _note_undone(op, Vif.read(vif))
+        _note(op, Vif.read(vif))
+    return {}
+
+
+@order(Compute.unplug_functions)
+def unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
+    """The source of a live migration: the guest lets go what it can't take along."""
+    with op.turn():
+        for vif in vifs:
+            unplug(op, Vif.read(vif))
+    return {}
+
+
+@order(Compute.undo_unplug_functions, checks=Check.UNDO, forward=True)
+def undo_unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
+    """The flow's undo: the guest has all of it again."""
+    with op.turn():
+        for vif in vifs:
+            plug(op, Vif.read(vif))
+            _note(op, Vif.read(vif))
+    return {}
+
+
+@order(Compute.plug_functions, forward=True)
+def plug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
+    """The destination: the guest, which has come, gets those of this host. One that it can't get now it gets at its
+    next start."""
+    with op.turn():
+        op.host.driver.live_migrations.receive(op.instance)
+        for vif in map(Vif.read, vifs):
+            try:
+                plug(op, vif)
+            except GuestFailed:
+                LOG.exception('Port %s is not plugged into the guest; a hard reboot does it', vif.id,
+                              instance_uuid=op.instance.uuid)
+            _note(op, vif)
     return {}
 
 
@@ -110,8 +151,8 @@ def _found(op: Operation, vif: Vif) -> Extra:
     return tags_found(op.instance) if vif.is_function else {}
 
 
-def _note_undone(op: Operation, vif: Vif) -> None:
-    """The same, unless the server has gone elsewhere since."""
+def _note(op: Operation, vif: Vif) -> None:
+    """The same, unless the server is elsewhere."""
     if extra := _found(op, vif):
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is not None and fresh.host == op.host.name:

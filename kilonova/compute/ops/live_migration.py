@@ -18,6 +18,7 @@ from kilonova.compute.ops import move
 from kilonova.compute.tracker import RUN, side_of
 from kilonova.context import RequestContext
 from kilonova.pci.device import MDEV
+from kilonova.pci.ports import requests_of_ports
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
 from kilonova.virt.driver import LiveDevice, LiveGuest, LiveTold
@@ -58,7 +59,9 @@ def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> 
             op.instance, op.instance.flavor, order.migration.uuid, op.check))
         move.take_place(op, order.migration, order.request_spec)
         place = live.place(op.instance, image_of(op.instance))
-        hostdevs = _counterparts(move.devices_before(op, order.migration), _claimed(op, order.migration))
+        hostdevs = _counterparts(
+            _taken_along(move.devices_before(op, order.migration), op.instance.pci_requests),
+            _taken_along(devices, order.request_spec.pci_requests))
         hostdevs |= _counterparts(_accelerators_before(order.guest), accelerators)
         op.check()
         op.save(event=op.event())
@@ -80,6 +83,13 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
         raise errors.MigrationPreCheckError(
             reason=f"the guest has nothing that {', '.join(one.address for one in left)} could take the place of")
     return found
+
+
+def _taken_along(devices: list[objects.PciDevice],
+                 requests: objects.InstancePCIRequests | None) -> list[objects.PciDevice]:
+    """Without those of ports, which leave the guest before it goes."""
+    of_ports = {request.request_id for request in requests_of_ports(requests)}
+    return [device for device in devices if device.request_id not in of_ports]
 
 
 def _claimed(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:

@@ -124,7 +124,7 @@ def pre_live_migration(work: LiveWork) -> None:
     """The destination makes room for disks, and connects volumes. The server's ports are bound there, too, and its
     volumes attached."""
     host = chosen(work).host
-    ports.announce(work, host)
+    ports.announce(work, host, allocated_spec(work).pci_requests)
     volumes.announce(work, host)
     said = work.ask(host, 'pre_live_migration', order=_order(work))
     _check_release(work, host, said)
@@ -132,14 +132,36 @@ def pre_live_migration(work: LiveWork) -> None:
 
 
 def live_migration(work: LiveWork) -> None:
-    """The source carries the guest away. From here on nothing is undone."""
-    work.ask(migration(work).source_compute, 'live_migration', order=_order(work))
+    """The source carries the guest away, without ports that are functions of its devices. From here on nothing is
+    undone."""
+    source, vifs = migration(work).source_compute, _functions(work)
+    if vifs:
+        work.ask(source, 'unplug_functions', instance=work.instance(), vifs=vifs)
+    work.ask(source, 'live_migration', order=_order(work))
     work.outputs.gone = True
 
 
 def undo_live_migration(work: LiveWork) -> None:
-    """No migration runs any more."""
+    """No migration runs any more, and the guest has all its ports again."""
     _ask_to_abort(work, resume=False)
+    vifs = _functions(work)
+    if vifs:
+        beside.ask_to_undo(work, migration(work).source_compute, 'undo_unplug_functions',
+                           instance=work.instance(fresh=True), vifs=vifs)
+
+
+def _functions(work: LiveWork) -> list[dict[str, Any]]:
+    """The server's ports that are functions of PCI devices, where it is."""
+    return [vif.stored() for vif in work.instance().vifs if vif.is_function]
+
+
+def _arriving(work: LiveWork) -> objects.Instance:
+    """The server with the devices that it has at the destination."""
+    server = work.instance(fresh=True)
+    context = server.migration_context
+    if context is not None and 'new_pci_requests' in context:
+        server.pci_requests = context.new_pci_requests
+    return server
 
 
 def _ask_to_abort(work: LiveWork, resume: bool) -> None:
@@ -147,12 +169,15 @@ def _ask_to_abort(work: LiveWork, resume: bool) -> None:
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
-    """The server is the destination's, and so are its ports and volumes."""
+    """The server is the destination's, and so are its ports and volumes. The guest gets functions of devices there."""
     moved = migration(work)
     work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
     ports.arrived(work, chosen(work).host, moved.source_compute)
     volumes.arrived(work, chosen(work).host)
     work.changed()
+    vifs = _functions(work)
+    if vifs:
+        work.ask(chosen(work).host, 'plug_functions', instance=_arriving(work), vifs=vifs)
 
 
 def clean_source(work: LiveWork) -> None:
@@ -262,6 +287,10 @@ def settle(work: LiveWork) -> None:
     work.changed()
     ports.arrived(work, host.host, moved.source_compute)
     volumes.arrived(work, host.host)
+    work.changed()
+    vifs = _functions(work)
+    if vifs:
+        beside.pend(work, host.host, 'plug_functions', instance=_arriving(work), vifs=vifs)
     beside.pend(work, moved.source_compute, 'post_live_migration', order=_order(work))
     volumes.forget_source(work, later=True)
     drop_allocation(work)

@@ -227,19 +227,21 @@ def moves_here(work: Work[Any]) -> bool:
     return any(vif.is_function for vif in work.instance().vifs)
 
 
-def announce(work: Work[Any], host: str) -> None:
+def announce(work: Work[Any], host: str, requests: objects.InstancePCIRequests | None) -> None:
     """A running guest with ports will be on this host: they are bound there, too, and active where it is. May be
-    repeated. HostRejected: they can't be, or the guest would see a difference."""
+    repeated. ``requests``: those for which the host claimed what the ports are functions of; such a card leaves the
+    guest before it goes, and comes anew. HostRejected: they can't be, or the guest would see a difference."""
     vifs, there = _with_ports(work)
+    devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
     for vif in vifs:
         if vif.id not in there:
             continue
         work.before_sending()
         try:
-            binding = work.env.networks.add_binding(there[vif.id], host)
+            binding = work.env.networks.add_binding(there[vif.id], host, devices.get(vif.id, {}))
         except PortBindingRefused as error:
             raise PortBindingFailed(port_id=vif.id, host=host) from error
-        if (binding.vif_type, _plug(binding.vif_details)) != (vif.type, _plug(vif.details)):
+        if binding.vif_type != vif.type or _plug(binding.vif_details) != _plug(vif.details):
             raise HostRejected(f'Port {vif.id} is plugged in another way on host {host}: a running guest can not be '
                                f'moved there.')
 
@@ -250,8 +252,8 @@ def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def arrived(work: Work[Any], host: str, source: str) -> None:
-    """The guest is on this host, where its ports were announced: they are, too, and no more on its source. May be
-    repeated."""
+    """The guest is on this host, where its ports were announced: they are, too, and no more on its source. Those that
+    are functions are others there. May be repeated."""
     vifs, there = _with_ports(work)
     left = []
     for vif in vifs:
@@ -260,7 +262,9 @@ def arrived(work: Work[Any], host: str, source: str) -> None:
             if port.host != host:
                 work.before_sending()
                 work.env.networks.activate_binding(vif.id, host)
-            left.append(vif)
+                if vif.is_function:
+                    port = work.env.networks.port(None, vif.id)
+            left.append(_moved(vif, port) if vif.is_function else vif)
             work.env.networks.delete_binding(vif.id, source)
     _say(work, vifs, left)
 

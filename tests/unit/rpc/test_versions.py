@@ -27,6 +27,7 @@ NEWER: dict[str, set[str]] = {
         'set_device_disabled', 'set_mdev_type',
         'attach_interface', 'undo_attach_interface', 'detach_interface', 'undo_detach_interface',
         'claim_function', 'undo_claim_function', 'free_function',
+        'unplug_functions', 'undo_unplug_functions', 'plug_functions',
         'prepare_volumes', 'attach_volume', 'undo_attach_volume', 'detach_volume', 'undo_detach_volume',
         'extend_volume'},
     'conductor': {'bind_ports'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
