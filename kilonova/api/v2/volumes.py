@@ -53,7 +53,7 @@ def create(call: Call) -> dict[str, Any]:
     return {'volume': _body(service(call).create_volume(
         call.ctxt, size=int(wanted['size']), name=wanted.get('display_name') or '',
         description=wanted.get('display_description'), snapshot_id=wanted.get('snapshot_id'),
-        volume_type=wanted.get('volume_type'), availability_zone=wanted.get('availability_zone'),
+        volume_type=wanted.get('volume_type') or None, availability_zone=wanted.get('availability_zone') or None,
         metadata=wanted.get('metadata')))}
 
 

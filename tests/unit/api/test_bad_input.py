@@ -10,7 +10,9 @@ from kilonova.api import versions
 from kilonova.api.routes import ROUTES
 from kilonova.api.schemas.base import Obj, Windows, at
 from tests.api.mutants import validator
-from tests.unit.api.conftest import IMAGE
+from tests.fixtures.cinder import FakeCinder
+from tests.fixtures.neutron import FakeNeutron
+from tests.unit.api.conftest import IMAGE, PROJECT
 
 UUID = '11111111-2222-3333-4444-555555555555'
 # One good body for each route that takes one; a route without one here fails the first test.
@@ -98,7 +100,24 @@ BODIES = {
     'PUT /os-quota-class-sets/{quota_class}': {'quota_class_set': {
         'instances': 1, 'cores': 1, 'ram': 1, 'key_pairs': 1, 'metadata_items': 1, 'server_groups': 1,
         'server_group_members': 1}},
+    'POST /os-volumes': {'volume': {
+        'size': 1, 'display_name': 'n', 'display_description': 'd', 'volume_type': 't', 'availability_zone': 'z',
+        'metadata': {'a': 'b'}, 'snapshot_id': None}},
+    'POST /os-snapshots': {'snapshot': {
+        'volume_id': '$volume', 'display_name': 'n', 'display_description': 'd', 'force': True}},
+    'POST /os-security-groups': {'security_group': {'name': 'n', 'description': 'd'}},
+    'PUT /os-security-groups/{security_group_id}': {'security_group': {'name': 'n', 'description': 'd'}},
+    'POST /os-security-group-rules': {'security_group_rule': {
+        'parent_group_id': UUID, 'group_id': None, 'cidr': '10.0.0.0/8', 'ip_protocol': 'tcp', 'from_port': 1,
+        'to_port': '2'}},
+    'POST /os-floating-ips': {'pool': 'public'},
+    'addFloatingIp': {'addFloatingIp': {'address': '203.0.113.2', 'fixed_address': '10.2.0.2'}},
+    'removeFloatingIp': {'removeFloatingIp': {'address': '203.0.113.2'}},
+    'addFixedIp': {'addFixedIp': {'networkId': '$network'}},
+    'removeFixedIp': {'removeFixedIp': {'address': '10.2.0.2'}},
 }
+# Nouns that other services have, where they are there.
+OF_OTHERS = ('/os-volumes', '/os-snapshots', '/os-security-group', '/os-floating-ip', 'FloatingIp', 'FixedIp')
 WRONG = (None, True, -1, 0, 1.5, 2 ** 70, 1e308, '', ' ', 'x' * 256, 'x' * 70000, 'é', '\n', '\x07', '\x00', '\ud800',
          '1\n', '99999999999999999999', [], [None], [[]], ['x'], {}, {'x': None}, {'x': 'y'}, [{}], [{'x': 'y'}],
          '$(x)', "';--", '%s%n', '0x10', 'NaN', '१')
@@ -146,12 +165,25 @@ def mutants(body):
 
 @pytest.mark.parametrize('route', WITH_BODY, ids=key)
 def test_no_body_that_a_schema_takes_is_answered_with_500(make_site, route):
-    site = make_site(quota__instances=-1, quota__cores=-1, quota__ram=-1)
-    flavor = site.flavor(id='good', **{'os-flavor-access:is_public': False})
-    good = json.loads(json.dumps(BODIES[key(route)]).replace('$flavor', flavor))
+    others = {}
+    if any(text in key(route) for text in OF_OTHERS):
+        cinder, neutron = FakeCinder(), FakeNeutron(hosts={'h1'})
+        cinder.users = neutron.users = {f'admin:{PROJECT}': None}
+        neutron.add_network('public', 'p9', cidr='203.0.113.0/29', shared=True, **{'router:external': True})
+        names = {'$volume': cinder.add_volume(PROJECT),
+                 '$network': neutron.add_network('private', PROJECT, cidr='10.2.0.0/29')}
+        others = {'cinder': cinder, 'neutron': neutron}
+    else:
+        names = {}
+    site = make_site(quota__instances=-1, quota__cores=-1, quota__ram=-1, **others)
+    names['$flavor'] = flavor = site.flavor(id='good', **{'os-flavor-access:is_public': False})
+    text = json.dumps(BODIES[key(route)])
+    for name, value in names.items():
+        text = text.replace(name, value)
+    good = json.loads(text)
     server = site.server(site.cell1, flavor=flavor, user='admin')
     path = (route.path.replace('{server_id}', server).replace('{flavor_id}', flavor).replace('{key}', 'key')
-            .replace('{service_id}', UUID).replace('{aggregate_id}', '1'))
+            .replace('{security_group_id}', UUID).replace('{service_id}', UUID).replace('{aggregate_id}', '1'))
     if 'os-aggregates/' in path:
         site.ok('POST', '/os-aggregates', {'aggregate': {'name': 'first'}})
     version, judge = versions.text(route.until), validator(at(route.body, route.until))
