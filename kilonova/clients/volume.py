@@ -373,11 +373,11 @@ def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: 
     what was asked for. A 404 that doesn't name it is no word of Cinder's on it: Unanswered."""
     if response.status_code < 400:
         return response.json() if response.content else None
-    is_cinder_s, detail = _error(response)
-    status = response.status_code
+    is_cinder_s, text = _error(response)
+    detail, status = text[:300], response.status_code
     if status == 404:
         for error in missing:
-            if is_cinder_s and all(str(name) in detail for name in error.fields.values()):
+            if is_cinder_s and all(_one_line(name) in text for name in error.fields.values()):
                 raise error
     if status == 404 or (status >= 500 and not is_cinder_s):
         raise errors.Unanswered(who=WHO, reason=f'HTTP {status}: {detail}')
@@ -397,4 +397,8 @@ def _error(response: requests.Response) -> tuple[bool, str]:
         text, is_cinder_s = str(body['message']), True
     except (ValueError, LookupError, TypeError, AttributeError):
         text, is_cinder_s = response.text, False
-    return is_cinder_s, ' '.join(text.split())[:300] or f'{response.status_code} {response.reason}'
+    return is_cinder_s, _one_line(text) or f'{response.status_code} {response.reason}'
+
+
+def _one_line(text: object) -> str:
+    return ' '.join(str(text).split())
