@@ -5,6 +5,7 @@
     made = client.create_attachment(volume.id, server, connector)
     client.attachment(made.id).connection                       # how the host of the connector reaches it
     client.complete_attachment(made.id)                         # the volume is in-use
+    client.reimage_volume(volume.id, image)                     # one that is reserved: another content
     client.delete_attachment(made.id)                           # may be repeated
 
 Calls with a context that carries a token are the user's; with None, and where there is no context, they are the
@@ -32,10 +33,12 @@ from kilonova.clients import session
 from kilonova.context import RequestContext
 
 WHO = 'The volume service'
-# The first one in which an attachment can be completed.
-MICROVERSION = '3.44'
+# The first one in which an attachment can be completed, and in which a volume can be written anew.
+MICROVERSION, REIMAGE_SINCE = '3.44', '3.68'
 
 
+# Status of an attachment that is to no host.
+RESERVED = 'reserved'
 # Metadata of a volume that was made for a server: its id; of a snapshot that was made for an image the same.
 MADE_FOR, MADE_FOR_IMAGE = 'kilonova_server', 'kilonova_image'
 
@@ -108,7 +111,7 @@ class Volume:
     id: str
     name: str
     project_id: str
-    # creating, available, reserved, attaching, in-use, detaching, error …
+    # creating, downloading, available, reserved, attaching, in-use, detaching, error …
     status: str
     size: int
     bootable: bool
@@ -126,6 +129,12 @@ class Volume:
     metadata: Mapping[str, str] = field(default_factory=dict)
     # As Cinder writes times: without a zone, UTC.
     created_at: str | None = None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether an image is being written to it: whoever attaches it, or takes its last attachment away, spoils the
+        end of that."""
+        return self.status == 'downloading'
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Volume:
@@ -291,6 +300,24 @@ class VolumeClient:
         except VolumeNotFound:
             return True
 
+    def reimage_volume(self, volume_id: str, image_id: str) -> None:
+        """Write an image to a volume that is reserved for one server, in place of what is on it. It is being written
+        when this returns, and then as before, or in error. VolumeNotFound, ImageNotFound; VolumeConflict: it has other
+        attachments; VolumeInvalid: the image doesn't fit, or its status isn't one to do it in."""
+        self._act(volume_id, 'os-reimage', {'image_id': image_id, 'reimage_reserved': True}, REIMAGE_SINCE,
+                  errors.ImageNotFound(image_id=image_id))
+
+    def call_reserved(self, volume_id: str) -> None:
+        """A volume in error that a server has is reserved for it again: so it can be written anew. VolumeNotFound."""
+        self._act(volume_id, 'os-reset_status', {'status': 'reserved'})
+
+    def _act(self, volume_id: str, action: str, body: Mapping[str, Any], microversion: str = MICROVERSION,
+             *missing: errors.NotFound) -> None:
+        gone = VolumeNotFound(volume_id=volume_id)
+        response = self._send('POST', f"{_path('volumes', volume_id, gone)}/action", microversion=microversion,
+                              json={action: body})
+        _answer(response, None, gone, *missing)
+
     # -- attachments --------------------------------------------------------------------------------------------------
     def attachments(self, server_id: str) -> list[Attachment]:
         """Those of a server of any project."""
@@ -343,13 +370,14 @@ class VolumeClient:
         return [Attachment.from_body(body) for body in answer['attachments']]
 
     # -- HTTP ---------------------------------------------------------------------------------------------------------
-    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, **kwargs: Any) -> requests.Response:
+    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, microversion: str = MICROVERSION,
+              **kwargs: Any) -> requests.Response:
         root, token = _root(session.endpoint(self._adapter, WHO)), getattr(ctxt, 'auth_token', None)
         if token and self._service is not None:
             kwargs['auth'] = ServiceTokenAuthWrapper(user_auth=Token(root, token), service_auth=self._service)
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
         return session.send(self._adapter, WHO, method, path, attempts=attempts, endpoint_override=root,
-                            headers={'OpenStack-API-Version': f'volume {MICROVERSION}'}, **kwargs)
+                            headers={'OpenStack-API-Version': f'volume {microversion}'}, **kwargs)
 
 
 def _root(endpoint: str) -> str:

@@ -19,6 +19,9 @@ OPTS = [
                     'fails, and says in which state the volume is.'),
     cfg.IntOpt('block_device_allocate_retries_interval', default=3, min=0, max=300,
                help='Seconds between two of these looks, 1 at least.'),
+    cfg.IntOpt('reimage_timeout_per_gb', default=20, min=1, max=86400,
+               help='Seconds for each GiB of a root volume that a rebuild waits while the volume service writes an '
+                    'image to it. Then the rebuild fails. Conductors read it.'),
     cfg.StrOpt('default_access_ip_network_name', default=None,
                help='The network whose addresses become the access addresses of a new server (accessIPv4, accessIPv6), '
                     'if its user named none. Conductors read it.'),

@@ -409,10 +409,10 @@ CASES = {
     'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
                    asks_hosts=False),
 }
-# What needs a network or a volume service: tests/functional/test_ports.py, test_interfaces.py and test_volumes.py have
-# it.
+# What needs a network or a volume service: tests/functional/test_ports.py, test_interfaces.py, test_volumes.py and
+# test_reimage.py have it.
 ELSEWHERE = {'network_changed', 'attach_interface', 'detach_interface', 'attach_volume', 'detach_volume',
-             'volume_extended'}
+             'volume_extended', 'reimage'}
 ASKING_HOSTS = [name for name, case in CASES.items() if case.asks_hosts]
 # A variant is disturbed before a thing, and not right after it as well.
 MOMENTS = [(name, moment) for name in ASKING_HOSTS for moment in ('before', 'after')

@@ -1033,7 +1033,7 @@ def test_a_root_disk_that_is_made_goes_if_nothing_comes_of_it(storing: Storing) 
 @pytest.mark.parametrize('action', ['rescue', 'suspend', 'rebuild', 'os-stop'])
 def test_other_operations_keep_it(storing: Storing, action: str, root: bool) -> None:
     if root and action in ('rescue', 'rebuild'):
-        pytest.skip('refused, tests/unit/api/test_volumes.py')
+        pytest.skip('tests/unit/api/test_volumes.py, tests/functional/test_reimage.py')
     server, volume = storing.with_volume(root=root)
     body = {'rebuild': {'imageRef': IMAGE_ID}}.get(action)
     storing.cloud.action(server, action, body)

@@ -529,3 +529,28 @@ def test_a_volume_that_grows(site: Site, client: VolumeClient, make: Callable[..
     until(lambda: site._row('SELECT volume_size FROM block_device_mapping WHERE deleted = 0 AND volume_id IS NOT NULL '
                             'AND instance_uuid = ?', server) == {'volume_size': 3})
     site.settle([server])
+
+
+def test_a_root_volume_gets_another_image(site: Site, client: VolumeClient, make: Callable[..., Volume],
+                                          flavor: str) -> None:
+    """While it is reserved for its server. One that couldn't be written is in error in Cinder, and is written by
+    another rebuild."""
+    volume = make(image_id=site.image, metadata={'fail': 'reimage'})
+    (server,) = site.boot(1, flavor, imageRef='', block_device_mapping_v2=[there(volume, boot_index=0)])
+    host = site.at(server)
+
+    def rebuilt() -> dict[str, Any]:
+        site.call('POST', f'/servers/{server}/action', {'rebuild': {'imageRef': site.image}}, version='2.93')
+        site.settle([server])
+        found: dict[str, Any] = site.send('GET', f'/servers/{server}').data['server']
+        return found
+    shown = rebuilt()
+    assert shown['status'] == 'ERROR' and 'its status is error' in shown['fault']['message'], shown
+    assert held(client, server) == {volume.id: ('reserved', None)} and status(client, volume) == 'error'
+    reply = http.send('DELETE', f'{site.url("cinder")}/volumes/{volume.id}/metadata/fail',
+                      headers={'X-Auth-Token': site.token('demo')})
+    assert reply.status == 200
+    shown = rebuilt()
+    assert shown['status'] == 'ACTIVE', shown
+    assert held(client, server) == {volume.id: ('attached', host)} and status(client, volume) == 'in-use'
+    assert f'<serial>{volume.id}</serial>' in disks(site, host, server)

@@ -244,7 +244,7 @@ class Cloud:
         self.images = Images()
         self.cyborg: Cyborg | None = None
         self.neutron: Neutron | None = None
-        self.cinder = Cinder(timeline, PROJECT) if shape.has_volumes else None
+        self.cinder = Cinder(timeline, PROJECT, IMAGE) if shape.has_volumes else None
         self.disks = FakeMachine()
         self.machines = {name: hosts.Machine(name, devices, shape.vcpus, shape.cells)
                          for name, devices in shape.devices.items()}

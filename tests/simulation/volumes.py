@@ -1,11 +1,11 @@
 """Cinder in the simulated cloud: the rules of ``tests.fixtures.cinder`` under virtual time, and the account of it.
 
-    cinder = Cinder(timeline, project)
+    cinder = Cinder(timeline, project, image)
     client = cinder.client_by(stores)           # as a process has it: silent, refusing, its answers lost
     cinder.own('one server')                    # a volume of its user's, to be attached and detached
     settled(cloud, wrong); empty(cloud, wrong)  # what doesn't hold
 
-A volume that is made or deleted is so some time later; now and then one can't be made.
+A volume that is made or deleted, or gets an image, is so some time later; now and then one can't be made.
 """
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ MADE, BROKEN = 9.0, 0.03
 class Cinder(cinder.FakeCinder):
     """See the module."""
 
-    def __init__(self, timeline: Timeline, project: str) -> None:
+    def __init__(self, timeline: Timeline, project: str, image: str) -> None:
         self._chance = random.Random('volumes')
         super().__init__()
         self._timeline, self._project, self.slow = timeline, project, True
         self.owned: dict[str, str] = {}
+        self.images = {image: {}}
 
     def begin(self, seed: str) -> None:
         """From here on everything depends on this seed."""
@@ -65,6 +66,10 @@ class Cinder(cinder.FakeCinder):
         super()._delete(volume)
         self._timeline.after(MADE * self._chance.random(), lambda: self.finish(volume['id'])
                              if volume['id'] in self.volumes else None)
+
+    def _reimage(self, volume: dict[str, Any], image: str) -> None:
+        super()._reimage(volume, image)
+        self._timeline.after(MADE * self._chance.random(), lambda: self.finish_image(volume['id']))
 
     def client_by(self, stores: Any) -> VolumeClient:
         """A process's own client."""

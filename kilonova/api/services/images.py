@@ -55,6 +55,10 @@ class VolumeSmallerThanMinimum(Invalid):
                'minimum size is %(minimum)s bytes.')
 
 
+class VolumeTooSmall(Invalid):
+    msg_fmt = 'Volume is too small for requested image. Volume is %(volume)s bytes, image is %(image)s bytes.'
+
+
 class ZeroDiskForbidden(Forbidden):
     msg_fmt = 'Only volume-backed servers are allowed for flavors with zero disk.'
 
@@ -215,3 +219,10 @@ def check_on_volume(image: Mapping[str, Any], flavor: Mapping[str, Any], volume_
     minimum = int(image.get('min_disk') or 0)
     if volume_gb < minimum:
         raise VolumeSmallerThanMinimum(volume=volume_gb * GIB, minimum=minimum * GIB)
+
+
+def check_size(image: Mapping[str, Any], volume_gb: int) -> None:
+    """Whether the image itself fits on a volume. VolumeTooSmall."""
+    size = int(image.get('size') or 0)
+    if size > volume_gb * GIB:
+        raise VolumeTooSmall(volume=volume_gb * GIB, image=size)

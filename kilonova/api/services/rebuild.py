@@ -1,4 +1,5 @@
-"""Rebuild: a server's disks made anew where it is, from its image or another one; devices and allocation stay.
+"""Rebuild: a server's disks made anew where it is, from its image or another one; devices and allocation stay. A volume
+that it boots from gets the image too, if the request may ask for that.
 
 All checks come first. What the request changes of the server is written as it is accepted; what it was before travels
 in the row, and is written back where the disks were never touched.
@@ -8,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kilonova.api.services import accept, create, images, keypairs, passwords, quota
+from kilonova.api.services import accept, block_devices, create, images, keypairs, passwords, quota
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
+from kilonova.clients.volume import Volume
 from kilonova.context import RequestContext
-from kilonova.db.queries import instances, metadata, rebuilds, request_specs
+from kilonova.db.queries import instances, metadata, operations, rebuilds, request_specs
 from kilonova.db.queries.operations import Operation
-from kilonova.errors import Invalid
+from kilonova.errors import Conflict, Invalid
 from kilonova.objects import ImageMeta, Instance, RequestSpec
 from kilonova.objects.image_meta import SYSMETA_PREFIX
 from kilonova.pci import request as pci_request
@@ -22,6 +24,10 @@ from kilonova.pci import request as pci_request
 # Members of a request that stand in a column of the server as they are.
 COLUMNS = {'name': 'display_name', 'description': 'display_description', 'access_ip_v4': 'access_ip_v4',
            'access_ip_v6': 'access_ip_v6', 'hostname': 'hostname', 'user_data': 'user_data'}
+
+
+# The operation of one whose root volume gets the image.
+REIMAGE = 'reimage'
 
 
 class ImageNotFoundForRebuild(Invalid):
@@ -33,9 +39,12 @@ class NumaTopologyChanges(Invalid):
                'this instance.')
 
 
-class RebuildOfVolume(Invalid):
-    msg_fmt = ('Unable to rebuild a volume-backed server: in this cloud the volume that a server boots from is not '
-               'written anew.')
+class OtherImageOfVolume(Invalid):
+    msg_fmt = 'Unable to rebuild with a different image for a volume-backed server: this needs API 2.93.'
+
+
+class RootVolumeShared(Conflict):
+    msg_fmt = 'Unable to rebuild: root volume %(volume)s is attached to other servers, too: %(servers)s'
 
 
 class PciPolicyChanges(Invalid):
@@ -46,9 +55,11 @@ class PciPolicyChanges(Invalid):
 @dataclass(frozen=True, kw_only=True)
 class RebuildRequest:
     """``given``: of ``COLUMNS`` and of key_name, metadata and disk_config those that the user named; None as a value
-    takes away what the server has."""
+    takes away what the server has. ``reimage``: a volume that it boots from gets the image; otherwise it stays as it
+    is, and the image is the volume's."""
 
     image_ref: str
+    reimage: bool = True
     given: dict[str, Any] = field(default_factory=dict, repr=False)
     admin_password: str | None = field(default=None, repr=False)
     personality: list[dict[str, Any]] = field(default_factory=list, repr=False)
@@ -64,10 +75,17 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
     create.check_user_data(request.given.get('user_data'))
     # 2. What it is made of.
     instance = _instance(ctxt, server)
-    if instance.is_from_volume:
-        raise RebuildOfVolume
     image = _image(backend, ctxt, request.image_ref)
-    _check_image(backend, instance, image)
+    root = _root_volume(backend, ctxt, server) if instance.is_from_volume else None
+    was, reimaged = instance.image_ref, None
+    if root is not None:
+        was, reimaged = root.image_metadata.get('image_id'), image['id'] if request.reimage else None
+        _check_volume(server, root, image, reimaged)
+    check_host = image['id'] != was
+    if root is not None:
+        # No image is its own.
+        image = {**image, 'id': None}
+    _check_image(backend, instance, image, root)
     kernels = images.find_kernels(backend, ctxt, image, instance.flavor.memory_mb)
     # 3. Whether so much is allowed.
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
@@ -82,10 +100,10 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
     old = _before(server.row, instance, new)
     spec, old_spec = _specs(backend, ctxt, server, image)
     password = passwords.choose(backend, keys, request.admin_password)
-    row = Operation.new(ctxt, 'rebuild', server.uuid, {
+    row = Operation.new(ctxt, REIMAGE if reimaged else 'rebuild', server.uuid, {
         'image': image, 'old': old, 'preserve_ephemeral': request.preserve_ephemeral,
         'sealed': passwords.seal(keys, password, files, server.uuid),
-        'check_host': image['id'] != instance.image_ref,
+        'check_host': check_host, **({'reimage': reimaged} if reimaged else {}),
         'request_spec': spec.obj_to_primitive() if spec is not None else None,
         'old_request_spec': old_spec.obj_to_primitive() if old_spec is not None else None})
     accept.accept(ctxt, server, 'rebuild.start', row, 'rebuild',
@@ -102,6 +120,32 @@ def _instance(ctxt: RequestContext, server: Found) -> Instance:
                                  metadata=metadata.get(conn, server.uuid))
 
 
+def look_again(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+    """A rebuild that waits for the volume service looks now what has become of the volume."""
+    if waiting := operations.hurry(server.cell, server.uuid, REIMAGE):
+        backend.conductor.run_operation(ctxt, operation=waiting)
+
+
+def _root_volume(backend: Backend, ctxt: RequestContext, server: Found) -> Volume:
+    """The one that the server boots from, as the user sees it. NoVolumeService, VolumeNotFound."""
+    (row,) = (row for row in server.row['extra_volumes'] if row['boot_index'] == 0)
+    if backend.volumes is None:
+        raise block_devices.NoVolumeService(wanted=f"root volume {row['volume_id']}")
+    return backend.volumes.volume(ctxt, row['volume_id'])
+
+
+def _check_volume(server: Found, root: Volume, image: dict[str, Any], reimaged: str | None) -> None:
+    """Its volume may get the image. OtherImageOfVolume, RootVolumeShared, VolumeTooSmall."""
+    if reimaged is None:
+        if image['id'] != root.image_metadata.get('image_id'):
+            raise OtherImageOfVolume
+        return
+    others = sorted(one.server_id for one in root.attachments if one.server_id != server.uuid)
+    if others:
+        raise RootVolumeShared(volume=root.id, servers=', '.join(others))
+    images.check_size(image, root.size)
+
+
 def _image(backend: Backend, ctxt: RequestContext, image_ref: str) -> dict[str, Any]:
     try:
         return images.find(backend, ctxt, image_ref)
@@ -109,11 +153,15 @@ def _image(backend: Backend, ctxt: RequestContext, image_ref: str) -> dict[str, 
         raise ImageNotFoundForRebuild from None
 
 
-def _check_image(backend: Backend, instance: Instance, image: dict[str, Any]) -> None:
+def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], root: Volume | None) -> None:
     """The server keeps its place and its devices: the image may ask for nothing else. FlavorMemoryTooSmall and the
     like, NumaTopologyChanges, PciPolicyChanges."""
     flavor = instance.flavor
-    images.check_fits(image, {'memory_mb': flavor.memory_mb, 'root_gb': flavor.root_gb}, zero_disk_allowed=True)
+    sizes = {'memory_mb': flavor.memory_mb, 'root_gb': flavor.root_gb}
+    if root is None:
+        images.check_fits(image, sizes, zero_disk_allowed=True)
+    else:
+        images.check_on_volume(image, sizes, root.size)
     create.check_board(flavor, image)
     before = images.of_server(instance.system_metadata, instance.image_ref)
     old, new = (create.numa_topology_of(flavor, each) for each in (before, image))

@@ -4,7 +4,8 @@ event.
 Where the cloud has a network service, ``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host,
 which may wait for them, and to both hosts of a move that hasn't ended; for ``network-changed`` and
 ``network-vif-deleted`` a conductor looks at the server's ports and writes its info cache anew. For ``volume-extended``
-one looks at a volume that the server has, and its guest learns the new size. ``power-update`` says
+one looks at a volume that the server has, and its guest learns the new size; for ``volume-reimaged`` a rebuild that
+waits for the volume looks at it now. ``power-update`` says
 that somebody switched a server on or off behind our back: the server is started or stopped like by its user, so that
 its state, its host and its story agree again.
 ``accelerator-request-bound`` goes to the server's host, if its flavor asks for accelerators. With all others nothing
@@ -21,7 +22,7 @@ from kilonova import states
 from kilonova.api.rules import PREFIX, SERVICE, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
-from kilonova.api.services import accelerators, accept
+from kilonova.api.services import accelerators, accept, rebuild
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.wsgi import Call, Reply, Route
@@ -58,7 +59,8 @@ BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'it
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
-POWER_UPDATE, ACCELERATOR, GROWN = 'power-update', 'accelerator-request-bound', 'volume-extended'
+POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
+GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 # The tag is the port's id.
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Something of a server's ports is no longer as its info cache says.
@@ -67,7 +69,7 @@ CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
 POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
          'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
 # Events that mean nothing without what they are about: a volume, an accelerator request.
-TAGGED = frozenset((GROWN, 'volume-reimaged', ACCELERATOR))
+TAGGED = frozenset((GROWN, REIMAGED, ACCELERATOR))
 # The last one: it has no host, or nothing that the event is about.
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
@@ -96,6 +98,8 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
                 changed[uuid] = server
             elif event['name'] == GROWN:
                 accept.run_beside(backend, ctxt, server, 'volume_extended', {'volume_id': event['tag']})
+            elif event['name'] == REIMAGED:
+                rebuild.look_again(backend, ctxt, server)
             else:
                 for host in sorted({server.row['host'], *ends.get(uuid, ())}):
                     of_host[host].append(event)
@@ -186,7 +190,7 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
         return NOTHING_THERE
     if name in PLUGGING and backend.networks is not None:
         return ACCEPTED if tag else BAD_TAG
-    if name == GROWN and backend.volumes is not None and any(
+    if name in (GROWN, REIMAGED) and backend.volumes is not None and any(
             row['volume_id'] == tag for row in server.row['extra_volumes']):
         return ACCEPTED
     if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.are_wanted(accelerators.specs_of(ctxt, server))):

@@ -1,18 +1,20 @@
 """Rebuild a server where it is: see to what can fail · say that its disks go · make them anew · save the end state.
 
 Devices, place and allocation stay as they are. Until the state says ``rebuild_spawning`` nothing of the server was
-touched; the conductor's flow goes by that.
+touched; the conductor's flow goes by that. Where it boots from a volume that gets another content, the guest is stopped
+in an order before.
 """
 from __future__ import annotations
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.compute import records
 from kilonova.compute.endpoint import order
-from kilonova.compute.operation import Operation, Reply, now, tags_found
-from kilonova.compute.ops import build
+from kilonova.compute.operation import Check, Operation, Reply, now, tags_found
+from kilonova.compute.ops import build, shelve
 from kilonova.rpc.compute import Compute
-from kilonova.states import VmState
+from kilonova.states import ENDING, PowerState, VmState
 
 LOG = logging.getLogger(__name__)
 
@@ -55,3 +57,35 @@ def _failed(op: Operation) -> None:
         return
     op.notify('instance.rebuild.error', fault=op.error)
     op.save(undo=True, event=op.event(op.error))
+
+
+@order(Compute.stop_to_reimage)
+def stop_to_reimage(op: Operation, order: objects.RebuildOrder) -> Reply:
+    """The guest is off, and this host has let the volume go that it boots from. What is known to fail at a rebuild
+    fails before that."""
+    host, instance = op.host, op.instance
+    with op.turn():
+        build.opened(op, order.sealed)
+        host.driver.guests.prepare_rebuild(instance, order.image, host.devices_of(instance))
+        op.check()
+        host.driver.power.power_off(instance, *host.shutdown_wait(instance))
+        for volume in instance.volumes:
+            if volume.is_root and volume.host == host.name:
+                host.driver.volumes.disconnect(instance, volume)
+        power_state = host.driver.guests.get_info(instance)
+        op.save(expect={'host': host.name}, values={'power_state': power_state})
+    return {'power_state': power_state}
+
+
+@order(Compute.undo_stop_to_reimage, checks=Check.UNDO, forward=True)
+def undo_stop_to_reimage(op: Operation) -> Reply:
+    """The flow's undo: the guest runs again where the server is to run, from the volume, which is attached here."""
+    host = op.host
+    with op.turn():
+        fresh = records.instance(op.ctxt, op.instance.uuid)
+        if fresh is None or fresh.host != host.name or fresh.task_state in ENDING or fresh.vm_state != VmState.ACTIVE:
+            return {}
+        if host.driver.guests.get_info(fresh) == PowerState.SHUTDOWN and all(
+                volume.host == host.name for volume in fresh.volumes if volume.is_root):
+            shelve.start_again(op, fresh)
+    return {}

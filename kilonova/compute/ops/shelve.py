@@ -62,11 +62,12 @@ def undo_shelve(op: Operation, image_id: str | None) -> Reply:
             op.save(undo=True, transition='shelve.stopped', expect={'host': host.name},
                     values={'power_state': power_state})
         elif fresh.vm_state == VmState.ACTIVE:
-            _start(op, fresh)
+            start_again(op, fresh)
     return {}
 
 
-def _start(op: Operation, instance: objects.Instance) -> None:
+def start_again(op: Operation, instance: objects.Instance) -> None:
+    """The guest, which an undo found off, runs again."""
     op.host.driver.power.power_on(instance, image_of(instance), op.host.devices_of(instance))
     op.save(undo=True, expect={'host': op.host.name},
             values={'power_state': op.host.driver.guests.get_info(instance)})

@@ -24,7 +24,7 @@ from kilonova.conductor.flows import (
 from kilonova.conductor.row import Chosen
 
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
-    boot.FLOW, evacuate.Evacuate(), rebuild.Rebuild(), resize.Resize(), resized.Confirm(), resized.Revert(),
+    boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
     *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged(),
     *interfaces.FLOWS, *attachments.FLOWS)}

@@ -13,6 +13,7 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.clients import aggregates
+from kilonova.clients.volume import RESERVED
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import GuestMayRun, HostGone, Step, Work
@@ -217,11 +218,18 @@ def _release_ports(work: Work[Outputs]) -> None:
 
 
 def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection[str]) -> None:
-    """The server's attachments go but those to ``keep``; then the volumes to ``delete``."""
-    client = work.env.volumes
+    """The server's attachments go but those to ``keep``; then the volumes to ``delete``. Unanswered: an image is being
+    written to one of them, and its volume service would call it reserved for the server when that ends."""
+    client, written = work.env.volumes, None
     for one in client.attachments(work.instance_uuid):
-        if one.id not in keep:
+        if one.id in keep:
+            continue
+        if one.status == RESERVED and client.volume(None, one.volume_id).is_written:
+            written = one.volume_id
+        else:
             client.delete_attachment(one.id)
+    if written is not None:
+        raise Unanswered(who=f'volume {written}', reason='an image is being written to it')
     for volume_id in delete:
         client.delete_volume(volume_id)
 

@@ -4,6 +4,7 @@
     volumes.attach_wanted(work, host)     # of a new server: those that its user asked for, to this host
     volumes.to_host(work, 'gpu2')         # of one that moves
     volumes.off_host(work)                # of one that is on none: they are only reserved for it
+    volumes.reserve_root(work)            # the same of the one that it boots from, while it gets another content
     volumes.announce(work, 'gpu2')        # of one whose guest is about to come there while it runs
     volumes.drop(work, delete)            # attachments go, and these volumes themselves
 
@@ -47,7 +48,7 @@ TURNS = 6
 # Seconds after which a request that got no answer has made its attachment, or never will.
 LATE = 120.0
 # States of a volume that is being made, and of one that can be attached.
-_COMING, _THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
+_COMING, THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
 
 
 class VolumeNotCreated(BuildAbort):
@@ -89,7 +90,7 @@ def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
     conf = work.env.conf
     pause, tries = max(conf.block_device_allocate_retries_interval, 1), conf.block_device_allocate_retries
     found = work.env.volumes.volume(None, volume.volume_id)
-    if found.status in _THERE:
+    if found.status in THERE:
         return
     now = instances.utcnow()
     waited = (now - (work.created_at or now)).total_seconds()
@@ -164,8 +165,11 @@ def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mappi
 
 def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str | None, *,
           is_complete: bool) -> Attachment:
-    work.before_sending()
     client = work.env.volumes
+    if volume.host is None and volume.attachment_id is not None and (
+            client.volume(None, volume.volume_id).is_written):
+        raise VolumeInvalid(detail=f'Volume {volume.volume_id} can not be attached while an image is written to it.')
+    work.before_sending()
     try:
         made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
         if is_complete:
@@ -173,7 +177,7 @@ def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping
     except VolumeInvalid as error:
         # The volume service attaches one to one server after the other.
         if not volume.multiattach or work.outputs.tries >= TURNS or (
-                client.volume(None, volume.volume_id).status not in _THERE):
+                client.volume(None, volume.volume_id).status not in THERE):
             raise
         raise Unanswered(who=f'volume {volume.volume_id}', reason=f'{error}') from error
     except VolumeBackendFailed as error:
@@ -233,7 +237,18 @@ def off_host(work: Work[Any]) -> None:
         return
     server = work.instance(fresh=True)
     _drop_strays(work, server.volumes)
-    for volume in server.volumes:
+    _reserve(work, server, server.volumes)
+
+
+def reserve_root(work: Work[Any]) -> None:
+    """The same of the volume that a server boots from, whose guest is off. May be repeated."""
+    server = work.instance(fresh=True)
+    _drop_strays(work, server.volumes)
+    _reserve(work, server, [volume for volume in server.volumes if volume.is_root])
+
+
+def _reserve(work: Work[Any], server: objects.Instance, volumes: Iterable[AttachedVolume]) -> None:
+    for volume in volumes:
         if volume.host is None and volume.attachment_id is not None:
             continue
         work.before_sending()

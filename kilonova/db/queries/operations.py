@@ -257,6 +257,17 @@ def add_beside(cell_db: engine.Database, row: Operation) -> str:
 
 
 @engine.retried
+def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None:
+    """The running row of this kind that waits for its time may be taken now: its uuid; None: there is none."""
+    mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
+                   operations.c.owner.is_(None))
+    with cell_db.write() as conn:
+        uuid: str | None = conn.execute(sa.select(operations.c.uuid).where(mine)).scalar()
+        conn.execute(operations.update().where(mine).values(not_before=0))
+    return uuid
+
+
+@engine.retried
 def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Operation,
                        action: dict[str, Any]) -> str:
     """Accept a soft delete beside what runs and can be unwound; a move that waits for an answer is confirmed first.

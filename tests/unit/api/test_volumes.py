@@ -304,9 +304,6 @@ def test_what_a_server_that_boots_from_one_can_not(site, cinder):
     for body, version, answer in (
             ({'createBackup': {'name': 'b', 'backup_type': 'daily', 'rotation': 1}}, '2.104',
              'Backup is not supported for volume-backed instances.'),
-            ({'rebuild': {'imageRef': IMAGE}}, '2.104', (
-                'Unable to rebuild a volume-backed server: in this cloud the volume that a server boots from is not '
-                'written anew.')),
             ({'rescue': {'rescue_image_ref': IMAGE}}, '2.86', rescue), ({'rescue': None}, '2.104', rescue),
             ({'rescue': {'rescue_image_ref': IMAGE}}, '2.104', rescue)):
         assert site.fault('POST', f'/servers/{server}/action', body, user='bob', version=version) == (
@@ -314,6 +311,44 @@ def test_what_a_server_that_boots_from_one_can_not(site, cinder):
     assert site.rows(server) == []
     site.images.record['hw_rescue_bus'] = 'virtio'
     site.ok('POST', f'/servers/{server}/action', {'rescue': {'rescue_image_ref': IMAGE}}, user='bob', version='2.87')
+
+
+def test_rebuild_of_one_that_boots_from_a_volume(site, cinder):
+    """From 2.93 on the volume gets the image, which it may not before; nobody else may have it, and it must fit."""
+    volume = cinder.add_volume(PROJECT, volume_image_metadata={'image_id': NOSUCH})
+    server = put_booted(site, volume)
+
+    def rebuild(code, version='2.93'):
+        answer = site.request('POST', f'/servers/{server}/action', {'rebuild': {'imageRef': IMAGE}}, user='bob',
+                              version=version)
+        assert answer.status_int == code, answer.text
+        return answer.text
+    assert 'Unable to rebuild with a different image for a volume-backed server' in rebuild(400, '2.92')
+    for key, value, text in (('min_disk', 2, 'Volume is smaller than the minimum size specified'),
+                             ('size', 2 ** 30 + 1, 'Volume is too small for requested image'),
+                             ('min_ram', 10 ** 6, 'memory is too small')):
+        site.images.record[key], was = value, site.images.record.get(key)
+        assert text in rebuild(400), key
+        site.images.record[key] = was
+    another = cinder.client.create_attachment(volume, NOSUCH, None)
+    cinder.client.complete_attachment(another.id)
+    assert f'attached to other servers, too: {NOSUCH}' in rebuild(409)
+    cinder.client.delete_attachment(another.id)
+    assert site.rows(server) == []
+    rebuild(202)
+    (row,) = site.rows(server)
+    assert (row['kind'], row['args']['reimage'], row['args']['check_host'], row['args']['image']['id']) == (
+        'reimage', IMAGE, True, None)
+    with site.cell1.read() as conn:
+        assert instances.get(conn, server)['image_ref'] == ''
+
+
+def test_before_293_the_root_volume_keeps_its_image(site, cinder):
+    volume = cinder.add_volume(PROJECT, volume_image_metadata={'image_id': IMAGE})
+    server = put_booted(site, volume)
+    site.ok('POST', f'/servers/{server}/action', {'rebuild': {'imageRef': IMAGE}}, user='bob', version='2.92')
+    (row,) = site.rows(server)
+    assert (row['kind'], 'reimage' in row['args'], row['args']['check_host']) == ('rebuild', False, False)
 
 
 def test_resize_of_one_that_boots_from_a_volume(site, cinder):

@@ -337,3 +337,32 @@ def test_a_cloud_without_a_volume_service():
     conf.set_override('auth_type', 'none', 'cinder')
     conf.set_override('endpoint_override', 'http://cinder.test/v3', 'cinder')
     assert isinstance(parts.volumes(conf), VolumeClient)
+
+
+def test_a_volume_that_gets_an_image(cinder, volume):
+    """By the version that knows it; reserved for one server before and afterwards."""
+    cinder.images['i'] = {}
+    cinder.client.create_attachment(volume, SERVER, None)
+    cinder.slow = True
+    cinder.client.reimage_volume(volume, 'i')
+    assert cinder.headers[-1]['OpenStack-API-Version'] == 'volume 3.68'
+    assert cinder.client.volume(None, volume).is_written
+    with pytest.raises(client.VolumeInvalid, match='current status is downloading'):
+        cinder.client.reimage_volume(volume, 'i')
+    cinder.finish_image(volume)
+    assert status(cinder, volume) == 'reserved' and not cinder.client.volume(None, volume).is_written
+    cinder.client.create_attachment(volume, SERVER, None)
+    with pytest.raises(client.VolumeConflict, match='more than one'):
+        cinder.client.reimage_volume(volume, 'i')
+
+
+def test_a_volume_that_can_not_get_an_image(cinder, volume):
+    cinder.client.create_attachment(volume, SERVER, None)
+    with pytest.raises(errors.ImageNotFound):
+        cinder.client.reimage_volume(volume, str(uuid.uuid4()))
+    for ask in (lambda missing: cinder.client.reimage_volume(missing, 'i'), cinder.client.call_reserved):
+        with pytest.raises(client.VolumeNotFound):
+            ask(str(uuid.uuid4()))
+    cinder.volumes[volume]['status'] = 'error'
+    cinder.client.call_reserved(volume)
+    assert status(cinder, volume) == 'reserved'

@@ -17,7 +17,8 @@ NEWER: dict[str, set[str]] = {
     'compute': {
         'pause_instance', 'unpause_instance', 'suspend_instance', 'resume_instance', 'trigger_crash_dump',
         'rescue_instance', 'unrescue_instance', 'set_admin_password',
-        'rebuild_instance', 'check_can_live_migrate_source', 'check_can_live_migrate_destination',
+        'rebuild_instance', 'stop_to_reimage', 'undo_stop_to_reimage',
+        'check_can_live_migrate_source', 'check_can_live_migrate_destination',
         'pre_live_migration', 'live_migration', 'post_live_migration_at_destination', 'post_live_migration',
         'live_migration_force_complete', 'undo_live_migration', 'rollback_live_migration_at_destination',
         'backup_instance', 'shelve_instance', 'shelve_offload_instance', 'unshelve_instance', 'start_shelved_instance',

@@ -18,6 +18,8 @@ RULES = (
     rule(TRUSTED_CERTS, MEMBER, 'Rebuild a server with trusted image certificates.'),
 )
 
+# A volume that the server boots from gets the image.
+REIMAGE_SINCE = 93
 BODY = Obj(Prop('rebuild', Obj(
     Prop('imageRef', t.UUID, required=True), Prop('name', t.NAME), Prop('adminPass', t.PASSWORD),
     Prop('metadata', t.METADATA), Prop('preserve_ephemeral', t.BOOLEAN), Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
@@ -38,16 +40,18 @@ def rebuild(call: Call) -> Reply:
     body = call.body['rebuild']
     if body.get('trusted_image_certificates'):
         call.authorise(TRUSTED_CERTS)
-    password = rebuilding.rebuild(call.backend, call.ctxt, call.server, _request(body))
+    password = rebuilding.rebuild(call.backend, call.ctxt, call.server,
+                                  _request(body, reimage=call.version >= REIMAGE_SINCE))
     server = show.body(call, show.REBUILT, find_server(call.backend, call.ctxt, call.server.uuid))
     if password is not None and has_password(call):
         server['adminPass'] = password
     return Reply({'server': server}, (('Location', call.links.to('servers', call.server.uuid)),))
 
 
-def _request(body: dict[str, Any]) -> rebuilding.RebuildRequest:
+def _request(body: dict[str, Any], *, reimage: bool) -> rebuilding.RebuildRequest:
     return rebuilding.RebuildRequest(
-        image_ref=body['imageRef'], given={ours: body[name] for name, ours in _GIVEN.items() if name in body},
+        image_ref=body['imageRef'], reimage=reimage,
+        given={ours: body[name] for name, ours in _GIVEN.items() if name in body},
         admin_password=body.get('adminPass'), personality=body.get('personality') or [],
         certificates=body.get('trusted_image_certificates') or [],
         preserve_ephemeral=boolean(body.get('preserve_ephemeral')))
