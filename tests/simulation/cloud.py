@@ -188,7 +188,7 @@ SHAPES = {
         options={'devices__enabled_mdev_types': ['nvidia-35'], 'arq_binding_timeout': 60}),
     'ports': Shape('ports', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_network=True,
                    options={'vif_plugging_timeout': 60}),
-    # Ports that are virtual functions.
+    # Ports that are virtual functions; another one is attached and detached.
     'wires': Shape('wires', _wires(2, 3), _FLAVORS, (_WHOLE,), (
         _SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})), conductors=2, lives=True,
         has_network=True, has_functions=True, options={'vif_plugging_timeout': 60, 'allow_resize_to_same_host': True}),

@@ -40,6 +40,7 @@ class Neutron(neutron.FakeNeutron):
         self._timeline, self._post, self._process = timeline, post, Process('neutron')
         self.plugging, self.notify = False, self._later
         self.users[token] = project
+        self.owned: dict[str, str] = {}
         self.project, self.network = project, self.add_network('private', project, cidr='10.2.0.0/22')
         self.wire = self.add_network('wire', project, cidr='10.6.0.0/22', **{'provider:physical_network': 'physnet1'})
 
@@ -55,6 +56,12 @@ class Neutron(neutron.FakeNeutron):
         """A user's new port that is to be a function of a network device."""
         return self.add_port(self.wire, self.project, **{'binding:vnic_type': 'direct',
                                                          'binding:profile': {'note': 'mine'}})
+
+    def own(self, whose: str) -> str:
+        """The port of this kind that is to be attached to one server, and detached."""
+        if whose not in self.owned:
+            self.owned[whose] = self.function()
+        return self.owned[whose]
 
     def bound_to(self, port: dict[str, Any]) -> None:
         """Its agent plugs it later, unless it is elsewhere by then."""

@@ -127,9 +127,10 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
         others += _of_service(chance, acts, 'cyborg')
     if shape.has_network:
         others += _of_service(chance, acts, 'neutron')
-    if shape.has_volumes:
+    if shape.has_volumes or shape.has_functions:
         acts = [replace(act, kind=chance.choice(('attach', 'detach'))) if act.kind in ('reboot', 'hard_reboot')
                 and chance.random() < 0.6 else act for act in acts]
+    if shape.has_volumes:
         others += _of_service(chance, acts, 'cinder')
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
                  sorted(plotted + others, key=lambda each: each.time), names)

@@ -146,7 +146,7 @@ class Users:
             self._accepted(known, act, response, before, known.accepted[others:])
             self._look(known)
         elif response.status_int == 404 and act.kind != 'detach' and not self._may(known, GONE):
-            # A server has no volume that it is asked to detach.
+            # A server has no volume or port that it is asked to detach.
             self.wrong(f's{act.server} is told to be gone and nobody deleted it ({act.kind})')
 
     def _wait(self, known: Known) -> None:
@@ -186,6 +186,11 @@ class Users:
             if act.kind == 'detach':
                 return cloud.request('DELETE', f'{path}/{volume}', None, api)
             return cloud.request('POST', path, {'volumeAttachment': {'volumeId': volume}}, api)
+        if act.kind in ('attach', 'detach'):
+            port, path = cloud.neutron.own(str(act.server)), f'/servers/{known.uuid}/os-interface'
+            if act.kind == 'detach':
+                return cloud.request('DELETE', f'{path}/{port}', None, api)
+            return cloud.request('POST', path, {'interfaceAttachment': {'port_id': port}}, api)
         body = ({'resize': {'flavorRef': self._flavor(act.argument)}} if act.kind == 'resize'
                 else _BODIES[act.kind])
         return cloud.request('POST', f'/servers/{known.uuid}/action', body, api)
