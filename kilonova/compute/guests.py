@@ -12,6 +12,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.host import Host, image_of
+from kilonova.compute.operation import tags_found
 from kilonova.context import RequestContext
 from kilonova.states import PowerState, VmState
 from kilonova.virt.driver import HypervisorUnavailable
@@ -106,6 +107,8 @@ class Guests:
         rescued = instance.vm_state == VmState.RESCUED
         start = self._host.driver.rescues.restart if rescued else self._host.driver.power.power_on
         start(instance, image_of(instance), devices)
+        if extra := tags_found(instance):
+            self._save(ctxt, objects.Save(instance_uuid=instance.uuid, extra=extra, expect={'host': self._host.name}))
 
     def _devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
         """During VERIFY_RESIZE the destination's: on one host both ends are here."""

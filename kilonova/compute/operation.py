@@ -27,6 +27,7 @@ from typing import TypedDict, Unpack
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.compute import records
 from kilonova.compute.host import Host, Stopping
 from kilonova.compute.keys import Work
 from kilonova.compute.tracker import RUN, NodeUsage, Plan, Usage
@@ -310,6 +311,17 @@ class Operation:
             tracker.commit(plan)
         tracker.published = usage or tracker.published
 
+    def save_tags(self, late: bool = False) -> None:
+        """Save where the guest finds what has tags, after something has come to it or gone. An undo, and what may come
+        ``late``, finds out first whether the server has gone elsewhere since."""
+        extra, late = tags_found(self.instance), late or self._checks is Check.UNDO
+        if extra and late:
+            fresh = records.instance(self.ctxt, self.instance.uuid)
+            if fresh is None or fresh.host != self.host.name:
+                return
+        if extra:
+            self.save(undo=late, extra=extra)
+
     def give_back(self, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True,
                   **fields: Unpack[SaveFields]) -> None:
         """Free what the server holds here (see ``Tracker.plan_free``) and save that, with whatever else is given."""
@@ -319,11 +331,9 @@ class Operation:
 
 
 def tags_found(instance: objects.Instance) -> Extra:
-    """The column of instance_extra that says where the guest finds what has tags, once the driver knows; nothing of a
-    server without any."""
-    if 'device_metadata' not in instance or instance.device_metadata is None:
-        return {}
-    return instance.extra_values({'device_metadata'})
+    """The column of instance_extra that says where the guest finds what has tags, once the driver has noted it; nothing
+    of a server without any."""
+    return instance.extra_values({'device_metadata'} & instance.obj_what_changed())
 
 
 def now() -> str:

@@ -73,7 +73,8 @@ class VifSubnet:
 @dataclass(frozen=True)
 class Vif:
     """``details``: vif_details of the port's binding, ``type``: its vif_type; ``mtu``: bytes; ``active``: nothing is to
-    be waited for; ``preserve_on_delete``: its user made the port, and keeps it; ``security_groups``: their names."""
+    be waited for; ``preserve_on_delete``: its user made the port, and keeps it; ``security_groups``: their names;
+    ``tag``: by which the guest knows it, which only the cache says."""
 
     id: str
     mac: str
@@ -91,6 +92,7 @@ class Vif:
     tunneled: bool = False
     subnets: tuple[VifSubnet, ...] = ()
     security_groups: tuple[str, ...] = ()
+    tag: str | None = None
 
     @property
     def bridge(self) -> str | None:
@@ -131,7 +133,7 @@ class Vif:
             preserve_on_delete=bool(stored.get('preserve_on_delete')),
             physical_network=about.get('physical_network'), tunneled=bool(about.get('tunneled')),
             subnets=tuple(VifSubnet.read(one) for one in network.get('subnets') or ()),
-            security_groups=tuple((stored.get('meta') or {}).get('security_groups') or ()))
+            security_groups=tuple((stored.get('meta') or {}).get('security_groups') or ()), tag=stored.get('tag'))
 
     def stored(self) -> dict[str, Any]:
         """As it stands in the cache."""
@@ -140,7 +142,7 @@ class Vif:
             'profile': dict(self.profile), 'vnic_type': self.vnic_type, 'active': self.active,
             'preserve_on_delete': self.preserve_on_delete, 'devname': self.device_name,
             'ovs_interfaceid': self.id if self.type == 'ovs' else None, 'qbh_params': None, 'qbg_params': None,
-            'delegate_create': True, 'meta': {'security_groups': list(self.security_groups)},
+            'delegate_create': True, 'tag': self.tag, 'meta': {'security_groups': list(self.security_groups)},
             'network': {
                 'id': self.network_id, 'label': self.label, 'bridge': self.bridge,
                 'subnets': [subnet.stored() for subnet in self.subnets],

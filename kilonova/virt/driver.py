@@ -374,10 +374,11 @@ class Guests(Protocol):
         network is ready would lose its first requests for an address. One that stays off plugs nothing.
         ``files`` are (path, base64 content) for the config drive. ``block_devices``: disks as the user asked for them,
         instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
-        through moves too. Where the guest finds those with tags it notes in ``instance.device_metadata``; ``rebuild``
-        and the moves do so, too. Errors: errors.ImageUnacceptable, FlavorDiskSmallerThanImage,
-        errors.PciDeviceUnsupportedHypervisor, InterfaceUnsupported, VolumeUnsupported, UnsupportedHardware,
-        GuestFailed, whatever the download raises; what was made until then stays for ``destroy``.
+        through moves too. Where the guest finds its disks, volumes and interfaces with tags it notes in
+        ``instance.device_metadata``; so does whatever else makes the domain, or changes what is in it. Errors:
+        errors.ImageUnacceptable, FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor,
+        InterfaceUnsupported, VolumeUnsupported, UnsupportedHardware, GuestFailed, whatever the download raises; what
+        was made until then stays for ``destroy``.
         """
 
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,

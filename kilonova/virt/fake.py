@@ -218,6 +218,7 @@ class FakeDriver:
             instance.uuid, driver.guest_name(self.conf, instance),
             PowerState.RUNNING if power_on else PowerState.SHUTDOWN, instance.flavor.vcpus,
             instance.flavor.memory_mb, hostdevs, [vif.id for vif in instance.vifs], slots, volumes)
+        self.note(instance, instance.vifs, instance.volumes)
         if power_on and plugged is not None:
             self.domains[instance.uuid].state = PowerState.PAUSED
             self.release(instance, plugged)
@@ -230,6 +231,20 @@ class FakeDriver:
         finally:
             self._lock.acquire()
         self.domains[instance.uuid].state = PowerState.RUNNING
+
+    def note(self, instance: objects.Instance, vifs: Iterable[Vif], volumes: Iterable[AttachedVolume]) -> None:
+        """Where the guest has those of these that have tags: each in the PCI slot of its place among all."""
+        domain = self.domains[instance.uuid]
+        slots = {name: objects.PCIDeviceBus(address=f'0000:00:{slot:02x}.0')
+                 for slot, name in enumerate([*domain.vifs, *domain.volumes], 3)}
+        found: list[objects.DeviceMetadata] = [
+            objects.NetworkInterfaceMetadata(bus=slots[vif.id], tags=[vif.tag], mac=vif.mac)
+            for vif in vifs if vif.tag and vif.id in slots]
+        found += [objects.DiskMetadata(bus=slots[volume.volume_id], tags=[volume.tag], serial=volume.volume_id,
+                                       path=volume.device) for volume in volumes
+                  if volume.tag and volume.volume_id in slots]
+        if found or getattr(instance, 'device_metadata', None) is not None:
+            instance.device_metadata = objects.InstanceDeviceMetadata(devices=found)
 
     def start(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> None:
         self.define(instance, pci_devices, True)
@@ -348,14 +363,16 @@ class FakeGuests(_Part):
     def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
                          pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         domain, held = self.fake.domains.get(instance.uuid), [device.address for device in pci_devices]
-        if domain is None or vif.id in domain.vifs:
+        if domain is None:
             return
-        if vif.is_function and vif.slot not in held:
-            raise errors.KilonovaError(f'Port {vif.id} is {vif.slot}, and {instance.uuid} holds {held}.')
-        domain.vifs.append(vif.id)
-        if vif.is_function:
-            domain.slots[vif.id] = vif.slot or ''
-            domain.hostdevs += [vif.slot or ''] * (vif.vnic_type != MACVTAP)
+        if vif.id not in domain.vifs:
+            if vif.is_function and vif.slot not in held:
+                raise errors.KilonovaError(f'Port {vif.id} is {vif.slot}, and {instance.uuid} holds {held}.')
+            domain.vifs.append(vif.id)
+            if vif.is_function:
+                domain.slots[vif.id] = vif.slot or ''
+                domain.hostdevs += [vif.slot or ''] * (vif.vnic_type != MACVTAP)
+        self.fake.note(instance, {one.id: one for one in (*instance.vifs, vif)}.values(), instance.volumes)
 
     @_scripted
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
@@ -365,6 +382,8 @@ class FakeGuests(_Part):
             domain.vifs.remove(vif.id)
             slot = domain.slots.pop(vif.id, None)
             domain.hostdevs = [address for address in domain.hostdevs if address != slot]
+        if domain is not None:
+            self.fake.note(instance, instance.vifs, instance.volumes)
 
     @_scripted
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
@@ -782,6 +801,8 @@ class FakeVolumes(_Part):
         if domain is not None:
             self.fake.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
             domain.volumes.setdefault(volume.volume_id, volume.size)
+            others = [one for one in instance.volumes if one.volume_id != volume.volume_id]
+            self.fake.note(instance, instance.vifs, [*others, volume])
 
     @_scripted
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: driver.Check) -> None:
@@ -790,6 +811,7 @@ class FakeVolumes(_Part):
         if domain is not None:
             domain.volumes.pop(volume.volume_id, None)
             domain.used.pop(volume.volume_id, None)
+            self.fake.note(instance, instance.vifs, instance.volumes)
         self.fake.disconnect(instance, [volume])
 
     @_scripted

@@ -94,7 +94,7 @@ _BUSES = ((objects.PCIDeviceBus, 'pci'), (objects.SCSIDeviceBus, 'scsi'), (objec
 
 
 def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any]]:
-    """Disks with tags, and functions of network devices that are in a VLAN."""
+    """Disks and interfaces with tags, and functions of network devices that are in a VLAN."""
     found = []
     for device in known.devices if known is not None else ():
         place = {'bus': next((name for kind, name in _BUSES if isinstance(device.bus, kind)), 'none'),
@@ -103,8 +103,8 @@ def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any
             found.append({'type': 'disk', **place, **({'serial': device.serial} if device.serial else {}),
                           'path': device.path, 'tags': list(device.tags)})
         elif isinstance(device, objects.NetworkInterfaceMetadata):
-            found.append({'type': 'nic', **place, 'mac': device.mac, 'tags': list(device.tags), 'vlan': device.vlan,
-                          'vf_trusted': device.vf_trusted})
+            found.append({'type': 'nic', **place, 'mac': device.mac, 'tags': list(device.tags), **{
+                name: getattr(device, name) for name in ('vlan', 'vf_trusted') if name in device}})
     return found
 
 

@@ -48,7 +48,7 @@ class AttachGoesOn(Unavailable):
 @dataclass(frozen=True)
 class Wanted:
     """A port of its user's, or a new one of a network (None: of the only one that there is), with an address if one is
-    named."""
+    named; ``tag``: by which the guest is to know it."""
 
     network_id: str | None = None
     port_id: str | None = None
@@ -56,9 +56,7 @@ class Wanted:
     tag: str | None = None
 
     def check(self) -> None:
-        """TagNotServed, NetworkAndPort, NetworkMissing."""
-        if self.tag is not None:
-            raise networks.TagNotServed(tag=self.tag)
+        """NetworkAndPort, NetworkMissing."""
         if self.network_id and self.port_id:
             raise NetworkAndPort(network_id=self.network_id, port_id=self.port_id)
         if self.address and self.port_id:
@@ -88,7 +86,7 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
     request = _request(ctxt, server, interface)
     row = Operation.new(ctxt, ATTACH, server.uuid, {
         'wish': {'network_id': interface.network_id, 'port_id': interface.port_id, 'address': interface.address,
-                 'device': request.request_id if request is not None else None},
+                 'device': request.request_id if request is not None else None, 'tag': wanted.tag},
         'request': request.obj_to_primitive() if request is not None else None})
     before: set[str] = set()
     accept.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', row, ATTACH,

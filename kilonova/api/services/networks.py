@@ -41,10 +41,6 @@ class BadNetwork(Invalid):
     msg_fmt = 'Bad network format: each of networks names a network (uuid) or a port.'
 
 
-class TagNotServed(Invalid):
-    msg_fmt = "Device tags of interfaces are not served in this cloud: networks must not have a tag, not '%(tag)s'."
-
-
 class FixedIpOfPort(Invalid):
     msg_fmt = ("Specified Fixed IP '%(address)s' cannot be used with port '%(port_id)s': the two cannot be specified "
                'together.')
@@ -98,12 +94,13 @@ class PortNotServed(Invalid):
 class Interface:
     """An interface that is asked for: a port of its user's, or a new one of a network, with an address if one is
     named. ``network_id`` is '' where only the port says it. ``device``: what a port that is a function of a PCI device
-    asks of its host."""
+    asks of its host; ``tag``: by which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None
     address: str | None = None
     device: InstancePCIRequest | None = None
+    tag: str | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,7 @@ class Found:
 
     def requests(self, ctxt: RequestContext) -> NetworkRequestList:
         return NetworkRequestList(ctxt, objects=[NetworkRequest(
-            ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=None,
+            ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=one.tag,
             pci_request_id=one.device.request_id if one.device is not None else None,
             arq_uuid=None, device_profile=None) for one in self.interfaces])
 
@@ -176,16 +173,15 @@ def _refuse_all(ctxt: RequestContext, networks: Any, groups: Sequence[str]) -> N
 
 
 def _interface(body: dict[str, Any]) -> Interface:
-    port, address = body.get('port'), body.get('fixed_ip')
-    if body.get('tag') is not None:
-        raise TagNotServed(tag=body['tag'])
+    port, address, tag = body.get('port'), body.get('fixed_ip'), body.get('tag')
     if port and address:
         raise FixedIpOfPort(address=address, port_id=port)
     if port:
-        return Interface('', _as_neutron_writes(port))
+        return Interface('', _as_neutron_writes(port), tag=tag)
     if not body.get('uuid'):
         raise BadNetwork
-    return Interface(_as_neutron_writes(body['uuid']), None, str(ipaddress.ip_address(address)) if address else None)
+    return Interface(_as_neutron_writes(body['uuid']), None, str(ipaddress.ip_address(address)) if address else None,
+                     tag=tag)
 
 
 def _as_neutron_writes(text: str) -> str:

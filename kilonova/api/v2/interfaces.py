@@ -31,13 +31,13 @@ CREATE_BODY = Obj(Prop('interfaceAttachment', Obj(
                        'items': Obj(Prop('ip_address', FIXED_IP, required=True))}),
     Prop('tag', t.TAG, since=49))))
 
-# Interfaces have no device tags: it is null.
 _TAG_SINCE = 70
 
 
 def index(call: Call) -> dict[str, Any]:
     """GET /servers/{server_id}/os-interface: in the order in which the guest has them, newer ones last."""
-    return {'interfaceAttachments': [_body(call, port) for port in _listed(call, 'network_info')]}
+    known = _cached(call, 'network_info')
+    return {'interfaceAttachments': [_body(call, port, known) for port in _listed(call, known)]}
 
 
 def ports_of(call: Call) -> list[Port]:
@@ -46,11 +46,11 @@ def ports_of(call: Call) -> list[Port]:
         raise refusals.NoNetworkService(wanted=f'the address of {call.route.action}')
     if call.server.cell is None:
         raise InstanceNotReady(instance_id=call.server.uuid)
-    return _listed(call, 'extra_network_info')
+    return _listed(call, _cached(call, 'extra_network_info'))
 
 
-def _listed(call: Call, column: str) -> list[Port]:
-    networks, known = call.backend.networks, json.loads(call.server.row[column] or '[]')
+def _listed(call: Call, known: list[dict[str, Any]]) -> list[Port]:
+    networks = call.backend.networks
     ports = networks.ports(device_id=call.server.uuid, ctxt=call.ctxt) if networks is not None else []
     order = {vif['id']: number for number, vif in enumerate(known)}
     return sorted(ports, key=lambda port: order.get(port.id, len(order)))
@@ -64,7 +64,7 @@ def show(call: Call) -> dict[str, Any]:
     port = networks.port(call.ctxt, port_id)
     if port.device_id != call.server.uuid:
         raise PortNotFound(port_id=port_id)
-    return {'interfaceAttachment': _body(call, port)}
+    return {'interfaceAttachment': _body(call, port, _cached(call, 'network_info'))}
 
 
 def create(call: Call) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def create(call: Call) -> dict[str, Any]:
     port = interfaces.attach(call.backend, call.ctxt, call.server, interfaces.Wanted(
         asked.get('net_id'), asked.get('port_id'), addresses[0].get('ip_address'), asked.get('tag')),
         external=call.may(ATTACH_EXTERNAL))
-    return {'interfaceAttachment': _body(call, port)}
+    return {'interfaceAttachment': _body(call, port, [{'id': port.id, 'tag': asked.get('tag')}])}
 
 
 def delete(call: Call) -> None:
@@ -82,10 +82,18 @@ def delete(call: Call) -> None:
     interfaces.detach(call.backend, call.ctxt, call.server, call.path['port_id'])
 
 
-def _body(call: Call, port: Port) -> dict[str, Any]:
+def _cached(call: Call, column: str) -> list[dict[str, Any]]:
+    """The server's interfaces, in its guest's order."""
+    found: list[dict[str, Any]] = json.loads(call.server.row[column] or '[]')
+    return found
+
+
+def _body(call: Call, port: Port, known: list[dict[str, Any]]) -> dict[str, Any]:
+    """``known``: interfaces of the server, which alone say of its ports what their tags are."""
+    tag = next((vif.get('tag') for vif in known if vif['id'] == port.id), None)
     return {'fixed_ips': [{'subnet_id': one.subnet_id, 'ip_address': one.address} for one in port.fixed_ips],
             'mac_addr': port.mac, 'net_id': port.network_id, 'port_id': port.id, 'port_state': port.status,
-            **({'tag': None} if call.version >= _TAG_SINCE else {})}
+            **({'tag': tag} if call.version >= _TAG_SINCE else {})}
 
 
 _PATH = f'{SERVER}/os-interface'

@@ -11,10 +11,9 @@ from typing import Any
 from oslo_log import log as logging
 
 from kilonova import objects
-from kilonova.compute import records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Extra, Operation, Reply, tags_found
+from kilonova.compute.operation import Check, Operation, Reply, tags_found
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 from kilonova.rpc.compute import Compute
@@ -66,6 +65,8 @@ def attach(op: Operation, vif: dict[str, Any]) -> Reply:
         if Vif.read(vif).is_function:
             with op.host.tracker.writing(op.ctxt):
                 op.save(op.host.tracker.plan_allocate(op.instance.uuid), extra=tags_found(op.instance))
+        else:
+            op.save_tags()
         op.notify('instance.interface_attach.end')
     return {}
 
@@ -75,7 +76,7 @@ def undo_attach(op: Operation, vif: dict[str, Any]) -> Reply:
     """The flow's undo: safe when nothing was plugged."""
     with op.turn():
         unplug(op, Vif.read(vif))
-        _note(op, Vif.read(vif))
+        op.save_tags()
     return {}
 
 
@@ -85,8 +86,7 @@ def detach(op: Operation, vif: dict[str, Any]) -> Reply:
     with op.turn():
         op.notify('instance.interface_detach.start')
         unplug(op, Vif.read(vif))
-        if extra := _found(op, Vif.read(vif)):
-            op.save(extra=extra)
+        op.save_tags()
         op.notify('instance.interface_detach.end')
     return {}
 
@@ -96,7 +96,7 @@ def undo_detach(op: Operation, vif: dict[str, Any]) -> Reply:
     """The flow's undo: the guest has it again; safe when it never let it go."""
     with op.turn():
         plug(op, Vif.read(vif))
-        _note(op, Vif.read(vif))
+        op.save_tags()
     return {}
 
 
@@ -115,7 +115,7 @@ def undo_unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
     with op.turn():
         for vif in vifs:
             plug(op, Vif.read(vif))
-            _note(op, Vif.read(vif))
+        op.save_tags()
     return {}
 
 
@@ -131,7 +131,7 @@ def plug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
             except GuestFailed:
                 LOG.exception('Port %s is not plugged into the guest; a hard reboot does it', vif.id,
                               instance_uuid=op.instance.uuid)
-            _note(op, vif)
+        op.save_tags(late=True)
     return {}
 
 
@@ -144,16 +144,3 @@ def plug(op: Operation, vif: Vif) -> None:
 def unplug(op: Operation, vif: Vif) -> None:
     """The guest has let it go."""
     op.host.driver.guests.detach_interface(op.instance, vif, op.check)
-
-
-def _found(op: Operation, vif: Vif) -> Extra:
-    """Where the guest finds its functions, if this was one."""
-    return tags_found(op.instance) if vif.is_function else {}
-
-
-def _note(op: Operation, vif: Vif) -> None:
-    """The same, unless the server is elsewhere."""
-    if extra := _found(op, vif):
-        fresh = records.instance(op.ctxt, op.instance.uuid)
-        if fresh is not None and fresh.host == op.host.name:
-            op.save(undo=True, extra=extra)

@@ -13,7 +13,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Facts, Operation, Reply, SaveFields, readable
+from kilonova.compute.operation import Facts, Operation, Reply, SaveFields, readable, tags_found
 from kilonova.compute.ops.build import opened
 from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
@@ -185,7 +185,7 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
         power_state = op.host.driver.guests.get_info(op.instance)
         values = {'power_state': power_state}
         fields: SaveFields = {'end': True, 'expect': {'host': op.host.name}, 'values': values,
-                              'event': op.event(failed),
+                              'event': op.event(failed), 'extra': tags_found(op.instance),
                               'transition': f'{verb}.done' if failed is None else f'{verb}.failed'}
         if failed is None:
             fields['values'] = {**values, **when_done}

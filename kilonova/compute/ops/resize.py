@@ -163,7 +163,7 @@ def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
-        op.save(undo=True, values=values, extra=extra or {},
+        op.save(undo=True, values=values, extra={**(extra or {}), **tags_found(fresh)},
                 expect={'host': [migration.source_compute, migration.dest_compute]})
     return {}
 

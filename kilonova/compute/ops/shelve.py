@@ -11,7 +11,7 @@ from kilonova import objects
 from kilonova.compute import records
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
-from kilonova.compute.operation import Check, Operation, Reply
+from kilonova.compute.operation import Check, Operation, Reply, tags_found
 from kilonova.compute.ops import snapshot
 from kilonova.rpc.compute import Compute
 from kilonova.states import ENDING, PowerState, VmState
@@ -69,7 +69,7 @@ def undo_shelve(op: Operation, image_id: str | None) -> Reply:
 def start_again(op: Operation, instance: objects.Instance) -> None:
     """The guest, which an undo found off, runs again."""
     op.host.driver.power.power_on(instance, image_of(instance), op.host.devices_of(instance))
-    op.save(undo=True, expect={'host': op.host.name},
+    op.save(undo=True, expect={'host': op.host.name}, extra=tags_found(instance),
             values={'power_state': op.host.driver.guests.get_info(instance)})
 
 

@@ -99,7 +99,8 @@ def start_shelved(op: Operation) -> Reply:
         host.driver.power.power_on(instance, image_of(instance), host.devices_of(instance))
         op.check()
         power_state = host.driver.guests.get_info(instance)
-        op.save(expect={'host': host.name}, values={'power_state': power_state}, event=op.event())
+        op.save(expect={'host': host.name}, values={'power_state': power_state}, extra=tags_found(instance),
+                event=op.event())
     return {'power_state': power_state}
 
 

@@ -70,10 +70,12 @@ def extend(op: Operation, volume_id: str) -> Reply:
 
 def _plug(op: Operation, volume_id: str) -> None:
     op.host.driver.volumes.attach(op.instance, image_of(op.instance), _volume(op, volume_id))
+    op.save_tags()
 
 
 def _unplug(op: Operation, volume_id: str) -> None:
     op.host.driver.volumes.detach(op.instance, _volume(op, volume_id), op.check)
+    op.save_tags()
 
 
 def _volume(op: Operation, volume_id: str) -> AttachedVolume:

@@ -89,18 +89,19 @@ class PortOutputs(Outputs):
 @dataclass(frozen=True)
 class Wish:
     """One interface that a user asked for: a port of their own, or one of a network, with an address if they named
-    one. ``device``: the request for the function that the port is."""
+    one. ``device``: the request for the function that the port is; ``tag``: by which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None
     address: str | None = None
     device: str | None = None
+    tag: str | None = None
 
 
 # --- what was asked for ----------------------------------------------------------------------------------------------
 def wishes(request_spec: Mapping[str, Any]) -> list[Wish]:
     """Of a request spec as it stands in an operation's arguments, in the user's order."""
-    return [Wish(one['network_id'], one.get('port_id'), one.get('address'), one.get('pci_request_id'))
+    return [Wish(one['network_id'], one.get('port_id'), one.get('address'), one.get('pci_request_id'), one.get('tag'))
             for one in _members(request_spec, 'requested_networks')]
 
 
@@ -151,8 +152,9 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
             ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups)))
     # What Neutron gives to ports that ask for nothing.
     names = tuple(groups.values()) or (DEFAULT_GROUP,)
-    return _described(work, ports, own, {port.id: names for port in ports if port.id not in own and
+    vifs = _described(work, ports, own, {port.id: names for port in ports if port.id not in own and
                                          port.security_groups}, is_new=True)
+    return [dataclasses.replace(vif, tag=wish.tag) for vif, wish in zip(vifs, wanted, strict=True)]
 
 
 def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = None) -> Vif:
@@ -178,7 +180,7 @@ def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = No
         port = _bind(work, there, *at) if there is not None else _make(work, wish, *at, own)
     groups = client.security_groups_of(port.security_groups)
     (vif,) = _described(work, [port], own, {port.id: tuple(group.name for group in groups.values())}, is_new=False)
-    return vif
+    return dataclasses.replace(vif, tag=wish.tag)
 
 
 def to_host(work: Work[Any], host: str, zone: str | None, requests: objects.InstancePCIRequests | None = None, *,
@@ -518,7 +520,8 @@ def refresh(work: Work[ChangedOutputs]) -> None:
         work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
         {port.id: tuple(groups[one].name for one in port.security_groups if one in groups) for port in ports},
         is_new=False)}
-    left = [described.get(vif.id, vif) for vif in vifs if vif.id in described or vif.id in functions]
+    left = [dataclasses.replace(described.get(vif.id, vif), tag=vif.tag) for vif in vifs
+            if vif.id in described or vif.id in functions]
     with engine.silence(), work.db.write() as conn:
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in functions if port_id not in there]

@@ -69,7 +69,7 @@ class Domains:
         xml = self.prepare(spec)
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
-        self._note_tags(instance, spec, self.replace(instance, xml, power_on, plugged))
+        self.note(instance, spec, self.replace(instance, xml, power_on, plugged))
         rescue.forget(self._disks.directory(instance.uuid))
 
     def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
@@ -147,29 +147,31 @@ class Domains:
     def place_tags(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
         """Know where the guest will find what has tags before its config drive is made: libvirt gives out addresses
         when it gets the domain."""
-        if tags.of(spec.disks, [given.volume for given in spec.volumes]) or tags.in_vlans(instance.vifs):
+        if tags.of(spec.disks, [given.volume for given in spec.volumes]) or tags.told(instance.vifs):
             self._disks.begin(instance.uuid)
-            self._note_tags(instance, spec, self._libvirt.define(xml, instance.uuid))
+            self.note(instance, spec, self._libvirt.define(xml, instance.uuid))
 
-    def _note_tags(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
-        self._note(instance, guest, tags.of(spec.disks, [given.volume for given in spec.volumes]))
+    def note(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
+        """Know where the guest finds what has tags."""
+        self._note(instance, guest, tags.of(spec.disks, [given.volume for given in spec.volumes]), instance.vifs)
 
-    def note_tag(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:
+    def note_volume(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:
         """A volume has come to a guest, or gone."""
         if volume.tag:
-            self._note(instance, guest, tags.of(self._disks.present(instance), [*instance.volumes, volume]))
+            tagged = tags.of(self._disks.present(instance), [*instance.volumes, volume])
+            self._note(instance, guest, tagged, instance.vifs)
 
-    def note_function(self, instance: objects.Instance, vif: Vif, guest: Guest) -> None:
-        """The same of a port that may be a function."""
-        if tags.in_vlans([vif]):
-            tagged = tags.of(self._disks.present(instance), instance.volumes)
-            functions = tags.in_vlans({one.id: one for one in [*instance.vifs, vif]}.values())
-            instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, functions)
+    def note_port(self, instance: objects.Instance, vif: Vif, guest: Guest) -> None:
+        """The same of an interface."""
+        if tags.told([vif]):
+            others = [one for one in instance.vifs if one.id != vif.id]
+            self._note(instance, guest, tags.of(self._disks.present(instance), instance.volumes), [*others, vif])
 
-    def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str]) -> None:
-        functions = tags.in_vlans(instance.vifs)
-        if tagged or functions:
-            instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, functions)
+    def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str], vifs: Iterable[Vif]) -> None:
+        told = tags.told(vifs)
+        # What was noted before may have gone while the server was on no host.
+        if tagged or told or getattr(instance, 'device_metadata', None) is not None:
+            instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
     def replace(self, instance: objects.Instance, xml: str, power_on: bool,
                 plugged: driver.Plugged | None = None) -> Guest:

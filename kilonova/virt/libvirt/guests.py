@@ -111,7 +111,7 @@ class Guests:
         if guest.is_active():
             self._hotplug.plug(guest, kind, card, name)
         self._domains.change(guest, lambda definition: kind.put(definition, card))
-        self._domains.note_function(instance, vif, guest)
+        self._domains.note_port(instance, vif, guest)
         LOG.info('Port %s is plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated
@@ -122,7 +122,7 @@ class Guests:
         if guest.is_active():
             self._hotplug.unplug(guest, kind, name, check)
         self._domains.change(guest, lambda definition: kind.without(definition, name))
-        self._domains.note_function(instance, vif, guest)
+        self._domains.note_port(instance, vif, guest)
         LOG.info('Port %s is no longer plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated

@@ -33,7 +33,8 @@ class Rescues:
         directory, devices = self._disks.directory(instance.uuid), list(pci_devices)
         # 1. What can't be is refused while the guest runs.
         prepared = self._files.prepare(instance, image_meta, image)
-        xml = self._domains.prepare(self._spec(instance, image_meta, devices, prepared.rescue))
+        spec = self._spec(instance, image_meta, devices, prepared.rescue)
+        xml = self._domains.prepare(spec)
         # 2. Its own system goes.
         guest = self._libvirt.find(instance.uuid)
         was_on = guest is not None and guest.is_active()
@@ -41,7 +42,7 @@ class Rescues:
         try:
             # 3. The other one comes.
             self._files.make(instance, directory, prepared, admin_password)
-            self._domains.replace(instance, xml, power_on=True)
+            self._domains.note(instance, spec, self._domains.replace(instance, xml, power_on=True))
         except Exception:
             LOG.warning('Instance goes on with its own system', instance_uuid=instance.uuid)
             self._domains.build(instance, image_meta, devices, power_on=was_on)
@@ -55,8 +56,8 @@ class Rescues:
         if found is None:
             raise driver.GuestFailed(act='rescue', uuid=instance.uuid, reason='its rescue system is not on this host')
         self._disks.ensure_bases(instance, image_meta)
-        xml = self._domains.prepare(self._spec(instance, image_meta, pci_devices, found))
-        self._domains.replace(instance, xml, power_on=True)
+        spec = self._spec(instance, image_meta, pci_devices, found)
+        self._domains.note(instance, spec, self._domains.replace(instance, self._domains.prepare(spec), power_on=True))
 
     def _spec(self, instance: objects.Instance, image_meta: driver.ImageMeta,
               pci_devices: Iterable[objects.PciDevice], found: Rescue) -> GuestSpec:

@@ -60,7 +60,7 @@ class Volumes:
             self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
             self._volumes.disconnect(instance, volume, given.path)
             raise
-        self._domains.note_tag(instance, volume, guest)
+        self._domains.note_volume(instance, volume, guest)
         LOG.info('Volume %s is plugged into the guest.', volume.volume_id, instance_uuid=instance.uuid)
 
     @translated
@@ -74,7 +74,7 @@ class Volumes:
         if guest.is_active():
             self._hotplug.unplug(guest, VOLUMES, volume.volume_id, check)
         self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
-        self._domains.note_tag(instance, volume, guest)
+        self._domains.note_volume(instance, volume, guest)
         LOG.info('Volume %s is no longer plugged into the guest.', volume.volume_id, instance_uuid=instance.uuid)
 
     @translated

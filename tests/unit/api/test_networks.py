@@ -67,6 +67,17 @@ def test_forms_of_networks(site, neutron, private):
                                      (private, None, None)]]
 
 
+def test_tags_go_along(site, neutron, private):
+    """One may be said more than once."""
+    for bad in ('', 'x' * 61, 'a,b', 'a/b', 1, None):
+        assert refused(site, [{'uuid': private, 'tag': bad}])[0] == 400, bad
+    port = neutron.add_port(private, PROJECT)
+    created(site, [{'uuid': private, 'tag': 'x' * 60}, {'port': port, 'tag': 'nic1'}, {'uuid': private, 'tag': 'nic1'},
+                   {'uuid': private}])
+    (spec,) = site.asked_for('request_spec')
+    assert [one.tag for one in spec.requested_networks] == ['x' * 60, 'nic1', 'nic1', None]
+
+
 def test_none_asks_for_nothing(site, neutron, private):
     neutron.add_port(private, PROJECT)
     assert created(site, 'none') == [[]] and neutron.asked == []
@@ -172,8 +183,6 @@ def test_forms_that_are_none(site, neutron, private):
         400, f"Port ID '{port}' was specified twice: you cannot attach a port multiple times.")
     assert refused(site, [{'fixed_ip': '10.2.0.9'}]) == (
         400, 'Bad network format: each of networks names a network (uuid) or a port.')
-    assert refused(site, [{'uuid': private, 'tag': 'nic1'}]) == (
-        400, "Device tags of interfaces are not served in this cloud: networks must not have a tag, not 'nic1'.")
     assert neutron.asked == []
 
 
@@ -365,17 +374,17 @@ def test_interfaces(site, neutron, private):
     ports = [neutron.add_port(private, PROJECT, device_id=server) for _ in range(3)]
     stray = neutron.add_port(private, PROJECT, device_id=other)
     with site.cell1.write() as conn:
-        put_vifs(conn, server, [replace(VIF, id=ports[1]), replace(VIF, id=ports[0])])
+        put_vifs(conn, server, [replace(VIF, id=ports[1], tag='nic1'), replace(VIF, id=ports[0])])
     path, bob = f'/servers/{server}/os-interface', {'user': 'bob'}
     neutron.asked.clear()
     assert site.ok('GET', path, **bob) == {'interfaceAttachments': [
-        interface(neutron, ports[number], tag=None) for number in (1, 0, 2)]}
+        interface(neutron, ports[number], tag='nic1' if number == 1 else None) for number in (1, 0, 2)]}
     assert neutron.asked == [('GET', f'/ports?device_id={server}')]
     assert neutron.headers[-1]['X-Auth-Token'] == f'bob:{PROJECT}'
-    assert site.ok('GET', f'{path}/{ports[2]}', **bob) == {
-        'interfaceAttachment': interface(neutron, ports[2], tag=None)}
-    assert site.ok('GET', f'{path}/{ports[2]}', version='2.69', **bob) == {
-        'interfaceAttachment': interface(neutron, ports[2])}
+    assert site.ok('GET', f'{path}/{ports[1]}', **bob) == {
+        'interfaceAttachment': interface(neutron, ports[1], tag='nic1')}
+    assert site.ok('GET', f'{path}/{ports[1]}', version='2.69', **bob) == {
+        'interfaceAttachment': interface(neutron, ports[1])}
     for unknown in (stray, NOSUCH):
         assert site.fault('GET', f'{path}/{unknown}', **bob) == (404, f'Port id {unknown} could not be found.')
     assert site.ok('GET', f'/servers/{site.create()}/os-interface') == {'interfaceAttachments': []}
@@ -427,9 +436,6 @@ def test_an_attach_that_can_not_be(site, neutron, private):
             ({'port_id': port, 'fixed_ips': [{'ip_address': '10.2.0.9'}]}, (
                 400, (f"Specified Fixed IP '10.2.0.9' cannot be used with port '{port}': the two cannot be specified "
                       f'together.'))),
-            ({'net_id': private, 'tag': 'nic1'}, (
-                400, ('Device tags of interfaces are not served in this cloud: networks must not have a tag, not '
-                      "'nic1'."))),
             ({'port_id': NOSUCH}, (404, f'Port id {NOSUCH} could not be found.')),
             ({'port_id': theirs}, (404, f'Port id {theirs} could not be found.')),
             ({'net_id': NOSUCH}, (404, f'Network {NOSUCH} could not be found.')),

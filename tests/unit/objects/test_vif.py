@@ -10,7 +10,7 @@ PORT = '1eeb6c43-4f11-4d55-9d26-9b0f3ff6a1d5'
 VIF = Vif(
     id=PORT, mac='fa:16:3e:00:00:01', network_id='3a8e46f0-3d8c-4f44-8a4f-6a3b5c2d1e0f', label='private',
     project_id='p1', type='ovs', mtu=1442, details={'bridge_name': 'br-int', 'ovs_create_tap': True}, profile={'a': 1},
-    active=True, preserve_on_delete=True, tunneled=True, security_groups=('web',),
+    active=True, preserve_on_delete=True, tunneled=True, security_groups=('web',), tag='nic1',
     subnets=(VifSubnet('10.2.0.0/24', 4, gateway='10.2.0.1', dns=('9.9.9.9',), routes=(('10.9.0.0/16', '10.2.0.9'),),
                        dhcp=False, addresses=(VifAddress('10.2.0.43', ('198.51.100.7',)),)),
              VifSubnet('2001:db8::/64', 6, ipv6_mode='slaac', addresses=(VifAddress('2001:db8::5'),))))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kilonova import errors
+from kilonova import errors, objects
 from kilonova.pci import device as pci_device
 from kilonova.states import PowerState
 from kilonova.virt import disk_names, driver
@@ -409,6 +409,51 @@ def test_a_guest_that_is_not_there_has_no_interface_to_get_or_give(rig: Any) -> 
     rig.here.guests.attach_interface(instance, image_meta(), new_vif())
     rig.here.guests.detach_interface(instance, new_vif(), lambda: None)
     assert rig.here.guests.describe() == []
+
+
+def test_where_the_guest_finds_what_has_tags_is_noted_whenever_it_changes(rig: Any) -> None:
+    """Whoever makes the domain, or changes what is in it, notes it; where nothing has a tag nobody does."""
+    front, back = new_vif(tag='front'), new_vif(id=PORT2, mac='fa:16:3e:00:00:02', tag='back')
+    data, plain = new_volume(tag='data'), new_vif(id='8c1f3c11-8a01-4a51-b2c3-0c9be2f1d4aa', mac='fa:16:3e:00:00:03')
+    instance = spawn(rig, vifs=[plain, front], volumes=[data], device_metadata=None)
+
+    def noted() -> list[str]:
+        known, instance.device_metadata = instance.device_metadata, None
+        return sorted(f'{getattr(one, "mac", None) or one.serial} {one.tags[0]}' for one in known.devices)
+    first, disk = f'{front.mac} front', f'{VOLUME} data'
+    assert noted() == sorted([first, disk])
+    rig.here.power.power_off(instance)
+    for _again in range(2):
+        rig.here.guests.attach_interface(instance, image_meta(), back)
+        assert noted() == sorted([first, f'{back.mac} back', disk])
+    for _again in range(2):
+        rig.here.guests.detach_interface(instance, back, lambda: None)
+        assert noted() == sorted([first, disk])
+    rig.here.guests.attach_interface(instance, image_meta(), new_vif(id=PORT2, mac='fa:16:3e:00:00:02'))
+    rig.here.guests.detach_interface(instance, new_vif(id=PORT2, mac='fa:16:3e:00:00:02'), lambda: None)
+    rig.here.volumes.detach(instance, data, lambda: None)
+    assert noted() == [first]
+    instance.volumes, old = [], instance.flavor
+    rig.here.rescues.rescue(instance, image_meta(), None, devices(GPU))
+    assert noted() == [first]
+    rig.here.rescues.restart(instance, image_meta(), devices(GPU))
+    assert noted() == [first]
+    rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU))
+    assert noted() == [first]
+    rig.here.guests.rebuild(instance, image_meta(), pci_devices=devices(GPU), power_on=True)
+    assert noted() == [first]
+    move(rig, instance, new_flavor(root_gb=2), rig.there)
+    assert noted() == [first]
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    instance.flavor = old
+    rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
+    assert noted() == [first]
+    # What had a tag went while nobody looked.
+    instance.vifs, instance.device_metadata = [plain], objects.InstanceDeviceMetadata(devices=[])
+    rig.here.power.power_on(instance, image_meta(), devices(GPU))
+    assert noted() == []
+    rig.here.power.power_on(instance, image_meta(), devices(GPU))
+    assert instance.device_metadata is None
 
 
 class Plugged:

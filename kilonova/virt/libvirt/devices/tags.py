@@ -1,7 +1,7 @@
-"""Where a guest finds the disks and volumes that its user gave tags, and the functions of network devices that are in a
-VLAN, by what libvirt says of its domain.
+"""Where a guest finds the disks, volumes and interfaces that its user gave tags, and the functions of network devices
+that are in a VLAN, by what libvirt says of its domain.
 
-    found = places(domain, of(disks, volumes), in_vlans(vifs))  # domain: libvirt's XML, in which it gave out addresses
+    found = places(domain, of(disks, volumes), told(vifs))      # domain: libvirt's XML, in which it gave out addresses
 """
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from xml.etree import ElementTree
 from kilonova import objects
 from kilonova.objects.vif import DIRECT, PHYSICAL, Vif
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt.libvirt.devices.elements import VOLUMES
-from kilonova.virt.libvirt.devices.hostdevs import elements
+from kilonova.virt.libvirt.devices.elements import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
 # The buses on which libvirt says where a disk is by controller, bus, target and unit.
@@ -25,18 +24,23 @@ def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[st
             **{volume.volume_id: volume.tag for volume in volumes if volume.tag}}
 
 
-def in_vlans(vifs: Iterable[Vif]) -> list[Vif]:
-    """Functions that the guest has whole. Into a VLAN a virtual one is put by the host; a physical one puts itself."""
-    return [vif for vif in vifs if vif.vnic_type in (DIRECT, PHYSICAL) and vif.vlan is not None]
+def told(vifs: Iterable[Vif]) -> list[Vif]:
+    """Interfaces of which the guest is told: with tags, and functions in a VLAN that it has whole."""
+    return [vif for vif in vifs if vif.tag or _vlan(vif)]
+
+
+def _vlan(vif: Vif) -> int | None:
+    """What the guest must know: a virtual function that it has whole is put into its VLAN by the host, a physical one
+    puts itself."""
+    return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL) else None
 
 
 def places(domain: ElementTree.Element, tags: Mapping[str, str],
-           functions: Iterable[Vif] = ()) -> objects.InstanceDeviceMetadata:
-    """Those with tags, and these functions, as the guest's metadata has them."""
-    given = elements(domain)
-    found: list[objects.DeviceMetadata] = [objects.NetworkInterfaceMetadata(
-        bus=_bus('', given[vif.slot].find('address')), tags=[], mac=vif.mac, vlan=vif.vlan, vf_trusted=False)
-        for vif in functions if vif.slot in given]
+           vifs: Iterable[Vif] = ()) -> objects.InstanceDeviceMetadata:
+    """Those with tags, and these interfaces, as the guest's metadata has them."""
+    cards = ((vif, _card(domain, vif)) for vif in vifs)
+    found: list[objects.DeviceMetadata] = [
+        _interface(vif, card.find('address')) for vif, card in cards if card is not None]
     for disk in domain.iterfind('devices/disk'):
         source, target = disk.find('source'), disk.find('target')
         volume = tags.get(VOLUMES.name(disk) or '')
@@ -46,6 +50,20 @@ def places(domain: ElementTree.Element, tags: Mapping[str, str],
                 bus=_bus(target.get('bus', ''), disk.find('address')), tags=[tag],
                 serial=disk.findtext('serial'), path=f"/dev/{target.get('dev')}"))
     return objects.InstanceDeviceMetadata(devices=found)
+
+
+def _card(domain: ElementTree.Element, vif: Vif) -> ElementTree.Element | None:
+    kind, name = of_port(vif)
+    return next((card for card in domain.iterfind(f'devices/{kind.tag}') if kind.name(card) == name), None)
+
+
+def _interface(vif: Vif, address: ElementTree.Element | None) -> objects.NetworkInterfaceMetadata:
+    found = objects.NetworkInterfaceMetadata(bus=_bus('', address), tags=[vif.tag] if vif.tag else [], mac=vif.mac)
+    if (vlan := _vlan(vif)) is not None:
+        found.vlan = vlan
+    if vif.is_function:
+        found.vf_trusted = False
+    return found
 
 
 def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:

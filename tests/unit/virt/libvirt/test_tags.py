@@ -1,4 +1,4 @@
-"""Where a guest finds the disks that have tags."""
+"""Where a guest finds the disks and interfaces that have tags."""
 from __future__ import annotations
 
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ import pytest
 from kilonova import objects
 from kilonova.virt.guest_metadata import About, meta_data
 from kilonova.virt.libvirt.devices import tags
-from tests.unit.virt.builders import image_meta, new_instance, new_vif
+from tests.unit.virt.builders import PORT2, image_meta, new_instance, new_vif
 from tests.unit.virt.conftest import LibvirtRig
 
 DOMAIN = """<domain><devices>
@@ -55,13 +55,41 @@ def test_functions_in_vlans() -> None:
             new_vif(vnic_type='direct', profile={'pci_slot': '0000:81:02.1'}, details={}),
             new_vif(vnic_type='direct', profile={'pci_slot': '0000:99:00.0'}, details=vlan),
             new_vif(vnic_type='macvtap', details=vlan), new_vif(details=vlan)]
-    assert tags.in_vlans(vifs) == [vifs[0], vifs[1], vifs[3]]
-    found = tags.places(domain, {}, tags.in_vlans(vifs))
+    assert tags.told(vifs) == [vifs[0], vifs[1], vifs[3]]
+    found = tags.places(domain, {}, tags.told(vifs))
     instance: Any = new_instance(device_metadata=objects.InstanceDeviceMetadata.from_json(found.to_json()))
     known = {'type': 'nic', 'mac': 'fa:16:3e:00:00:01', 'tags': [], 'vf_trusted': False}
     assert meta_data(About.of(instance, ''), 'latest')['devices'] == [
         {**known, 'bus': 'pci', 'address': '0000:00:05.0', 'vlan': 101},
         {**known, 'bus': 'none', 'address': 'none', 'vlan': 7}]
+
+
+def test_interfaces_with_tags() -> None:
+    """Each is found by what its kind is known by; a function in no VLAN, and one behind macvtap, say only whether they
+    are trusted."""
+    domain = ElementTree.fromstring("""<domain><devices>
+      <interface type='bridge'><mac address='fa:16:3e:00:00:01'/><target dev='tap7d2f3c11-8a'/>
+        <address type='pci' domain='0x0000' bus='0x00' slot='0x02' function='0x0'/></interface>
+      <interface type='bridge'><mac address='fa:16:3e:00:00:01'/><target dev='tap1eeb6c43-4f'/>
+        <address type='pci' domain='0x0000' bus='0x00' slot='0x03' function='0x0'/></interface>
+      <interface type='direct'><mac address='fa:16:3e:00:00:02'/><source dev='nic1' mode='passthrough'/>
+        <target dev='macvtap0'/>
+        <address type='pci' domain='0x0000' bus='0x00' slot='0x04' function='0x0'/></interface>
+      <interface type='hostdev' managed='yes'><mac address='fa:16:3e:00:00:03'/><source>
+        <address type='pci' domain='0x0000' bus='0x81' slot='0x02' function='0x1'/></source>
+        <address type='pci' domain='0x0000' bus='0x00' slot='0x05' function='0x0'/></interface></devices></domain>""")
+    vifs = [new_vif(tag='front'), new_vif(id=PORT2), new_vif(id='gone', tag='gone'),
+            new_vif(vnic_type='macvtap', mac='fa:16:3e:00:00:02', details={'vlan': '7'}, tag='behind'),
+            new_vif(vnic_type='direct', mac='fa:16:3e:00:00:03', profile={'pci_slot': '0000:81:02.1'}, details={},
+                    tag='fast')]
+    found = tags.places(domain, {}, tags.told(vifs))
+    instance: Any = new_instance(device_metadata=objects.InstanceDeviceMetadata.from_json(found.to_json()))
+    assert meta_data(About.of(instance, ''), 'latest')['devices'] == [
+        {'type': 'nic', 'bus': 'pci', 'address': '0000:00:03.0', 'mac': 'fa:16:3e:00:00:01', 'tags': ['front']},
+        {'type': 'nic', 'bus': 'pci', 'address': '0000:00:04.0', 'mac': 'fa:16:3e:00:00:02', 'tags': ['behind'],
+         'vf_trusted': False},
+        {'type': 'nic', 'bus': 'pci', 'address': '0000:00:05.0', 'mac': 'fa:16:3e:00:00:03', 'tags': ['fast'],
+         'vf_trusted': False}]
 
 
 def test_a_driver_notes_it_again_whenever_it_makes_the_domain(libvirt_rig: LibvirtRig) -> None:
