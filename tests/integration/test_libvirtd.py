@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from xml.etree import ElementTree
 
 import libvirt
 import pytest
@@ -170,19 +171,27 @@ def test_a_guest_is_plugged_in_and_runs_when_it_may(rig: Rig, bridge: str, prope
 @pytest.mark.parametrize(('machine', 'ports'), [('pc', 0), ('q35', 16)])
 def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge: str, machine: str,
                                                         ports: int) -> None:
-    """The host's end comes. These guests have no system that lets a card go: it stays until they are off."""
-    vifs = [new_vif(id=str(uuid4()), mac=f'fa:16:3e:00:00:0{number}', type='bridge',
+    """The host's end comes. These guests have no system that lets a card go: it stays until they are off. Where a card
+    with a tag is was noted before the guest was started, and is noted anew."""
+    vifs = [new_vif(id=str(uuid4()), mac=f'fa:16:3e:00:00:0{number}', type='bridge', tag=f'nic{number}',
                     details={'bridge_name': bridge, 'datapath_type': 'system'}) for number in range(2)]
 
     def there() -> set[str]:
         return set(os.listdir(f'/sys/class/net/{bridge}/brif'))
+
+    def noted() -> list[tuple[str, str]]:
+        found = [(device.tags[0], device.bus.address) for device in server.device_metadata.devices]
+        assert found == [(f'nic{mac[-1]}', f'0000:{bus:02x}:{slot:02x}.0') for mac, bus, slot in _cards(
+            _Again(daemon, server.uuid).XMLDesc(0))]
+        return found
     with rig_of(daemon, f'cards-{machine}', hw_machine_type=[f'x86_64={machine}'], num_pcie_ports=ports,
                 device_detach_attempts=2, device_detach_timeout=1) as rig:
         server = rig.boot(vifs=vifs[:1])
         rig.says(server, 'GUEST-BOOT 1')
+        assert len(noted()) == 1
         for _again in range(2):
             rig.driver.guests.attach_interface(server, rig.image(), vifs[1])
-            assert there() == {vif.device_name for vif in vifs}
+            assert there() == {vif.device_name for vif in vifs} and len(noted()) == 2
         with pytest.raises(driver.GuestFailed, match=f'does not give up {vifs[1].device_name}'):
             rig.driver.guests.detach_interface(server, vifs[1], lambda: None)
         assert there() == {vif.device_name for vif in vifs}
@@ -195,7 +204,17 @@ def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge
             assert [vif.device_name in found.XMLDesc(0) for vif in vifs] == [False, True] and there() == set()
         server.vifs = vifs[1:]
         rig.driver.power.power_on(server, rig.image())
-        assert there() == {vifs[1].device_name}
+        assert there() == {vifs[1].device_name} and len(noted()) == 1
+
+
+def _cards(xml: str) -> list[tuple[str, int, int]]:
+    """(MAC address, bus, slot) of a guest's network cards."""
+    found = []
+    for card in ElementTree.fromstring(xml).iterfind('devices/interface'):
+        mac, address = card.find('mac'), card.find('address')
+        assert mac is not None and address is not None and address.get('type') == 'pci'
+        found.append((mac.get('address', ''), int(address.get('bus', ''), 16), int(address.get('slot', ''), 16)))
+    return found
 
 
 @contextlib.contextmanager
