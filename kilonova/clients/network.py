@@ -325,15 +325,169 @@ class PortQuota:
 
 
 # -- the client --------------------------------------------------------------------------------------------------------
-class NetworkClient:
-    """One per process; threads may share it. Each call may raise Unanswered, NetworkForbidden (of a user) or
-    NetworkAccountRefused (of the service); results of several come in no order."""
+class _Requests:
+    """How Neutron is asked, as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
         auth = adapter.session.auth
         if auth is not None:
             adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
         self._adapter = adapter
+
+    def _one(self, method: str, collection: str, identifier: str, ctxt: RequestContext, missing: errors.NotFound,
+             fields: Mapping[str, Any] | None = None, **said: str) -> Any:
+        """What becomes of one thing, as a user; ``missing``, without a request, where this isn't a UUID: such as '..'
+        leads elsewhere."""
+        if not uuidutils.is_uuid_like(identifier):
+            raise missing
+        name = _singular(collection)
+        more: dict[str, Any] = {'json': {name: dict(fields)}} if fields is not None else {}
+        response = self._send(method, f'/{collection}/{quote(identifier, safe="")}', ctxt=ctxt, **more)
+        if response.status_code == 204:
+            return None
+        if response.status_code == 404 and _error(response)[0] in _MISSING[collection]:
+            raise missing
+        return _answer(response, ctxt, **said)[name]
+
+    def _made(self, collection: str, fields: Mapping[str, Any], ctxt: RequestContext, **said: str) -> Any:
+        name = _singular(collection)
+        return _answer(self._send('POST', f'/{collection}', ctxt=ctxt, json={name: dict(fields)}), ctxt, **said)[name]
+
+    def _some(self, collection: str, query: Sequence[tuple[str, str]], ctxt: RequestContext, limit: int,
+              offset: int = 0) -> list[Mapping[str, Any]]:
+        if not limit:
+            return []
+        return list(islice(self._pages(collection, [*query, ('limit', str(limit))], ctxt), offset, offset + limit))
+
+    def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
+              ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
+        """All whose ``key`` has one of these values, by as many requests as their URLs' length asks for."""
+        for part in parts_of(key, values):
+            yield from self._pages(collection, [*more, *part], ctxt)
+
+    def _pages(self, collection: str, query: Sequence[tuple[str, str]],
+               ctxt: RequestContext | None) -> Iterator[Mapping[str, Any]]:
+        name, path = collection.replace('-', '_'), f'/{collection}'
+        asked: str | None = urlencode(query)
+        while asked is not None:
+            answer = _answer(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
+            yield from answer[name]
+            # Only a Neutron with a bound for pages has these; the address is as the server sees itself.
+            following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
+            asked = urlsplit(following[0]).query if following else None
+
+    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None,
+              headers: Mapping[str, str] = MappingProxyType({}), **kwargs: Any) -> requests.Response:
+        headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
+        if token:
+            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            headers['X-Auth-Token'] = token
+            kwargs['authenticated'] = False
+        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
+        return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
+
+
+class _FloatingIps(_Requests):
+    def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
+        """Those of these ports."""
+        return [FloatingIp.from_body(body) for body in self._list('floatingips', 'port_id', port_ids)]
+
+    def floating_ip(self, ctxt: RequestContext, floating_id: str) -> FloatingIp:
+        """FloatingIpNotFound: none that this user may see."""
+        return FloatingIp.from_body(self._one('GET', 'floatingips', floating_id, ctxt,
+                                              FloatingIpNotFound(name=f'ID {floating_id}')))
+
+    def floating_ips_of_project(self, ctxt: RequestContext, limit: int,
+                                address: str | None = None) -> list[FloatingIp]:
+        """Those of a user's project, or those with an address that the user may see."""
+        query = ('floating_ip_address', address) if address else ('tenant_id', ctxt.project_id or '')
+        return [FloatingIp.from_body(body) for body in self._some('floatingips', [query], ctxt, limit)]
+
+    def create_floating_ip(self, ctxt: RequestContext, network_id: str) -> FloatingIp:
+        """One more for the user's project, of an external network. NetworkNotFound, NoMoreFixedIps,
+        NetworkQuotaFull."""
+        body = {'floating_network_id': network_id, 'tenant_id': ctxt.project_id}
+        return FloatingIp.from_body(self._made('floatingips', body, ctxt, network_id=network_id))
+
+    def lead_to(self, ctxt: RequestContext, floating: FloatingIp, port_id: str | None,
+                fixed_ip: str | None = None) -> None:
+        """A floating IP leads to an address of a port (None: to nothing). FloatingIpNotFound, PortNotFound;
+        NetworkInvalid: no router is between them; NetworkConflict: another one leads there."""
+        body = {'port_id': port_id, **({'fixed_ip_address': fixed_ip} if fixed_ip else {})}
+        self._one('PUT', 'floatingips', floating.id, ctxt, FloatingIpNotFound(name=f'ID {floating.id}'), body,
+                  port_id=port_id or '')
+
+    def delete_floating_ip(self, ctxt: RequestContext, floating_id: str) -> None:
+        """FloatingIpNotFound."""
+        self._one('DELETE', 'floatingips', floating_id, ctxt, FloatingIpNotFound(name=f'ID {floating_id}'))
+
+
+class _SecurityGroups(_Requests):
+    def listed_security_groups(self, ctxt: RequestContext, limit: int, offset: int, *,
+                               all_projects: bool) -> list[SecurityGroup]:
+        """A page of those of a user's project, or of all that the user may see."""
+        query = [] if all_projects else [('tenant_id', ctxt.project_id or '')]
+        return [SecurityGroup.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)]
+
+    def security_group(self, ctxt: RequestContext, group_id: str) -> SecurityGroup:
+        """SecurityGroupNotFound: none that this user may see."""
+        return SecurityGroup.from_body(self._one('GET', 'security-groups', group_id, ctxt,
+                                                 SecurityGroupNotFound(name=group_id)))
+
+    def create_security_group(self, ctxt: RequestContext, name: str, description: str) -> SecurityGroup:
+        """NetworkQuotaFull."""
+        return SecurityGroup.from_body(self._made(
+            'security-groups', {'name': name, 'description': description, 'tenant_id': ctxt.project_id}, ctxt))
+
+    def update_security_group(self, ctxt: RequestContext, group_id: str, fields: Mapping[str, str]) -> SecurityGroup:
+        """``fields``: name, description. SecurityGroupNotFound; NetworkConflict: each project's default keeps its
+        name."""
+        return SecurityGroup.from_body(self._one('PUT', 'security-groups', group_id, ctxt,
+                                                 SecurityGroupNotFound(name=group_id), fields))
+
+    def delete_security_group(self, ctxt: RequestContext, group_id: str) -> None:
+        """SecurityGroupNotFound; NetworkConflict: ports have it, or it is a project's default."""
+        self._one('DELETE', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
+
+    def create_security_group_rule(self, ctxt: RequestContext, group_id: str,
+                                   fields: Mapping[str, Any]) -> SecurityGroupRule:
+        """What may come in: ``fields`` as Neutron calls them. SecurityGroupNotFound, NetworkQuotaFull, NetworkInvalid;
+        NetworkConflict: there is such a rule."""
+        body = {'security_group_id': group_id, 'direction': 'ingress', **fields}
+        return SecurityGroupRule.from_body(self._made('security-group-rules', body, ctxt))
+
+    def delete_security_group_rule(self, ctxt: RequestContext, rule_id: str) -> None:
+        """SecurityGroupRuleNotFound."""
+        self._one('DELETE', 'security-group-rules', rule_id, ctxt, SecurityGroupRuleNotFound(name=rule_id))
+
+    def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroup]:
+        """A project's groups by name or id, in this order; a name goes before an id. SecurityGroupNotFound,
+        SecurityGroupNotUnique."""
+        own = [('tenant_id', ctxt.project_id)]
+        by_name: dict[str, list[SecurityGroup]] = {}
+        for body in self._list('security-groups', 'name', wanted, own, ctxt=ctxt):
+            by_name.setdefault(body['name'], []).append(SecurityGroup.from_body(body))
+        rest = [name for name in wanted if name not in by_name]
+        by_id = self.security_groups_of(rest, ctxt)
+        found = []
+        for name in wanted:
+            matches = by_name.get(name) or ([by_id[name]] if name in by_id else [])
+            if not matches:
+                raise SecurityGroupNotFound(name=name)
+            if len(matches) > 1:
+                raise SecurityGroupNotUnique(name=name)
+            found += matches
+        return found
+
+    def security_groups_of(self, ids: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, SecurityGroup]:
+        """{id: group} of those that there are, and that this user may see."""
+        return {body['id']: SecurityGroup.from_body(body)
+                for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
+
+
+class NetworkClient(_FloatingIps, _SecurityGroups):
+    """One per process; threads may share it. Each call may raise Unanswered, NetworkForbidden (of a user) or
+    NetworkAccountRefused (of the service); results of several come in no order."""
 
     def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
         """{id: network} of those that there are, and that this user may see."""
@@ -464,100 +618,6 @@ class NetworkClient:
         if response.status_code not in (204, 404):
             _answer(response, None, port_id=port_id)
 
-    def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
-        """Those of these ports."""
-        return [FloatingIp.from_body(body) for body in self._list('floatingips', 'port_id', port_ids)]
-
-    def floating_ip(self, ctxt: RequestContext, floating_id: str) -> FloatingIp:
-        """FloatingIpNotFound: none that this user may see."""
-        return FloatingIp.from_body(self._one('GET', 'floatingips', floating_id, ctxt,
-                                              FloatingIpNotFound(name=f'ID {floating_id}')))
-
-    def floating_ips_of_project(self, ctxt: RequestContext, limit: int,
-                                address: str | None = None) -> list[FloatingIp]:
-        """Those of a user's project, or those with an address that the user may see."""
-        query = ('floating_ip_address', address) if address else ('tenant_id', ctxt.project_id or '')
-        return [FloatingIp.from_body(body) for body in self._some('floatingips', [query], ctxt, limit)]
-
-    def create_floating_ip(self, ctxt: RequestContext, network_id: str) -> FloatingIp:
-        """One more for the user's project, of an external network. NetworkNotFound, NoMoreFixedIps,
-        NetworkQuotaFull."""
-        body = {'floating_network_id': network_id, 'tenant_id': ctxt.project_id}
-        return FloatingIp.from_body(self._made('floatingips', body, ctxt, network_id=network_id))
-
-    def lead_to(self, ctxt: RequestContext, floating: FloatingIp, port_id: str | None,
-                fixed_ip: str | None = None) -> None:
-        """A floating IP leads to an address of a port (None: to nothing). FloatingIpNotFound, PortNotFound;
-        NetworkInvalid: no router is between them; NetworkConflict: another one leads there."""
-        body = {'port_id': port_id, **({'fixed_ip_address': fixed_ip} if fixed_ip else {})}
-        self._one('PUT', 'floatingips', floating.id, ctxt, FloatingIpNotFound(name=f'ID {floating.id}'), body,
-                  port_id=port_id or '')
-
-    def delete_floating_ip(self, ctxt: RequestContext, floating_id: str) -> None:
-        """FloatingIpNotFound."""
-        self._one('DELETE', 'floatingips', floating_id, ctxt, FloatingIpNotFound(name=f'ID {floating_id}'))
-
-    def listed_security_groups(self, ctxt: RequestContext, limit: int, offset: int, *,
-                               all_projects: bool) -> list[SecurityGroup]:
-        """A page of those of a user's project, or of all that the user may see."""
-        query = [] if all_projects else [('tenant_id', ctxt.project_id or '')]
-        return [SecurityGroup.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)]
-
-    def security_group(self, ctxt: RequestContext, group_id: str) -> SecurityGroup:
-        """SecurityGroupNotFound: none that this user may see."""
-        return SecurityGroup.from_body(self._one('GET', 'security-groups', group_id, ctxt,
-                                                 SecurityGroupNotFound(name=group_id)))
-
-    def create_security_group(self, ctxt: RequestContext, name: str, description: str) -> SecurityGroup:
-        """NetworkQuotaFull."""
-        return SecurityGroup.from_body(self._made(
-            'security-groups', {'name': name, 'description': description, 'tenant_id': ctxt.project_id}, ctxt))
-
-    def update_security_group(self, ctxt: RequestContext, group_id: str, fields: Mapping[str, str]) -> SecurityGroup:
-        """``fields``: name, description. SecurityGroupNotFound; NetworkConflict: each project's default keeps its
-        name."""
-        return SecurityGroup.from_body(self._one('PUT', 'security-groups', group_id, ctxt,
-                                                 SecurityGroupNotFound(name=group_id), fields))
-
-    def delete_security_group(self, ctxt: RequestContext, group_id: str) -> None:
-        """SecurityGroupNotFound; NetworkConflict: ports have it, or it is a project's default."""
-        self._one('DELETE', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
-
-    def create_security_group_rule(self, ctxt: RequestContext, group_id: str,
-                                   fields: Mapping[str, Any]) -> SecurityGroupRule:
-        """What may come in: ``fields`` as Neutron calls them. SecurityGroupNotFound, NetworkQuotaFull, NetworkInvalid;
-        NetworkConflict: there is such a rule."""
-        body = {'security_group_id': group_id, 'direction': 'ingress', **fields}
-        return SecurityGroupRule.from_body(self._made('security-group-rules', body, ctxt))
-
-    def delete_security_group_rule(self, ctxt: RequestContext, rule_id: str) -> None:
-        """SecurityGroupRuleNotFound."""
-        self._one('DELETE', 'security-group-rules', rule_id, ctxt, SecurityGroupRuleNotFound(name=rule_id))
-
-    def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroup]:
-        """A project's groups by name or id, in this order; a name goes before an id. SecurityGroupNotFound,
-        SecurityGroupNotUnique."""
-        own = [('tenant_id', ctxt.project_id)]
-        by_name: dict[str, list[SecurityGroup]] = {}
-        for body in self._list('security-groups', 'name', wanted, own, ctxt=ctxt):
-            by_name.setdefault(body['name'], []).append(SecurityGroup.from_body(body))
-        rest = [name for name in wanted if name not in by_name]
-        by_id = self.security_groups_of(rest, ctxt)
-        found = []
-        for name in wanted:
-            matches = by_name.get(name) or ([by_id[name]] if name in by_id else [])
-            if not matches:
-                raise SecurityGroupNotFound(name=name)
-            if len(matches) > 1:
-                raise SecurityGroupNotUnique(name=name)
-            found += matches
-        return found
-
-    def security_groups_of(self, ids: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, SecurityGroup]:
-        """{id: group} of those that there are, and that this user may see."""
-        return {body['id']: SecurityGroup.from_body(body)
-                for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
-
     def port_quota(self, project_id: str) -> PortQuota:
         """What a project may have of ports and has."""
         path = f'/quotas/{quote(project_id, safe="")}/details.json'
@@ -574,58 +634,6 @@ class NetworkClient:
         response = self._send('PUT', f'/ports/{quote(port.id, safe="")}', ctxt=ctxt, json={'port': fields},
                               headers=condition)
         return Port.from_body(_answer(response, ctxt, port_id=port.id)['port'])
-
-    def _one(self, method: str, collection: str, identifier: str, ctxt: RequestContext, missing: errors.NotFound,
-             fields: Mapping[str, Any] | None = None, **said: str) -> Any:
-        """What becomes of one thing, as a user; ``missing``, without a request, where this isn't a UUID: such as '..'
-        leads elsewhere."""
-        if not uuidutils.is_uuid_like(identifier):
-            raise missing
-        name = _singular(collection)
-        more: dict[str, Any] = {'json': {name: dict(fields)}} if fields is not None else {}
-        response = self._send(method, f'/{collection}/{quote(identifier, safe="")}', ctxt=ctxt, **more)
-        if response.status_code == 204:
-            return None
-        if response.status_code == 404 and _error(response)[0] in _MISSING[collection]:
-            raise missing
-        return _answer(response, ctxt, **said)[name]
-
-    def _made(self, collection: str, fields: Mapping[str, Any], ctxt: RequestContext, **said: str) -> Any:
-        name = _singular(collection)
-        return _answer(self._send('POST', f'/{collection}', ctxt=ctxt, json={name: dict(fields)}), ctxt, **said)[name]
-
-    def _some(self, collection: str, query: Sequence[tuple[str, str]], ctxt: RequestContext, limit: int,
-              offset: int = 0) -> list[Mapping[str, Any]]:
-        if not limit:
-            return []
-        return list(islice(self._pages(collection, [*query, ('limit', str(limit))], ctxt), offset, offset + limit))
-
-    def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
-              ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
-        """All whose ``key`` has one of these values, by as many requests as their URLs' length asks for."""
-        for part in parts_of(key, values):
-            yield from self._pages(collection, [*more, *part], ctxt)
-
-    def _pages(self, collection: str, query: Sequence[tuple[str, str]],
-               ctxt: RequestContext | None) -> Iterator[Mapping[str, Any]]:
-        name, path = collection.replace('-', '_'), f'/{collection}'
-        asked: str | None = urlencode(query)
-        while asked is not None:
-            answer = _answer(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
-            yield from answer[name]
-            # Only a Neutron with a bound for pages has these; the address is as the server sees itself.
-            following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
-            asked = urlsplit(following[0]).query if following else None
-
-    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None,
-              headers: Mapping[str, str] = MappingProxyType({}), **kwargs: Any) -> requests.Response:
-        headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
-        if token:
-            # The endpoint may still come from the service's own catalog; only the token is the user's.
-            headers['X-Auth-Token'] = token
-            kwargs['authenticated'] = False
-        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
-        return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
 
 
 # What Neutron calls things that aren't there (NeutronError.type), by the collection that one was looked for in.

@@ -187,9 +187,8 @@ class Attachment:
 
 
 # -- the client --------------------------------------------------------------------------------------------------------
-class VolumeClient:
-    """One per process; threads may share it. Each call may raise Unanswered, VolumeForbidden (of a user) or
-    VolumeAccountRefused (of the service)."""
+class _Requests:
+    """How Cinder is asked, as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._service = adapter.session.auth
@@ -197,7 +196,72 @@ class VolumeClient:
             adapter.session.auth = ServiceTokenAuthWrapper(user_auth=self._service, service_auth=self._service)
         self._adapter = adapter
 
-    # -- volumes and snapshots ----------------------------------------------------------------------------------------
+    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, microversion: str = MICROVERSION,
+              **kwargs: Any) -> requests.Response:
+        root, token = _root(session.endpoint(self._adapter, WHO)), getattr(ctxt, 'auth_token', None)
+        if token and self._service is not None:
+            kwargs['auth'] = ServiceTokenAuthWrapper(user_auth=Token(root, token), service_auth=self._service)
+        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
+        return session.send(self._adapter, WHO, method, path, attempts=attempts, endpoint_override=root,
+                            headers={'OpenStack-API-Version': f'volume {microversion}'}, **kwargs)
+
+
+class _Attachments(_Requests):
+    def attachments(self, server_id: str) -> list[Attachment]:
+        """Those of a server of any project."""
+        return self._attachments([('instance_id', server_id)])
+
+    def attachments_of_servers(self) -> list[Attachment]:
+        """All that a server has, of all projects."""
+        found: list[Attachment] = []
+        # Cinder lists as many at once as it likes, and doesn't say whether there are more.
+        while page := self._attachments([('marker', found[-1].id)] if found else []):
+            found += page
+        return [attachment for attachment in found if attachment.server_id]
+
+    def attachment(self, attachment_id: str) -> Attachment:
+        """AttachmentNotFound."""
+        missing = AttachmentNotFound(attachment_id=attachment_id)
+        response = self._send('GET', _path('attachments', attachment_id, missing))
+        return Attachment.from_body(_answer(response, None, missing)['attachment'])
+
+    def create_attachment(self, volume_id: str, server_id: str, connector: Mapping[str, Any] | None) -> Attachment:
+        """Reserve a volume for a server, and connect it to the host of a connector where one is given: then
+        ``connection`` is there. The answer calls it reserved either way.
+
+        A server may have several of one volume: where it is, and where it will be. One with a connector makes the
+        volume attaching, and nobody gets another one of it, until that is complete or deleted. After silence, and after
+        VolumeBackendFailed, it may be there nevertheless: ``attachments(server_id)`` says so. VolumeNotFound;
+        VolumeInvalid: another server has it, or its status is not one to reserve it in.
+        """
+        body = {'volume_uuid': volume_id, 'instance_uuid': server_id, 'connector': connector}
+        response = self._send('POST', '/attachments', json={'attachment': body}, refusals=(500,))
+        return Attachment.from_body(_answer(response, None, VolumeNotFound(volume_id=volume_id))['attachment'])
+
+    def complete_attachment(self, attachment_id: str) -> None:
+        """The host has connected it: the volume is in-use. May be repeated. AttachmentNotFound."""
+        missing = AttachmentNotFound(attachment_id=attachment_id)
+        path = _path('attachments', attachment_id, missing)
+        _answer(self._send('POST', f'{path}/action', json={'os-complete': None}), None, missing)
+
+    def delete_attachment(self, attachment_id: str) -> None:
+        """Without any the volume is available again. One that is gone doesn't matter. VolumeBackendFailed: it stays."""
+        missing = AttachmentNotFound(attachment_id=attachment_id)
+        try:
+            _answer(self._send('DELETE', _path('attachments', attachment_id, missing), refusals=(500,)), None, missing)
+        except AttachmentNotFound:
+            return
+
+    def _attachments(self, query: Sequence[tuple[str, str]]) -> list[Attachment]:
+        asked = urlencode([('all_tenants', '1'), *query])
+        answer = _answer(self._send('GET', f'/attachments/detail?{asked}'), None)
+        return [Attachment.from_body(body) for body in answer['attachments']]
+
+
+class VolumeClient(_Attachments):
+    """One per process; threads may share it. Each call may raise Unanswered, VolumeForbidden (of a user) or
+    VolumeAccountRefused (of the service)."""
+
     def volume(self, ctxt: RequestContext | None, volume_id: str) -> Volume:
         """VolumeNotFound: none that this user may see."""
         missing = VolumeNotFound(volume_id=volume_id)
@@ -317,67 +381,6 @@ class VolumeClient:
         response = self._send('POST', f"{_path('volumes', volume_id, gone)}/action", microversion=microversion,
                               json={action: body})
         _answer(response, None, gone, *missing)
-
-    # -- attachments --------------------------------------------------------------------------------------------------
-    def attachments(self, server_id: str) -> list[Attachment]:
-        """Those of a server of any project."""
-        return self._attachments([('instance_id', server_id)])
-
-    def attachments_of_servers(self) -> list[Attachment]:
-        """All that a server has, of all projects."""
-        found: list[Attachment] = []
-        # Cinder lists as many at once as it likes, and doesn't say whether there are more.
-        while page := self._attachments([('marker', found[-1].id)] if found else []):
-            found += page
-        return [attachment for attachment in found if attachment.server_id]
-
-    def attachment(self, attachment_id: str) -> Attachment:
-        """AttachmentNotFound."""
-        missing = AttachmentNotFound(attachment_id=attachment_id)
-        response = self._send('GET', _path('attachments', attachment_id, missing))
-        return Attachment.from_body(_answer(response, None, missing)['attachment'])
-
-    def create_attachment(self, volume_id: str, server_id: str, connector: Mapping[str, Any] | None) -> Attachment:
-        """Reserve a volume for a server, and connect it to the host of a connector where one is given: then
-        ``connection`` is there. The answer calls it reserved either way.
-
-        A server may have several of one volume: where it is, and where it will be. One with a connector makes the
-        volume attaching, and nobody gets another one of it, until that is complete or deleted. After silence, and after
-        VolumeBackendFailed, it may be there nevertheless: ``attachments(server_id)`` says so. VolumeNotFound;
-        VolumeInvalid: another server has it, or its status is not one to reserve it in.
-        """
-        body = {'volume_uuid': volume_id, 'instance_uuid': server_id, 'connector': connector}
-        response = self._send('POST', '/attachments', json={'attachment': body}, refusals=(500,))
-        return Attachment.from_body(_answer(response, None, VolumeNotFound(volume_id=volume_id))['attachment'])
-
-    def complete_attachment(self, attachment_id: str) -> None:
-        """The host has connected it: the volume is in-use. May be repeated. AttachmentNotFound."""
-        missing = AttachmentNotFound(attachment_id=attachment_id)
-        path = _path('attachments', attachment_id, missing)
-        _answer(self._send('POST', f'{path}/action', json={'os-complete': None}), None, missing)
-
-    def delete_attachment(self, attachment_id: str) -> None:
-        """Without any the volume is available again. One that is gone doesn't matter. VolumeBackendFailed: it stays."""
-        missing = AttachmentNotFound(attachment_id=attachment_id)
-        try:
-            _answer(self._send('DELETE', _path('attachments', attachment_id, missing), refusals=(500,)), None, missing)
-        except AttachmentNotFound:
-            return
-
-    def _attachments(self, query: Sequence[tuple[str, str]]) -> list[Attachment]:
-        asked = urlencode([('all_tenants', '1'), *query])
-        answer = _answer(self._send('GET', f'/attachments/detail?{asked}'), None)
-        return [Attachment.from_body(body) for body in answer['attachments']]
-
-    # -- HTTP ---------------------------------------------------------------------------------------------------------
-    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None, microversion: str = MICROVERSION,
-              **kwargs: Any) -> requests.Response:
-        root, token = _root(session.endpoint(self._adapter, WHO)), getattr(ctxt, 'auth_token', None)
-        if token and self._service is not None:
-            kwargs['auth'] = ServiceTokenAuthWrapper(user_auth=Token(root, token), service_auth=self._service)
-        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
-        return session.send(self._adapter, WHO, method, path, attempts=attempts, endpoint_override=root,
-                            headers={'OpenStack-API-Version': f'volume {microversion}'}, **kwargs)
 
 
 def _root(endpoint: str) -> str:

@@ -267,7 +267,14 @@ class Tracker:
 
         ``unsided``: devices that nobody knows the side of (their claim was made before a restart) leave, too.
         """
-        stay, freed, over = self._leaving(instance_uuid, leaving, unsided)
+        with self._lock:
+            before = self._entries.get(instance_uuid, {})
+            stay = {side: entry for side, entry in before.items() if not leaving(side)}
+            gone = [entry.devices for side, entry in before.items() if side not in stay]
+            kept = frozenset[str]().union(*(entry.devices for entry in stay.values()))
+            freed = [device.address for device in self.devices(instance_uuid) if device.address not in kept
+                     and (unsided or any(device.address in devices for devices in gone))]
+            over = frozenset((instance_uuid, side) for side in before if side not in stay)
         # Nobody changes them meanwhile: the caller holds ``writing``.
         if freed and self.leaving is not None:
             self.leaving(freed)
@@ -283,18 +290,6 @@ class Tracker:
             sides = {side: replace(entry, devices=entry.devices.difference(freed))
                      for side, entry in self._entries.get(instance_uuid, {}).items()}
             return self._plan(instance_uuid, sides, dict.fromkeys(freed), freed)
-
-    def _leaving(self, instance_uuid: str, leaving: Callable[[str], bool], unsided: bool
-                 ) -> tuple[Sides, list[str], Work]:
-        """The sides that stay, the addresses that are freed, and the work that is over."""
-        with self._lock:
-            before = self._entries.get(instance_uuid, {})
-            stay = {side: entry for side, entry in before.items() if not leaving(side)}
-            gone = [entry.devices for side, entry in before.items() if side not in stay]
-            kept = frozenset[str]().union(*(entry.devices for entry in stay.values()))
-            freed = [device.address for device in self.devices(instance_uuid) if device.address not in kept
-                     and (unsided or any(device.address in devices for devices in gone))]
-            return stay, freed, frozenset((instance_uuid, side) for side in before if side not in stay)
 
     def _plan(self, instance_uuid: str, sides: Sides, owners: Mapping[str, Owner | None], addresses: list[str], *,
               topology: objects.InstanceNUMATopology | None = None, begun: Work = frozenset(),
@@ -312,7 +307,7 @@ class Tracker:
             if plan is not self._open:
                 raise RuntimeError('this plan has ended, or another one was made since')
             self._open = None
-            self._put(plan.instance_uuid, plan.sides)
+            _put(self._entries, plan.instance_uuid, plan.sides)
             self._at_work = (self._at_work | plan.begun) - plan.over
             self.host_devices = plan.after
 
@@ -409,13 +404,13 @@ class Tracker:
             held = frozenset(device.address for device in self.devices(instance_uuid))
             mine = held if addresses is None else held & frozenset(addresses)
             others = {name: replace(other, devices=other.devices - mine) for name, other in before.items()}
-            self._put(instance_uuid, {**others, side: replace(entry, devices=entry.devices | mine)})
+            _put(self._entries, instance_uuid, {**others, side: replace(entry, devices=entry.devices | mine)})
 
     def forget(self, instance_uuid: str) -> None:
         """Drop what is counted for a server, to count it anew; it goes on holding its devices."""
         with self._lock:
             self._at_work -= {(instance_uuid, side) for side in self._entries.get(instance_uuid, ())}
-            self._put(instance_uuid, {})
+            _put(self._entries, instance_uuid, {})
 
     def load(self, devices: HostDevices) -> None:
         """Devices as fresh rows say; under which side a server holds one that it still holds is known."""
@@ -426,10 +421,12 @@ class Tracker:
                 self._entries[uuid] = {
                     side: replace(entry, devices=entry.devices & held) for side, entry in sides.items()}
 
-    def _put(self, instance_uuid: str, sides: Sides) -> None:
-        self._entries.pop(instance_uuid, None)
-        if sides:
-            self._entries[instance_uuid] = sides
+
+def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
+    """A server has these sides, as the one that came last."""
+    entries.pop(instance_uuid, None)
+    if sides:
+        entries[instance_uuid] = sides
 
 
 def _places(entries: Mapping[str, Sides]) -> list[objects.InstanceNUMATopology]:
