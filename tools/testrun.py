@@ -66,8 +66,8 @@ class Run:
 
 MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
     'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
-# Each operation with each kind of device.
-DEVICE_FLOWS = ('tests/flows/test_devices.py',)
+# Each operation with each kind of device, with ports and with volumes.
+DEVICE_FLOWS = ('tests/flows/test_devices.py', 'tests/flows/test_ports_and_volumes.py')
 # Real daemons that wait most of their time: three runs of about the same length, each with a cloud of its own.
 APART = tuple(f'tests/integration/test_{name}.py' for name in (
     'databases', 'twenty_hosts', 'two_machines', 'libvirtd', 'hung_services'))

@@ -409,8 +409,8 @@ CASES = {
     'mirror': Case('mirror', unmirrored, fall_due, 'MIRRORED', 'MIRRORED', status=mirrored, remove=disband,
                    asks_hosts=False),
 }
-# What needs a network or a volume service: tests/functional/test_ports.py, test_interfaces.py, test_volumes.py and
-# test_reimage.py have it.
+# What needs a network or a volume service: test_ports_and_volumes.py has it, but for what these services tell, and
+# tests/functional/test_reimage.py.
 ELSEWHERE = {'network_changed', 'attach_interface', 'detach_interface', 'attach_volume', 'detach_volume',
              'volume_extended', 'reimage'}
 ASKING_HOSTS = [name for name, case in CASES.items() if case.asks_hosts]

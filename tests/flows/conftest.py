@@ -6,39 +6,28 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite('tests.flows.cases')
+pytest.register_assert_rewrite('tests.flows.cases', 'tests.flows.cells')
 
 from tests.fixtures.cloud import Cloud, Templates  # noqa: E402
 from tests.flows.cases import GPUS, clear  # noqa: E402
+from tests.flows.cells import Shared  # noqa: E402
 
 
-class Shared:
-    """One cloud for many cases; a case that leaves it unclean gets the next one a new one."""
-
-    def __init__(self, directories: pytest.TempPathFactory, templates: Templates, gpus: dict[str, list[str]]) -> None:
-        self._directories, self._templates, self._gpus = directories, templates, gpus
-        self.cloud: Cloud | None = None
-        self.made: list[Cloud] = []
-
-    def get(self) -> Cloud:
-        if self.cloud is None:
-            cloud: Any = Cloud(self._directories.mktemp('flows'), self._templates, self._gpus,
-                               reclaim_instance_interval=3600)
-            cloud.small, cloud.large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
-            cloud.placed = cloud.flavor(**{'hw:numa_nodes': '1'})
-            self.cloud = cloud
-            self.made.append(cloud)
-        return self.cloud
+def make_cloud(directories: pytest.TempPathFactory, templates: Templates, gpus: dict[str, list[str]]) -> Any:
+    """It has flavors: ``small``, ``large``, and ``placed``, whose servers have a place on the NUMA cells."""
+    cloud: Any = Cloud(directories.mktemp('flows'), templates, gpus, reclaim_instance_interval=3600)
+    cloud.small, cloud.large = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
+    cloud.placed = cloud.flavor(**{'hw:numa_nodes': '1'})
+    return cloud
 
 
 @pytest.fixture(scope='module')
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
            cloud_templates: Templates) -> Iterator[Shared]:
     """A module may say which hosts there are: ``GPUS``."""
-    holder = Shared(tmp_path_factory, cloud_templates, getattr(request.module, 'GPUS', GPUS))
+    holder = Shared(lambda: make_cloud(tmp_path_factory, cloud_templates, getattr(request.module, 'GPUS', GPUS)))
     yield holder
-    for cloud in holder.made:
-        cloud.stop()
+    holder.stop()
 
 
 @pytest.fixture

@@ -2,34 +2,29 @@
 
 A cell says how the server ends and which devices it has then: 'ACTIVE: same'. What its tests come to is one of
 the cell's, and the cell has no other. Whatever the end: as many devices as the server has are allocated in Placement,
-its guest's XML has those of its host, and the audit finds nothing. A server without a device has a port, which is bound
-where the server is, and nowhere else; a port that is a function of a device names the one that the server has there.
+its guest's XML has those of its host, and the audit finds nothing. A port that is a function of a device names the one
+that the server has there. Servers without a device are in test_ports_and_volumes.py.
 """
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from oslo_utils.uuidutils import is_uuid_like
 
 from kilonova.conductor import flows
-from kilonova.conductor.work import Work
-from kilonova.errors import KilonovaError, Unanswered
 from tests.fixtures.cloud import ALIAS, PROJECT, SPEC, Cloud, Templates
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import pci_device, sriov_gpu, sriov_nic
 from tests.fixtures.mdev import mdev_bus, mdev_card
 from tests.fixtures.neutron import FakeNeutron
-from tests.flows.cases import CASES, ELSEWHERE, GPUS, WAITING, Case, bring_back, check, clear, dies_at, disturb
+from tests.flows.cases import CASES, ELSEWHERE, GPUS, WAITING, Case, bring_back, check, clear, dies_at
+from tests.flows.cells import WITHOUT_SERVER, Shared, fail, has_guest, loses, read_table
 
-PAGE = Path(__file__).parents[2] / 'docs' / 'admin' / 'gpu-passthrough.md'
-# What a server has: nothing, or one (two after a resize) of a kind; how its flavor asks for so many.
+# What a server has: one (two after a resize) of a kind; how its flavor asks for so many.
 ASKED: dict[str, Callable[[int], dict[str, str]]] = {
-    'no device': lambda number: {},
     'PCI device': lambda number: {'pci_passthrough:alias': f'QuadroM4000-video:{number}'},
     'VF': lambda number: {'pci_passthrough:alias': f'vf:{number}'},
     'vGPU': lambda number: {'resources:VGPU': str(number)},
@@ -55,12 +50,7 @@ GROUPS = {host: [f'0000:{bus}:00.{function}' for bus in ('c1', 'c2') for functio
 # A card that Cyborg gives away in parts, of a type that no host offers by itself.
 PARTED, PART_TYPE = '0000:85:00.0', 'nvidia-36'
 FPGAS = {'gpu1': ['0000:21:00.0', '0000:22:00.0'], 'gpu2': ['0000:a1:00.0', '0000:a2:00.0']}
-# What starts a server that has no guest on its host.
-STARTS: dict[str, tuple[Any, ...]] = {'SHUTOFF': ('os-start',), 'ERROR': ('reboot', {'type': 'HARD'}),
-                                      'SHELVED': ('unshelve',), 'SUSPENDED': ('resume',), 'RESCUE': ('unrescue',)}
 REFUSED = 'refused (400)'
-# Of an aggregate, not of a server.
-WITHOUT_SERVER = ('mirror',)
 
 
 def kinds_of(name: str) -> list[str]:
@@ -68,21 +58,7 @@ def kinds_of(name: str) -> list[str]:
     return [device for device in ASKED if name in ONLY.get(device, (name,))]
 
 
-def table() -> dict[tuple[str, str], dict[str, set[str]]]:
-    """{(operation, device): {way: what it comes to}}, from the page; 'all' stands for each kind of device."""
-    found: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for line in PAGE.read_text(encoding='utf-8').splitlines():
-        match = re.fullmatch(rf'\| `([\w-]+)` \| (all|{"|".join(ASKED)}) \|(.*)\|', line)
-        if match is None:
-            continue
-        cells = [set(cell.strip().split(' or ')) for cell in match[3].split('|')]
-        for device in kinds_of(match[1]) if match[2] == 'all' else (match[2],):
-            assert (match[1], device) not in found, f'{match[1]}, {device}: two rows'
-            found[match[1], device] = dict(zip(WAYS, cells, strict=True))
-    return found
-
-
-TABLE = table()
+TABLE = read_table('gpu-passthrough.md', WAYS, kinds_of)
 CELLS = [(name, device) for name in CASES if name not in WITHOUT_SERVER for device in kinds_of(name)]
 
 
@@ -92,60 +68,48 @@ def test_each_operation_has_a_row_for_each_kind_of_device() -> None:
     assert {CASES[name].kind for name in CASES} | ELSEWHERE == set(flows.FLOWS)
 
 
-class Shared:
-    """One cloud for many cases; a case that leaves it unclean gets the next one a new one."""
-
-    def __init__(self, directories: pytest.TempPathFactory, templates: Templates) -> None:
-        self._directories, self._templates = directories, templates
-        self.made: list[Cloud] = []
-        self.cloud: Any = None
-
-    def get(self) -> Any:
-        """It has ``of``: {kind of device: (a flavor, the flavor of a resize)}."""
-        if self.cloud is None:
-            known = {'vendor_id': '10de', 'product_id': '2330', 'live_migratable': True}
-            groups = {'group': 'with-audio', 'group_by': 'slot', 'group_size': 2}
-            nic = '{"vendor_id": "8086", "physical_network": "physnet1"}'
-            specs = {host: [SPEC, nic, *(json.dumps({**known, 'address': vf}) for vf in vfs),
-                            *(json.dumps({**groups, 'address': address}) for address in GROUPS[host])]
-                     for host, vfs in VFS.items()}
-            alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
-            cyborg, neutron = FakeCyborg(), FakeNeutron(hosts=GPUS)
-            for name, resource_class in (('fpga', 'FPGA'), ('part', 'PGPU')):
-                cyborg.profiles.update((f'{name}{number}', [{f'resources:{resource_class}': str(number)}])
-                                       for number in (1, 2))
-            self.cloud = Cloud(
-                self._directories.mktemp('devices'), self._templates, GPUS, specs=specs,
-                devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4}),
-                                mdev_card(PARTED, {PART_TYPE: 2}),
-                                *sriov_nic(NICS[host][0][:-1] + '0', NICS[host]),
-                                *(pci_device(address, product='26b9') for address in GROUPS[host]),
-                                *(pci_device(card, '10ee', '5020', '0x120000') for card in FPGAS[host])]
-                         for host, vfs in VFS.items()},
-                reclaim_instance_interval=3600, pci__alias=[
-                    ALIAS, json.dumps(alias), json.dumps({'name': 'with-audio', 'group': 'with-audio'})],
-                devices__enabled_mdev_types=['nvidia-35'], cyborg=cyborg, neutron=neutron)
-            neutron.users[f'admin:{PROJECT}'] = PROJECT
-            self.cloud.network = neutron.add_network('private', PROJECT, cidr='10.2.0.0/24')
-            self.cloud.port = neutron.add_port(neutron.add_network('wire', PROJECT, cidr='10.3.0.0/24', **{
-                'provider:physical_network': 'physnet1'}), PROJECT, **{'binding:vnic_type': 'direct'})
-            self.made.append(self.cloud)
-            for host, cards in FPGAS.items():
-                cyborg.offer(self.cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in cards])
-                cyborg.offer(self.cloud.placement, host, f'{host}_parts', 'PGPU', [('MDEV', PARTED, PART_TYPE)] * 2)
-            self.cloud.of = {
-                device: (self.cloud.flavor(**asked(1)), self.cloud.flavor(ram=1024, **asked(2)))
-                for device, asked in ASKED.items()}
-        return self.cloud
+def make_cloud(directories: pytest.TempPathFactory, templates: Templates) -> Any:
+    """It has ``of``: {kind of device: (a flavor, the flavor of a resize)}."""
+    known = {'vendor_id': '10de', 'product_id': '2330', 'live_migratable': True}
+    groups = {'group': 'with-audio', 'group_by': 'slot', 'group_size': 2}
+    nic = '{"vendor_id": "8086", "physical_network": "physnet1"}'
+    specs = {host: [SPEC, nic, *(json.dumps({**known, 'address': vf}) for vf in vfs),
+                    *(json.dumps({**groups, 'address': address}) for address in GROUPS[host])]
+             for host, vfs in VFS.items()}
+    alias = {**known, 'name': 'vf', 'device_type': 'type-VF'}
+    cyborg, neutron = FakeCyborg(), FakeNeutron(hosts=GPUS)
+    for name, resource_class in (('fpga', 'FPGA'), ('part', 'PGPU')):
+        cyborg.profiles.update((f'{name}{number}', [{f'resources:{resource_class}': str(number)}])
+                               for number in (1, 2))
+    cloud: Any = Cloud(
+        directories.mktemp('devices'), templates, GPUS, specs=specs,
+        devices={host: [*sriov_gpu(vfs[0][:-1] + '0', vfs), mdev_card(CARD, {'nvidia-35': 4}),
+                        mdev_card(PARTED, {PART_TYPE: 2}),
+                        *sriov_nic(NICS[host][0][:-1] + '0', NICS[host]),
+                        *(pci_device(address, product='26b9') for address in GROUPS[host]),
+                        *(pci_device(card, '10ee', '5020', '0x120000') for card in FPGAS[host])]
+                 for host, vfs in VFS.items()},
+        reclaim_instance_interval=3600, pci__alias=[
+            ALIAS, json.dumps(alias), json.dumps({'name': 'with-audio', 'group': 'with-audio'})],
+        devices__enabled_mdev_types=['nvidia-35'], cyborg=cyborg, neutron=neutron)
+    neutron.users[f'admin:{PROJECT}'] = PROJECT
+    cloud.port = neutron.add_port(neutron.add_network('wire', PROJECT, cidr='10.3.0.0/24', **{
+        'provider:physical_network': 'physnet1'}), PROJECT, **{'binding:vnic_type': 'direct'})
+    for host, cards in FPGAS.items():
+        cyborg.offer(cloud.placement, host, f'{host}_fpga', 'FPGA', [('PCI', card) for card in cards])
+        cyborg.offer(cloud.placement, host, f'{host}_parts', 'PGPU', [('MDEV', PARTED, PART_TYPE)] * 2)
+    cloud.of = {
+        device: (cloud.flavor(**asked(1)), cloud.flavor(ram=1024, **asked(2)))
+        for device, asked in ASKED.items()}
+    return cloud
 
 
 @pytest.fixture(scope='module')
 def shared(tmp_path_factory: pytest.TempPathFactory, cloud_templates: Templates) -> Iterator[Shared]:
-    holder = Shared(tmp_path_factory, cloud_templates)
+    holder = Shared(lambda: make_cloud(tmp_path_factory, cloud_templates))
     with mdev_bus():
         yield holder
-        for cloud in holder.made:
-            cloud.stop()
+        holder.stop()
 
 
 @pytest.fixture
@@ -206,16 +170,9 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str, was
                   'SR-IOV port': NICS}.get(device, {})
         assert set(owned) <= {f'{host} {address}' for host, found in wanted.items() for address in found}
     host = None if status in ('GONE', 'HELD') else cloud.host_of(server)
-    if host is not None and status != 'SOFT_DELETED':
-        if not (cloud.directory / host / 'instances' / server / 'libvirt.xml').exists():
-            # Its host lost all guests: one that was off gets its devices when it is started.
-            assert status in STARTS, status
-            cloud.action(server, *STARTS[status])
+    if host is not None and has_guest(cloud, server, status):
         has = cloud.hostdevs(server, kind='interface' if device == 'SR-IOV port' else 'hostdev')
         assert has == [name.split()[1] for name in owned if name.startswith(f'{host} ')]
-    if device == 'no device':
-        check_port(cloud, server, status, host)
-        return status
     assert [port['device_id'] for port in cloud.neutron.ports.values()] == [
         server if device == 'SR-IOV port' and status not in ('GONE', 'ERROR') else '']
     if device == 'SR-IOV port' and host is not None:
@@ -235,32 +192,17 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str, was
     return f'{status}: {"old" if is_old else "new"}'
 
 
-def check_port(cloud: Any, server: str, status: str, host: str | None) -> None:
-    """The server's port is bound where the server is; one that is held, or has no host any more, has none that is
-    bound."""
-    ports = [port for port in cloud.neutron.ports.values() if port['device_id'] == server]
-    if status in ('GONE', 'HELD') or (status == 'ERROR' and host is None):
-        assert ports == []
-        return
-    (port,) = ports
-    assert cloud.neutron.bindings(port['id']) == [host or '']
-    if host is not None and status != 'SOFT_DELETED':
-        assert port['mac_address'] in cloud.xml(server)
-
-
 def is_tried_whole(name: str, device: str) -> bool:
     """Each step and each moment (of a variant, see ``stride``) with VFs, and where accelerators and ports come and go;
     one of each with the others: of PCI devices the other files here have all."""
-    return device == 'VF' or ((is_cyborgs(device) or device in ('no device', 'SR-IOV port')) and
-                              CASES[name].kind in ASK_OTHERS)
+    return device == 'VF' or ((is_cyborgs(device) or device == 'SR-IOV port') and CASES[name].kind in ASK_OTHERS)
 
 
 def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> set[str]:
     """All that an operation comes to."""
     case = CASES[name]
     cloud.small, cloud.large = cloud.of[device]
-    cloud.interfaces = {'no device': [{'uuid': cloud.network}], 'SR-IOV port': [{'port': cloud.port}]}.get(
-        device, 'none')
+    cloud.interfaces = [{'port': cloud.port}] if device == 'SR-IOV port' else 'none'
     cloud.placed = cloud.small
     found: set[str] = set()
     steps, everything = len(flows.FLOWS[case.kind].steps), is_tried_whole(name, device)
@@ -298,7 +240,7 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
 
 
 # The kinds that such flows are tried whole with.
-WHOLE = ('VF', 'accelerator', 'no device', 'SR-IOV port')
+WHOLE = ('VF', 'accelerator', 'SR-IOV port')
 
 
 def stride(name: str) -> int:
@@ -309,39 +251,7 @@ def stride(name: str) -> int:
 
 def wanted(name: str, device: str, way: str) -> set[str]:
     """What an operation may come to."""
-    cell = TABLE[name, device]['works' if way == LOST else way]
-    return {text.split(':')[0] if device == 'no device' else text for text in cell}
-
-
-def loses(cloud: Cloud, number: int) -> list[str]:
-    """From now on the reply to the ``number``-th question to a host, or of one to the conductor about a server, counted
-    from 0, is lost: what was asked is done, and whoever asked hears nothing. The questions up to then."""
-    asked: list[str] = []
-
-    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
-        counts = len(asked) <= number and kind != 'cast' and (
-            topic == 'compute' or method in ('claim_instance', 'save_instance', 'check_key', 'bind_ports'))
-        if not counts:
-            return deliver()
-        asked.append(method)
-        mine = len(asked) - 1
-        answer = deliver()
-        if mine == number:
-            raise Unanswered(who=topic, reason='injected silence')
-        return answer
-    cloud.on_message = on_message
-    return asked
-
-
-def fail(patch: pytest.MonkeyPatch, case: Case, index: int) -> None:
-    failed: list[str] = []
-
-    def do(real: Any, work: Work) -> Any:
-        if failed:
-            return real(work)
-        failed.append(work.uuid)
-        raise KilonovaError('injected failure')
-    disturb(patch, case.kind, index, do)
+    return TABLE[name, device]['works' if way == LOST else way]
 
 
 @pytest.mark.parametrize('way', [*WAYS, LOST])

@@ -17,7 +17,7 @@ import pytest
 from kilonova import errors
 from kilonova.api.services.backend import Options
 from tests.fixtures.cloud import PROJECT, Cloud
-from tests.flows.cases import bring_back, crash_at, disturb, force_down, lose_host
+from tests.flows.cases import crash_at, disturb
 from tests.functional.test_ports import Networked
 
 KINDS = ('attach', 'detach')
@@ -202,67 +202,6 @@ def test_a_host_that_can_not_bind(attaching: Attaching) -> None:
     assert attaching.cache(attaching.server)[0]['id'] == attaching.first and len(attaching.neutron.ports) == 1
 
 
-@pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('moment', ['before', 'after'])
-def test_a_reply_of_the_host_is_lost(attaching: Attaching, kind: str, moment: str) -> None:
-    """It is asked again under the same key."""
-    lost: list[str] = []
-    method = f'{kind}_interface'
-    real = getattr(attaching.cloud.computes[attaching.host].endpoint, method)
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        if lost:
-            return real(*args, **kwargs)
-        lost.append(method)
-        if moment == 'after':
-            real(*args, **kwargs)
-        raise errors.Unanswered(who=attaching.host, reason='lost')
-    setattr(attaching.cloud.computes[attaching.host].endpoint, method, broken)
-    _, after = attaching.act(kind)
-    assert lost and attaching.ports() == after
-
-
-@pytest.mark.parametrize('lost', ['request', 'answer'])
-@pytest.mark.parametrize('kind', KINDS)
-def test_neutron_does_not_answer_once(attaching: Attaching, kind: str, lost: str,
-                                      monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one port, or none, in the end."""
-    monkeypatch.setattr('kilonova.conductor.flows.ports.LATE', 0.2)
-    failed: list[str] = []
-    method = {'attach': 'POST', 'detach': 'DELETE'}[kind]
-
-    def broken(asked: str, path: str) -> None:
-        if asked == method and path.startswith('/ports') and not failed:
-            failed.append(path)
-            raise attaching.neutron.broken()
-    if lost == 'request':
-        attaching.neutron.before = broken
-    else:
-        attaching.neutron.after = broken
-    _, after = attaching.act(kind)
-    attaching.cloud.settle()
-    assert failed and attaching.ports() == after and sorted(attaching.neutron.ports) == sorted(after)
-
-
-def test_a_detach_waits_for_no_neutron(attaching: Attaching) -> None:
-    """The guest has let it go; its user's port is unbound when Neutron is back, though the server is gone by then."""
-    own = attaching.neutron.add_port(attaching.second, PROJECT)
-    attaching.attach(port_id=own)
-
-    def broken(method: str, path: str) -> None:
-        raise attaching.neutron.broken()
-    attaching.neutron.before = broken
-    attaching.detach(own)
-    attaching.detach(attaching.first)
-    assert attaching.cache(attaching.server) == [] and attaching.story() == ('detach_interface', False)
-    attaching.cloud.ok('DELETE', f'/servers/{attaching.server}')
-    attaching.cloud.settle(kinds_left=('release',))
-    attaching.neutron.before = None
-    attaching.cloud.settle()
-    attaching.assert_empty(kept=1)
-    assert list(attaching.neutron.ports) == [own]
-
-
 def test_what_waits_to_be_freed_is_not_attached_anew(attaching: Attaching) -> None:
     """A user's port that a detach could not unbind yet: an attach to its network makes another one."""
     own = attaching.neutron.add_port(attaching.second, PROJECT)
@@ -280,31 +219,6 @@ def test_what_waits_to_be_freed_is_not_attached_anew(attaching: Attaching) -> No
     attaching.cloud.settle()
     assert puts and made != own
     assert attaching.ports() == [attaching.first, made] and attaching.neutron.ports[own]['device_id'] == ''
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_the_host_dies(attaching: Attaching, kind: str) -> None:
-    """What it did is taken back when it returns; until then nothing of it is plugged anew."""
-    extra = attaching.attach(net_id=attaching.second)['port_id'] if kind == 'detach' else None
-    endpoint = attaching.cloud.computes[attaching.host].endpoint
-    method, real = f'{kind}_interface', getattr(endpoint, f'{kind}_interface')
-
-    def dies(*args: Any, **kwargs: Any) -> Any:
-        real(*args, **kwargs)
-        lose_host(attaching.cloud, attaching.host)
-        force_down(attaching.cloud, attaching.host, True)
-        raise errors.Unanswered(who=attaching.host, reason='it died')
-    setattr(endpoint, method, dies)
-    if kind == 'attach':
-        assert 'compute service of host' in attaching.attach(409, net_id=attaching.second)
-    else:
-        attaching.detach(str(extra))
-    assert attaching.story() == (f'{kind}_interface', True)
-    assert [row['kind'] for row in attaching.cloud.rows()] == ['release']
-    setattr(endpoint, method, real)
-    bring_back(attaching.cloud, attaching.host)
-    attaching.cloud.settle()
-    assert attaching.ports() == [attaching.first] + ([extra] if extra else [])
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -226,28 +226,6 @@ def test_one_port_is_never_two_servers(networked: Networked) -> None:
     assert networked.neutron.ports[own]['device_id'] == 'another'
 
 
-@pytest.mark.parametrize('lost', ['request', 'answer'])
-def test_silence_while_a_port_is_made(networked: Networked, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The boot goes on when Neutron answers, with one port, whether the first request made it or not."""
-    monkeypatch.setattr('kilonova.conductor.flows.ports.LATE', 0.0)
-    failed: list[str] = []
-
-    def broken(method: str, path: str) -> None:
-        if method == 'POST' and len(failed) < 2:
-            failed.append(path)
-            raise networked.neutron.broken()
-    if lost == 'request':
-        networked.neutron.before = broken
-    else:
-        networked.neutron.after = broken
-    server = networked.boot()
-    networked.cloud.settle()
-    assert failed and len(networked.of(server)) == 1
-    networked.cloud.assert_clean()
-    networked.delete(server)
-    networked.assert_empty()
-
-
 def test_a_port_that_comes_late_goes(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request without an answer makes its port after the next look: in the end the server has one."""
     monkeypatch.setattr('kilonova.conductor.flows.ports.LATE', 1.0)
@@ -265,23 +243,6 @@ def test_a_port_that_comes_late_goes(networked: Networked, monkeypatch: pytest.M
     assert failed and late not in networked.neutron.ports
     assert [one['id'] for one in networked.of(server)] == [port['id']]
     networked.cloud.assert_clean()
-
-
-def test_a_delete_waits_for_no_neutron(networked: Networked) -> None:
-    """The server is gone at once, its ports when Neutron is back: the made one deleted, the user's unbound."""
-    own = networked.neutron.add_port(networked.network, PROJECT)
-    server = networked.boot({'uuid': networked.network}, {'port': own})
-
-    def broken(method: str, path: str) -> None:
-        raise networked.neutron.broken()
-    networked.neutron.before = broken
-    networked.cloud.ok('DELETE', f'/servers/{server}')
-    networked.cloud.settle(kinds_left=('release',))
-    assert networked.cloud.status(server) == 'GONE' and len(networked.of(server)) == 2
-    networked.neutron.before = None
-    networked.cloud.settle()
-    networked.assert_empty(kept=1)
-    assert list(networked.neutron.ports) == [own]
 
 
 def test_a_server_that_no_host_takes_leaves_no_port(networked: Networked) -> None:
@@ -491,22 +452,6 @@ def test_a_resize_on_its_host_asks_neutron_nothing(make_cloud: Callable[..., Clo
     networked.cloud.assert_clean()
 
 
-def test_shelved_and_unshelved(networked: Networked) -> None:
-    """Off its host the port keeps its server and address, and is bound to none."""
-    server = networked.boot()
-    cloud, address = networked.cloud, networked.addresses(server)['private']
-    cloud.action(server, 'shelve')
-    assert cloud.status(server) == 'SHELVED_OFFLOADED'
-    (port,) = networked.of(server)
-    assert port['binding:host_id'] == '' and networked.addresses(server) == {'private': address}
-    cloud.assert_clean()
-    cloud.action(server, 'unshelve')
-    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
-    assert_at(networked, server, cloud.host_of(server), address)
-    networked.delete(server)
-    networked.assert_empty()
-
-
 def test_an_unshelve_that_fails_leaves_the_port_off(networked: Networked) -> None:
     server = networked.boot()
     cloud = networked.cloud
@@ -516,21 +461,6 @@ def test_an_unshelve_that_fails_leaves_the_port_off(networked: Networked) -> Non
     assert cloud.status(server) == 'SHELVED_OFFLOADED'
     assert [port['binding:host_id'] for port in networked.of(server)] == ['']
     cloud.assert_clean()
-
-
-def test_an_evacuation_takes_the_port_along(networked: Networked) -> None:
-    server = networked.boot()
-    cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
-    lose_host(cloud, source)
-    force_down(cloud, source, True)
-    networked.evacuate(server)
-    assert cloud.host_of(server) == other(source), cloud.story(server)
-    (port,) = networked.of(server)
-    assert networked.neutron.bindings(port['id']) == [other(source)]
-    assert networked.addresses(server) == {'private': address}
-    bring_back(cloud, source)
-    cloud.settle()
-    assert_at(networked, server, other(source), address)
 
 
 def test_an_evacuation_that_fails(networked: Networked) -> None:

@@ -22,7 +22,7 @@ from kilonova.virt.driver import VolumeCounters
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder
-from tests.flows.cases import bring_back, dies_at, disturb, first_after_each_effect, force_down, lose_host
+from tests.flows.cases import disturb, first_after_each_effect
 
 HOSTS = ('gpu1', 'gpu2')
 KINDS = ('attach', 'detach')
@@ -317,45 +317,6 @@ def test_a_volume_that_others_keep(storing: Storing, why: str) -> None:
     assert storing.held(server) == []
 
 
-@pytest.mark.parametrize('lost', ['request', 'answer'])
-@pytest.mark.parametrize('what', ['/attachments', '/action'])
-def test_silence_while_a_boot_attaches(storing: Storing, lost: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one attachment in the end, whether the first request made it or not."""
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
-    failed: list[str] = []
-
-    def broken(method: str, path: str) -> None:
-        if method == 'POST' and path.endswith(what) and len(failed) < 2:
-            failed.append(path)
-            raise storing.cinder.broken()
-    if lost == 'request':
-        storing.cinder.before = broken
-    else:
-        storing.cinder.after = broken
-    volume = storing.volume()
-    server = storing.boot(there(volume))
-    storing.cloud.settle()
-    assert failed and storing.volumes(server) == [volume]
-    storing.delete(server)
-    storing.assert_empty(volume)
-
-
-def test_a_delete_waits_for_no_cinder(storing: Storing) -> None:
-    """The server is gone at once, attachments and what goes with it when Cinder is back."""
-    volume = storing.volume()
-    server = storing.boot(there(volume), made())
-
-    def broken(method: str, path: str) -> None:
-        raise storing.cinder.broken()
-    storing.cinder.before = broken
-    storing.cloud.ok('DELETE', f'/servers/{server}')
-    storing.cloud.settle(kinds_left=('release',))
-    assert storing.cloud.status(server) == 'GONE' and len(storing.held(server)) == 2
-    storing.cinder.before = None
-    storing.cloud.settle()
-    storing.assert_empty(volume)
-
-
 # --- attach and detach -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize('state', ['run', 'os-stop', 'pause'])
 def test_attached_and_detached(storing: Storing, state: str) -> None:
@@ -451,70 +412,6 @@ def test_what_waited_for_its_turn_is_looked_at_once_more(storing: Storing) -> No
     assert sorted(answers) == [202, 404]
     storing.cloud.settle()
     assert storing.volumes(server) == []
-
-
-@pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('moment', ['before', 'after'])
-def test_a_reply_of_the_host_is_lost(storing: Storing, kind: str, moment: str) -> None:
-    """It is asked again under the same key."""
-    server, volume = prepared(storing, kind)
-    host, method, lost = storing.cloud.host_of(server), f'{kind}_volume', []
-    real = getattr(storing.cloud.computes[host].endpoint, method)
-
-    def broken(*args: Any, **kwargs: Any) -> Any:
-        if lost:
-            return real(*args, **kwargs)
-        lost.append(method)
-        if moment == 'after':
-            real(*args, **kwargs)
-        raise errors.Unanswered(who=host, reason='lost')
-    setattr(storing.cloud.computes[host].endpoint, method, broken)
-    act(storing, kind, server, volume)
-    assert lost and storing.volumes(server) == ([volume] if kind == 'attach' else [])
-
-
-@pytest.mark.parametrize('lost', ['request', 'answer'])
-@pytest.mark.parametrize('kind', KINDS)
-def test_cinder_does_not_answer_once(storing: Storing, kind: str, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
-    server, volume = prepared(storing, kind)
-    failed: list[str] = []
-
-    def broken(method: str, path: str) -> None:
-        if method == {'attach': 'POST', 'detach': 'DELETE'}[kind] and not failed:
-            failed.append(path)
-            raise storing.cinder.broken()
-    if lost == 'request':
-        storing.cinder.before = broken
-    else:
-        storing.cinder.after = broken
-    act(storing, kind, server, volume)
-    storing.cloud.settle()
-    assert failed and storing.volumes(server) == ([volume] if kind == 'attach' else [])
-    assert storing.cinder.statuses() == {volume: 'in-use' if kind == 'attach' else 'available'}
-
-
-@pytest.mark.parametrize('kind', KINDS)
-def test_the_host_dies(storing: Storing, kind: str) -> None:
-    """What it did is taken back when it returns."""
-    server, volume = prepared(storing, kind)
-    host = storing.cloud.host_of(server)
-    endpoint, method = storing.cloud.computes[host].endpoint, f'{kind}_volume'
-    real = getattr(endpoint, method)
-
-    def dies(*args: Any, **kwargs: Any) -> Any:
-        real(*args, **kwargs)
-        lose_host(storing.cloud, host)
-        force_down(storing.cloud, host, True)
-        raise errors.Unanswered(who=host, reason='it died')
-    setattr(endpoint, method, dies)
-    act(storing, kind, server, volume)
-    assert storing.story(server) == (f'{kind}_volume', True)
-    assert [row['kind'] for row in storing.cloud.rows()] == ['release']
-    setattr(endpoint, method, real)
-    bring_back(storing.cloud, host)
-    storing.cloud.settle()
-    assert storing.volumes(server) == ([] if kind == 'attach' else [volume])
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -752,28 +649,6 @@ def test_what_stays_on_its_host_when_it_is_shelved(make_cloud: Callable[..., Clo
     assert storing.cloud.status(server) == status and storing.volumes(server) == [volume]
 
 
-@pytest.mark.parametrize('works', [True, False])
-@pytest.mark.parametrize('root', [False, True])
-def test_an_evacuation(storing: Storing, works: bool, root: bool) -> None:
-    """The volume goes along; it is the dead host's again where that fails."""
-    server, volume = storing.with_volume(root=root)
-    cloud, source = storing.cloud, storing.cloud.host_of(server)
-    lose_host(cloud, source)
-    force_down(cloud, source, True)
-    if not works:
-        storing.driver(other(source)).guests.spawn = no_room
-    assert cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
-    cloud.settle(kinds_left=('release',))
-    assert cloud.host_of(server) == (other(source) if works else source), cloud.story(server)
-    assert storing.held(server) == [(volume, 'attached', cloud.host_of(server))]
-    bring_back(cloud, source)
-    cloud.settle()
-    if not works:
-        cloud.action(server, 'os-resetState', {'state': 'active'})
-        cloud.action(server, 'reboot', {'type': 'HARD'})
-    assert storing.volumes(server) == [volume]
-
-
 @pytest.mark.parametrize('how', ['boot', 'root', 'attach'])
 def test_a_running_guest_takes_it_along(storing: Storing, how: str) -> None:
     """Attached to both hosts meanwhile, and to the destination alone in the end; twice, there and back. With its root
@@ -888,54 +763,6 @@ def test_a_live_migration_that_is_ended(storing: Storing, end: str) -> None:
         storing.delete(server)
     else:
         storing.delete(server)
-    storing.assert_empty(volume)
-
-
-@pytest.mark.parametrize('lost', ['request', 'answer'])
-@pytest.mark.parametrize('what', ['POST /attachments', 'POST /action', 'DELETE'])
-def test_cinder_is_silent_while_a_guest_goes(storing: Storing, lost: str, what: str,
-                                             monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one attachment in the end."""
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
-    server, volume = storing.with_volume()
-    source, failed = storing.cloud.host_of(server), []
-    asked, _, path = what.partition(' ')
-
-    def broken(method: str, at: str) -> None:
-        if method == asked and at.endswith(path) and len(failed) < 2:
-            failed.append(at)
-            raise storing.cinder.broken()
-    setattr(storing.cinder, {'request': 'before', 'answer': 'after'}[lost], broken)
-    storing.cloud.action(server, 'os-migrateLive', LIVE)
-    assert failed and storing.cloud.host_of(server) == other(source), storing.cloud.story(server)
-    assert storing.volumes(server) == [volume]
-
-
-@pytest.mark.parametrize('moment', ['before', 'after'])
-def test_a_host_dies_at_each_thing_that_it_tells_of_a_live_migration(storing: Storing, moment: str,
-                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """The volume is where the guest is; what the dead host had of it goes when it is back."""
-    monkeypatch.setattr('kilonova.conductor.flows.volumes.LATE', 0.2)
-    cloud, (server, volume) = storing.cloud, storing.with_volume()
-    number, ends, gone = 0, set(), True
-    while gone:
-        source = cloud.host_of(server)
-        death = dies_at(cloud, number, moment)
-        assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
-        cloud.settle(kinds_left=('release',))
-        cloud.on_message = None
-        gone = death.gone is not None
-        if death.gone is not None:
-            bring_back(cloud, death.gone)
-        ends.add(cloud.host_of(server) == source)
-        assert storing.held(server) == [(volume, 'attached', cloud.host_of(server))], number
-        # Its guest went down with the host.
-        cloud.action(server, 'reboot', {'type': 'HARD'})
-        assert cloud.status(server) == 'ACTIVE', (number, cloud.story(server))
-        assert storing.volumes(server) == [volume], number
-        number += 1
-    assert number > 6 and ends == {True, False}
-    storing.delete(server)
     storing.assert_empty(volume)
 
 
