@@ -144,7 +144,7 @@ PARTS: dict[str, tuple[Run, ...]] = {
 # Parts whose runs share no ports, files or processes.
 TOGETHER = ('check', 'lint', 'type', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
 # The run that goes beside ``live``, where both are wanted: with a lower priority, and without daemons.
-BESIDE_LIVE = 'unit-rest'
+BESIDE_LIVE = 'unit-first'
 # Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'check': (*PARTS['lint'], *PARTS['type'], *PARTS['unit'], PARTS['api'][0],

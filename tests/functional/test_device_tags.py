@@ -77,7 +77,7 @@ def tagged(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) ->
 
 def test_from_create_to_delete(tagged: Tagged) -> None:
     """Attached and detached, moved and told of by Neutron, shelved; config drives say what was so when they were made.
-    """
+    Row 1.36."""
     cloud, server = tagged.cloud, tagged.server
     both = [tagged.front, tagged.data]
     assert tagged.guest() == tagged.drive() == both
