@@ -30,7 +30,7 @@ HEALTHY = (('--seeds', '1-16'), ('--seeds', '1-10', '--shape', 'functions'), ('-
            ('--seeds', '1-80', '--shape', 'kinds'), ('--seeds', '1-16', '--shape', 'ports'),
            ('--seeds', '1-16', '--shape', 'wires'), ('--seeds', '1-20', '--shape', 'volumes'))
 # Accepted operations over hosts with every kind of device.
-OPERATIONS = 1200
+OPERATIONS = 1000
 
 
 @pytest.mark.parametrize('arguments', HEALTHY, ids=[
