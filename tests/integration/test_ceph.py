@@ -198,7 +198,8 @@ def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
         assert all(f'volumes/volume-{volume}' in disks(site, host, server) for volume in (root, data))
         site.audit()
     site.call('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': data}})
-    site.settle([server], WAIT)
+    # The answer comes before the guest has it.
+    until(lambda: held(client, server).get(data) == ('attached', source), 'the volume is attached')
     assert stored.size(server, data) == 1 << 30
     is_at(source)
     grow = http.send('POST', f'{site.url("cinder")}/volumes/{data}/action',
