@@ -22,7 +22,7 @@ from kilonova.virt.driver import VolumeCounters
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder
-from tests.flows.cases import disturb, first_after_each_effect
+from tests.flows.cases import crash_at, disturb
 
 HOSTS = ('gpu1', 'gpu2')
 KINDS = ('attach', 'detach')
@@ -471,15 +471,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(storing: Storing, monke
 def crash_after(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, number: int, begin: Callable[[], None]) -> bool:
     """The conductor dies behind so many effects of what ``begin`` asks for, and another one goes on to the end; False:
     there are not so many."""
-    crashed, seen = threading.Event(), []
-
-    def listener(database: Any, statement: str, many: bool) -> None:
-        if threading.current_thread().name.startswith('flow-') and not crashed.is_set() and not cloud.in_upcall:
-            seen.append(statement)
-            if len(seen) - 1 == number:
-                crashed.set()
-                raise Crash
-    with first_after_each_effect(monkeypatch, listener):
+    with crash_at(cloud, monkeypatch, number) as crashed:
         begin()
         while not crashed.is_set() and cloud.rows():
             crashed.wait(0.02)
