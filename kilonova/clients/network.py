@@ -12,7 +12,8 @@ same account that it is one. Routes: https://docs.openstack.org/api-ref/network/
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import MappingProxyType
@@ -31,6 +32,8 @@ from kilonova.context import RequestContext
 WHO = 'The network service'
 # Characters of a query: servers and proxies take request lines of 4 KiB at least.
 QUERY_LIMIT = 3000
+# Seconds for which the list of its extensions is good, and the one by which ports have names.
+EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
 # Keys of binding:profile that a compute service writes, and takes away when it unbinds. Others are the owner's.
 OUR_PROFILE = frozenset((
     'pci_vendor_info', 'pci_slot', 'physical_network', 'pf_mac_address', 'vf_num', 'card_serial_number', 'allocation',
@@ -159,6 +162,8 @@ class Port:
     port_security_enabled: bool = True
     # Counts its changes; None where this Neutron doesn't count.
     revision: int | None = None
+    # Its name in DNS, '': it has none; None where ports of this Neutron have no names.
+    dns_name: str | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Port:
@@ -173,7 +178,7 @@ class Port:
             vif_type=body.get('binding:vif_type'),
             vif_details=body.get('binding:vif_details') or {}, profile=body.get('binding:profile') or {},
             host=body.get('binding:host_id') or None, port_security_enabled=body.get('port_security_enabled', True),
-            revision=body.get('revision_number'))
+            revision=body.get('revision_number'), dns_name=body.get('dns_name'))
 
     @property
     def binding_failed(self) -> bool:
@@ -322,6 +327,18 @@ class PortQuota:
 
     def has_room(self, more: int) -> bool:
         return self.limit is None or self.used + more <= self.limit
+
+
+class _Extensions:
+    """What this Neutron can do beside its core: asked for once in EXTENSIONS_KEPT seconds."""
+
+    def __init__(self, ask: Callable[[], frozenset[str]]) -> None:
+        self._ask, self._known, self._until = ask, frozenset[str](), 0.0
+
+    def __contains__(self, alias: str) -> bool:
+        if time.monotonic() >= self._until:
+            self._known, self._until = self._ask(), time.monotonic() + EXTENSIONS_KEPT
+        return alias in self._known
 
 
 # -- the client --------------------------------------------------------------------------------------------------------
@@ -489,6 +506,11 @@ class NetworkClient(_FloatingIps, _SecurityGroups):
     """One per process; threads may share it. Each call may raise Unanswered, NetworkForbidden (of a user) or
     NetworkAccountRefused (of the service); results of several come in no order."""
 
+    def __init__(self, adapter: Adapter) -> None:
+        super().__init__(adapter)
+        self._extensions = _Extensions(lambda: frozenset(
+            body['alias'] for body in self._pages('extensions', (), None)))
+
     def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
         """{id: network} of those that there are, and that this user may see."""
         return {body['id']: Network.from_body(body) for body in self._list('networks', 'id', ids, ctxt=ctxt)}
@@ -539,9 +561,9 @@ class NetworkClient(_FloatingIps, _SecurityGroups):
             'ports', [('network_id', network_id), ('fixed_ips', f'ip_address={address}')], None)]
 
     def create_port(self, network_id: str, *, project_id: str, device_id: str, device_owner: str, host: str | None,
-                    fixed_ip: str | None = None, security_groups: Sequence[str] = ()) -> Port:
+                    fixed_ip: str | None = None, security_groups: Sequence[str] = (), name: str = '') -> Port:
         """A port that is bound to a host (None: to none yet); look at ``binding_failed``. ``security_groups``: ids;
-        none: the project's default group.
+        none: the project's default group. ``name``: in DNS, where ports have such.
 
         After silence it may be there nevertheless: ``ports(device_id=…)`` says so. NetworkNotFound,
         SecurityGroupNotFound, SecurityGroupNotApplicable, FixedIpInUse, FixedIpNotOfNetwork, NoMoreFixedIps,
@@ -555,23 +577,33 @@ class NetworkClient(_FloatingIps, _SecurityGroups):
             body['fixed_ips'] = [{'ip_address': fixed_ip}]
         if security_groups:
             body['security_groups'] = list(security_groups)
+        if name and DNS in self._extensions:
+            body['dns_name'] = name
         response = self._send('POST', '/ports', json={'port': body})
         return Port.from_body(_answer(response, None, network_id=network_id, address=fixed_ip or '')['port'])
 
     def bind(self, port: Port, *, host: str | None, device_id: str, device_owner: str,
-             profile: Mapping[str, Any] | None = None) -> Port:
+             profile: Mapping[str, Any] | None = None, name: str = '') -> Port:
         """Give a port, as the service reads it, to a server on a host (None: on none yet), with our part of its
-        profile; look at ``binding_failed``. What its owner wrote into the profile stays. PortNotFound, NetworkInvalid,
-        NetworkConflict; PortChanged: by somebody, since it was read, so that two servers never get one port.
+        profile; look at ``binding_failed``. What its owner wrote into the profile stays. ``name``: in DNS, where ports
+        have such; without, it stays. PortNotFound, NetworkInvalid, NetworkConflict; PortChanged: by somebody, since it
+        was read, so that two servers never get one port.
         """
-        return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner},
-                            profile or {}, unchanged=True)
+        return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner,
+                                   **_named(port, name)}, profile or {}, unchanged=True)
+
+    def set_name(self, port: Port, name: str) -> None:
+        """Name a port, as the service reads it, in DNS; no request where it has that name, or ports have none.
+        PortNotFound; NetworkInvalid: it can't be one; PortChanged: by somebody, since it was read."""
+        if fields := _named(port, name):
+            self._update(port, fields, None, unchanged=True)
 
     def unbind(self, port: Port) -> None:
-        """Give a port, as the service reads it, back to its owner: no host, no server, nothing of ours in its profile.
-        One that is gone doesn't matter."""
+        """Give a port, as the service reads it, back to its owner: no host, no server, no name, nothing of ours in its
+        profile. One that is gone doesn't matter."""
+        name = {'dns_name': ''} if port.dns_name else {}
         try:
-            self._update(port, {'binding:host_id': None, 'device_id': '', 'device_owner': ''}, {})
+            self._update(port, {'binding:host_id': None, 'device_id': '', 'device_owner': '', **name}, {})
         except PortNotFound:
             return
 
@@ -689,6 +721,11 @@ def _error(response: requests.Response) -> tuple[str, str]:
 def _singular(collection: str) -> str:
     """The key of one in a body."""
     return collection.removesuffix('s').replace('-', '_')
+
+
+def _named(port: Port, name: str) -> dict[str, str]:
+    """What gives a port a name in DNS that it hasn't got."""
+    return {'dns_name': name} if name and port.dns_name not in (None, name) else {}
 
 
 def _theirs(profile: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 from kilonova import errors
 from kilonova.db.queries import info_caches
 from kilonova.objects.vif import Vif
+from kilonova.virt.driver import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 from tests.fixtures.neutron import FakeNeutron
 from tests.flows.cases import bring_back, force_down, lose_host
@@ -94,8 +95,9 @@ def networked(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_boot_makes_one_port_and_shows_its_address(networked: Networked) -> None:
-    """One request makes and binds it; six of Neutron in all; the guest has it in its XML; a delete leaves none."""
-    server = networked.boot(user='demo')
+    """One request makes and binds it; six of Neutron in all, and the list of its extensions; the guest has it in its
+    XML, DNS has it by the server's hostname; a delete leaves none."""
+    server = networked.boot(user='demo', hostname='web.example.org')
     host = networked.cloud.host_of(server)
     (port,) = networked.of(server)
     assert (port['binding:host_id'], port['device_owner'], port['project_id']) == (host, 'compute:nova', PROJECT)
@@ -103,7 +105,8 @@ def test_a_boot_makes_one_port_and_shows_its_address(networked: Networked) -> No
     assert networked.addresses(server) == {'private': [address]}
     assert networked.cloud.show(server)['security_groups'] == [{'name': 'default'}]
     assert [method for method, _ in networked.neutron.asked].count('POST') == 1
-    assert len(networked.neutron.asked) <= 6, networked.neutron.asked
+    assert port['dns_name'] == 'web.example.org'
+    assert len([path for _, path in networked.neutron.asked if path != '/extensions']) <= 6, networked.neutron.asked
     xml = networked.cloud.xml(server)
     assert port['mac_address'] in xml and port['id'] in xml
     networked.cloud.assert_clean()
@@ -224,6 +227,41 @@ def test_one_port_is_never_two_servers(networked: Networked) -> None:
     server = networked.boot({'port': own}, status='ERROR')
     assert networked.cloud.show(server)['fault']['message'] == f'Port {own} is still in use.'
     assert networked.neutron.ports[own]['device_id'] == 'another'
+
+
+def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the boot on, also the user's own, which is without a name again when the server goes; after a change of the
+    hostname the new one, unless DNS can't have it; after a rebuild that fails the one before."""
+    own = networked.neutron.add_port(networked.network, PROJECT)
+    server = networked.boot({'uuid': networked.network}, {'port': own}, hostname='web')
+
+    def names() -> set[str]:
+        networked.cloud.settle()
+        return {port['dns_name'] for port in networked.of(server)}
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise GuestFailed(act='define', uuid=server, reason='injected')
+    assert names() == {'web'}
+    networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'db.example.org'}}, version='2.94')
+    assert names() == {'db.example.org'}
+    networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'no..name'}}, version='2.94')
+    assert names() == {'db.example.org'}
+    again = {'imageRef': IMAGE_ID, 'hostname': 'other'}
+    networked.cloud.ok('POST', f'/servers/{server}/action', {'rebuild': again}, version='2.94')
+    assert names() == {'other'}
+    monkeypatch.setattr(type(networked.cloud.computes[networked.cloud.host_of(server)].host.driver.guests),
+                        'prepare_rebuild', fail)
+    networked.cloud.ok('POST', f'/servers/{server}/action', {'rebuild': {**again, 'hostname': 'last'}}, version='2.94')
+    assert names() == {'other'}
+    networked.delete(server)
+    assert networked.neutron.ports[own]['dns_name'] == ''
+
+
+def test_a_port_with_another_name_is_not_taken(networked: Networked) -> None:
+    own = networked.neutron.add_port(networked.network, PROJECT, dns_name='mail')
+    server = networked.boot({'port': own}, status='ERROR', hostname='web')
+    assert networked.cloud.show(server)['fault']['message'].startswith(f"Port {own} has the name 'mail' in DNS")
+    assert (networked.neutron.ports[own]['dns_name'], networked.neutron.ports[own]['device_id']) == ('mail', '')
 
 
 def test_a_port_that_comes_late_goes(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,22 @@ def test_a_user_s_port_is_given_back(client: NetworkClient, site: Site, user: Re
     client.unbind(bound)
 
 
+def test_ports_have_names_in_dns(client: NetworkClient, site: Site, user: RequestContext, private: str) -> None:
+    """Of new ports, of users' own, also with dots; given back they have none."""
+    port = create(client, user, private, 'gpu1', name='web')
+    assert port.dns_name == 'web'
+    client.set_name(port, 'web.example.org')
+    assert client.port(None, port.id).dns_name == 'web.example.org'
+    with pytest.raises(network_client.NetworkInvalid, match='dns_name'):
+        client.set_name(client.port(None, port.id), 'web..org')
+    client.unbind(client.port(None, port.id))
+    bare = client.port(None, port.id)
+    assert bare.dns_name == ''
+    assert client.bind(bare, host='gpu1', device_id=port.device_id, device_owner='compute:nova',
+                       name='db').dns_name == 'db'
+    client.delete_port(port.id)
+
+
 def test_a_port_that_was_changed_is_not_taken(client: NetworkClient, user: RequestContext, private: str) -> None:
     read = create(client, user, private, None)
     client.bind(read, host='gpu1', device_id=read.device_id, device_owner='compute:nova')

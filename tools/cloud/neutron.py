@@ -53,6 +53,8 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *
             'state_path': str(layout.data('neutron')),
             'api_paste_config': str(layout.neutron_venv / 'etc' / 'neutron' / 'api-paste.ini'),
             'core_plugin': 'ml2',
+            # Ports keep their names in DNS only where it is another one than the default.
+            'dns_domain': 'kilonova.test.',
             'service_plugins': 'ovn-router,trunk,tag,auto_allocate',
             # No agents that it would speak to.
             'transport_url': 'fake:/',
@@ -64,7 +66,7 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *
         'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
         'oslo_messaging_notifications': {'driver': 'noop'},
         'ml2': {'type_drivers': 'geneve,flat,vlan,local', 'project_network_types': 'geneve',
-                'mechanism_drivers': 'ovn,sriovnicswitch', 'extension_drivers': 'port_security'},
+                'mechanism_drivers': 'ovn,sriovnicswitch', 'extension_drivers': 'port_security,dns'},
         # Of SR-IOV ports, where an agent of theirs is known.
         'ml2_type_vlan': {'network_vlan_ranges': f'{PHYSICAL_NETWORK}:100:199'},
         'ml2_type_geneve': {'vni_ranges': '1:65535', 'max_header_size': 38},

@@ -167,6 +167,12 @@ def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str,
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 
+def rename_ports(backend: Backend, ctxt: RequestContext, server: Found) -> None:
+    """Its ports are to have the server's hostname in DNS."""
+    if backend.networks is not None:
+        run_beside(backend, ctxt, server, 'network_changed', {'renamed': True})
+
+
 def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]) -> T | None:
     """What ``look`` finds in the server's cell, which is asked again and again; None: nothing in the time for which an
     answer may be waited for."""

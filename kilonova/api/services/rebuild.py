@@ -109,6 +109,8 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
     accept.accept(ctxt, server, 'rebuild.start', row, 'rebuild',
                   write=lambda conn: rebuilds.write(conn, server.uuid, new))
     backend.conductor.rebuild_instance(ctxt, operation=row.uuid)
+    if 'hostname' in request.given:
+        accept.rename_ports(backend, ctxt, server)
     return password
 
 

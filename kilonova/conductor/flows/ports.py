@@ -27,6 +27,7 @@ from kilonova.clients.network import (
     FixedIp,
     Network,
     NetworkClient,
+    NetworkInvalid,
     Port,
     PortBindingRefused,
     PortChanged,
@@ -76,6 +77,11 @@ class PortBindingFailed(HostRejected):
 class PortNeedsBandwidth(Invalid):
     msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth, which is not served in this cloud: make '
                'a port without, or ask for another network.')
+
+
+class PortNamed(Invalid):
+    msg_fmt = ("Port %(port_id)s has the name '%(name)s' in DNS, and the server's hostname is '%(hostname)s': a port "
+               "without a name gets the server's, or make the two one.")
 
 
 @dataclass
@@ -136,7 +142,7 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
     if any(port_id not in known for port_id in own):
         known.update((port.id, port) for port in client.ports(ids=own))
     made = [port for port in known.values() if port.id not in own]
-    ports = []
+    name, ports = work.instance().hostname or '', []
     for wish in wanted:
         if wish.port_id is not None:
             if wish.port_id not in known:
@@ -145,11 +151,11 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
                 raise PortChanged(port_id=wish.port_id)
             # A host of an attempt before may have bound it.
             to = host.host if wish.device is None else None
-            ports.append(_bind(work, known[wish.port_id], to, host.availability_zone))
+            ports.append(_bind(work, known[wish.port_id], to, host.availability_zone, name=name))
         elif (there := _take(made, wish)) is not None:
-            ports.append(_bind(work, there, host.host, host.availability_zone))
+            ports.append(_bind(work, there, host.host, host.availability_zone, name=name))
         else:
-            ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups)))
+            ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups), name))
     # What Neutron gives to ports that ask for nothing.
     names = tuple(groups.values()) or (DEFAULT_GROUP,)
     vifs = _described(work, ports, own, {port.id: names for port in ports if port.id not in own and
@@ -163,7 +169,7 @@ def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = No
     ``bind_wanted`` has them."""
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
-    at = (server.host, server.availability_zone)
+    at, name = (server.host, server.availability_zone), server.hostname or ''
     if wish.port_id is not None:
         found = client.ports(ids=own)
         if not found:
@@ -172,12 +178,13 @@ def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = No
             raise PortInUse(port_id=wish.port_id)
         if (found[0].vnic_type in FUNCTIONS) != (wish.device is not None):
             raise PortChanged(port_id=wish.port_id)
-        port = _bind(work, found[0], *at, profile=profile)
+        port = _bind(work, found[0], *at, profile=profile, name=name)
     else:
         not_ours = {*cached, *beside.ports_given(work)}
         made = [port for port in client.ports(device_id=work.instance_uuid) if port.id not in not_ours]
         there = _take(made, wish)
-        port = _bind(work, there, *at) if there is not None else _make(work, wish, *at, own)
+        port = (_bind(work, there, *at, name=name) if there is not None
+                else _make(work, wish, *at, own, name=name))
     groups = client.security_groups_of(port.security_groups)
     (vif,) = _described(work, [port], own, {port.id: tuple(group.name for group in groups.values())}, is_new=False)
     return dataclasses.replace(vif, tag=wish.tag)
@@ -334,13 +341,13 @@ def _take(made: list[Port], wish: Wish) -> Port | None:
 
 
 def _make(work: Work[Any], wish: Wish, host: str, zone: str | None, own: Sequence[str],
-          groups: Sequence[str] = ()) -> Port:
+          groups: Sequence[str] = (), name: str = '') -> Port:
     work.before_sending()
     try:
         port = work.env.networks.create_port(
             wish.network_id, project_id=work.ctxt.project_id or '', device_id=work.instance_uuid,
             device_owner=_owner(work, zone), host=host,
-            fixed_ip=wish.address, security_groups=groups)
+            fixed_ip=wish.address, security_groups=groups, name=name)
     except Unanswered:
         # It may be made nevertheless, also after the next look.
         _release(work, own, delay=LATE)
@@ -353,25 +360,29 @@ def _make(work: Work[Any], wish: Wish, host: str, zone: str | None, own: Sequenc
 
 
 def _bind(work: Work[Any], port: Port, host: str | None, zone: str | None, agent_away: bool = False,
-          profile: Mapping[str, Any] | None = None) -> Port:
-    """The port is the server's, on this host (None: on none yet), with our part of its ``profile``. PortInUse: it is
-    another's. PortBindingFailed, unless ``agent_away``."""
+          profile: Mapping[str, Any] | None = None, name: str = '') -> Port:
+    """The port is the server's, on this host (None: on none yet), with our part of its ``profile``, and with this
+    ``name`` in DNS where ports have such (without, it stays). PortInUse: it is another's; PortNamed. PortBindingFailed,
+    unless ``agent_away``."""
     bound = _bind_port(work.env.networks, port, host, work.instance_uuid, _owner(work, zone), profile or {},
-                       work.before_sending)
+                       work.before_sending, name)
     return bound if agent_away else _bound(bound, host)
 
 
 def _bind_port(client: NetworkClient, port: Port, host: str | None, uuid: str, owner: str, profile: Mapping[str, Any],
-               check: Callable[[], None]) -> Port:
+               check: Callable[[], None], name: str = '') -> Port:
     for left in reversed(range(TRIES)):
         if port.device_id not in ('', uuid):
             raise PortInUse(port_id=port.id)
+        if name and port.dns_name not in (None, '', name) and not port.device_id:
+            raise PortNamed(port_id=port.id, name=port.dns_name, hostname=name)
         if (port.device_id, port.host, port.device_owner) == (uuid, host, owner) and (
-                not port.binding_failed and profile.items() <= port.profile.items()):
+                not port.binding_failed and profile.items() <= port.profile.items()
+                and (not name or port.dns_name in (None, name))):
             return port
         check()
         try:
-            return client.bind(port, host=host, device_id=uuid, device_owner=owner, profile=profile)
+            return client.bind(port, host=host, device_id=uuid, device_owner=owner, profile=profile, name=name)
         except PortChanged:
             # Somebody changed it since it was read.
             if not left:
@@ -515,6 +526,8 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     client = work.env.networks
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
+    if work.args.get('renamed'):
+        _name(client, ports, row['hostname'] or '')
     groups = client.security_groups_of(one for port in ports for one in port.security_groups)
     described = {vif.id: vif for vif in _described(
         work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
@@ -527,6 +540,19 @@ def refresh(work: Work[ChangedOutputs]) -> None:
             work.outputs.gone = [port_id for port_id in functions if port_id not in there]
             return
     raise Unanswered(who=f'server {work.instance_uuid}', reason='its ports were changed meanwhile')
+
+
+def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
+    """They have this name in DNS."""
+    for port in ports:
+        try:
+            client.set_name(port, name)
+        except PortNotFound:
+            continue
+        except PortChanged as error:
+            raise NotYet(f'port {port.id}', 'it was changed meanwhile', BUSY) from error
+        except NetworkInvalid as error:
+            LOG.warning('Port %s of %s keeps its name in DNS: %s', port.id, port.device_id, error)
 
 
 def _functions(work: Work[Any]) -> list[str]:

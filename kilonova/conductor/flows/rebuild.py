@@ -20,7 +20,8 @@ from kilonova.conductor.flows.resize import image, request_spec, store_spec
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import NotYet, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import claims, instances, metadata, rebuilds
+from kilonova.db.queries import claims, instances, metadata, operations, rebuilds
+from kilonova.db.queries.operations import Operation
 from kilonova.errors import KilonovaError, NoValidHost, Unanswered
 from kilonova.objects.volume import AttachedVolume
 
@@ -222,11 +223,16 @@ class _Rebuilding(Flow[OutputsT]):
         at = work.instance_row()['host'] if work.position >= self.index(self.asks) else None
         is_lost = is_new or (at is not None and self.is_without_root(work))
         row = work.instance_row(fresh=True) if work.env.notify.enabled else None
+        # Its ports may have the new name in DNS.
+        rename = ([Operation.new(work.ctxt, 'network_changed', work.instance_uuid, {'renamed': True}, beside=True)]
+                  if not is_new and 'hostname' in work.args['old']['values'] else [])
 
         def end(conn: engine.Connection) -> None:
             uuid = work.instance_uuid
             if not is_new:
                 rebuilds.write(conn, uuid, work.args['old'])
+                if rename:
+                    operations.insert(conn, rename)
             if instances.transition(conn, uuid, 'rebuild.lost' if is_lost else 'rebuild.failed'):
                 instances.add_fault(conn, uuid, work.fault())
             # Those that weren't written when their parts ended, well or not.
@@ -234,6 +240,7 @@ class _Rebuilding(Flow[OutputsT]):
                 instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', host))
             instances.finish_action(conn, uuid, work.request_id, 'Error')
         work.end(end)
+        work.env.runner.wake(work.db, [each.uuid for each in rename])
         if row is not None and (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(work.ctxt, 'compute_task.rebuild_server.error', instance_uuid=work.instance_uuid,
                                  request_spec=request_spec(work), state=row['vm_state'], record=work.error)

@@ -43,8 +43,35 @@ def test_a_port_is_made_and_bound_by_one_request(neutron, private):
     assert port == Port(
         id=port.id, network_id=private, project_id=PROJECT, mac=port.mac, status='ACTIVE', admin_state_up=True,
         device_id=SERVER, device_owner='compute:nova', fixed_ips=(FixedIp(subnet, '10.2.0.5'),),
-        security_groups=(web,), vif_type='ovs', vif_details=port.vif_details, host='gpu1', revision=1)
+        security_groups=(web,), vif_type='ovs', vif_details=port.vif_details, host='gpu1', revision=1,
+        dns_name='')
     assert (port.vif_details['bridge_name'], port.binding_failed, port.active) == ('br-int', False, True)
+
+
+def test_ports_have_names_where_neutron_knows_such(neutron, private):
+    """Whether it does is asked once. A port that is given back has none."""
+    ports = [create(neutron, private, name='web') for _ in range(2)]
+    assert [port.dns_name for port in ports] == ['web', 'web']
+    assert neutron.asked[0] == ('GET', '/extensions') and [method for method, _ in neutron.asked[1:]] == ['POST'] * 2
+    own = neutron.client.port(None, neutron.add_port(private, PROJECT))
+    bound = neutron.client.bind(own, host='gpu1', device_id=SERVER, device_owner='compute:nova', name='web.example.org')
+    assert bound.dns_name == 'web.example.org'
+    neutron.asked.clear()
+    neutron.client.set_name(bound, 'web.example.org')
+    assert neutron.asked == []
+    neutron.client.set_name(bound, 'db')
+    neutron.client.unbind(neutron.client.port(None, own.id))
+    assert neutron.client.port(None, own.id).dns_name == ''
+
+
+def test_ports_have_no_names_where_neutron_knows_none(private, neutron):
+    neutron.extensions.clear()
+    assert create(neutron, private, name='web').dns_name is None
+    own = neutron.client.port(None, neutron.add_port(private, PROJECT))
+    bound = neutron.client.bind(own, host='gpu1', device_id=SERVER, device_owner='compute:nova', name='web')
+    neutron.client.set_name(bound, 'web')
+    neutron.client.unbind(bound)
+    assert 'dns_name' not in neutron.ports[own.id] and not neutron.ports[own.id]['device_id']
 
 
 def test_a_host_that_can_not_bind(neutron, private):

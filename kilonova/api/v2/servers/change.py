@@ -6,8 +6,8 @@ from typing import Any
 from kilonova.api.rules import MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
+from kilonova.api.services import accept, images
 from kilonova.api.services import delete as deletion
-from kilonova.api.services import images
 from kilonova.api.services.accept import VIEW, WORK, Found
 from kilonova.api.services.backend import Backend
 from kilonova.api.v2.servers import show
@@ -48,6 +48,8 @@ def update(call: Call) -> Any:
     if pinned:
         _check_pin(call.backend, server, body['pinned_availability_zone'])
     _write(call.backend, call.ctxt, server, values)
+    if 'hostname' in values:
+        accept.rename_ports(call.backend, call.ctxt, server)
     if pinned:
         # Last: what the cell refuses leaves no pin.
         _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
