@@ -521,6 +521,21 @@ class NetworkClient(_FloatingIps, _SecurityGroups):
                  *self._pages('networks', [('shared', 'True')], ctxt)]
         return [Network.from_body(body) for body in found]
 
+    def check_topology(self, ctxt: RequestContext) -> None:
+        """Whether a network can be made for the user's project (``topology``). NetworkInvalid: this Neutron makes none;
+        NetworkConflict: what they are made of is missing, a default external network or a default subnet pool."""
+        self._topology(ctxt, ctxt.project_id or '', '?fields=dry-run')
+
+    def topology(self, project_id: str) -> str:
+        """The id of the network that Neutron makes for a project that has none, with a subnet and a router to the outer
+        world; the one that it made before. Errors as above; NetworkQuotaFull."""
+        return str(self._topology(None, project_id)['id'])
+
+    def _topology(self, ctxt: RequestContext | None, project_id: str, query: str = '') -> Mapping[str, Any]:
+        path = f'/auto-allocated-topology/{quote(project_id, safe="")}{query}'
+        found: Mapping[str, Any] = _answer(self._send('GET', path, ctxt=ctxt), ctxt)['auto_allocated_topology']
+        return found
+
     def network(self, ctxt: RequestContext, network_id: str) -> Network:
         """NetworkNotFound: none that this user may see."""
         return Network.from_body(self._one('GET', 'networks', network_id, ctxt, NetworkNotFound(network_id=network_id)))

@@ -264,6 +264,26 @@ def test_a_port_with_another_name_is_not_taken(networked: Networked) -> None:
     assert (networked.neutron.ports[own]['dns_name'], networked.neutron.ports[own]['device_id']) == ('mail', '')
 
 
+def test_a_network_is_made_for_a_project_that_has_none(networked: Networked) -> None:
+    """For its first server, also where the answer is lost; the next one finds it."""
+    neutron, lost = networked.neutron, []
+    neutron.networks.clear()
+    neutron.subnets.clear()
+
+    def lose(method: str, path: str) -> None:
+        if path.startswith('/auto-allocated') and neutron.topologies and not lost:
+            lost.append(path)
+            raise neutron.broken()
+    neutron.after = lose
+    for _ in range(2):
+        server = str(networked.cloud.create(networked.flavor, networks='auto')['server']['id'])
+        networked.cloud.settle()
+        assert networked.cloud.status(server) == 'ACTIVE', networked.cloud.story(server)
+        assert set(networked.addresses(server)) == {'auto_allocated_network'}
+    assert lost and list(neutron.networks) == [neutron.topologies[PROJECT]]
+    networked.cloud.assert_clean()
+
+
 def test_a_port_that_comes_late_goes(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request without an answer makes its port after the next look: in the end the server has one."""
     monkeypatch.setattr('kilonova.conductor.flows.ports.LATE', 1.0)

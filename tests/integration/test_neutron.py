@@ -139,7 +139,7 @@ def test_a_user_s_port_is_given_back(client: NetworkClient, site: Site, user: Re
 
 def test_ports_have_names_in_dns(client: NetworkClient, site: Site, user: RequestContext, private: str) -> None:
     """Of new ports, of users' own, also with dots; given back they have none."""
-    port = create(client, user, private, 'gpu1', name='web')
+    port = create(client, user, private, None, name='web')
     assert port.dns_name == 'web'
     client.set_name(port, 'web.example.org')
     assert client.port(None, port.id).dns_name == 'web.example.org'
@@ -151,6 +151,29 @@ def test_ports_have_names_in_dns(client: NetworkClient, site: Site, user: Reques
     assert client.bind(bare, host='gpu1', device_id=port.device_id, device_owner='compute:nova',
                        name='db').dns_name == 'db'
     client.delete_port(port.id)
+
+
+def test_a_network_is_made_for_a_project(client: NetworkClient, site: Site, user: RequestContext) -> None:
+    """Once there is what it is made of: a default external network, and a default pool of subnets."""
+    url, token = f"{site.url('neutron')}/v2.0", site.token('admin')
+    with pytest.raises(network_client.NetworkConflict, match='No default router:external network'):
+        client.check_topology(user)
+    outer = http.call('POST', f'{url}/networks', {'network': {
+        'name': 'outer', 'router:external': True, 'is_default': True}}, token=token).data['network']['id']
+    http.call('POST', f'{url}/subnets', {'subnet': {'network_id': outer, 'ip_version': 4, 'cidr': '203.0.113.0/24'}},
+              token=token)
+    with pytest.raises(network_client.NetworkConflict, match='No default subnetpools'):
+        client.check_topology(user)
+    pool = http.call('POST', f'{url}/subnetpools', {'subnetpool': {
+        'name': 'pool', 'is_default': True, 'shared': True, 'prefixes': ['10.200.0.0/16'], 'default_prefixlen': 26}},
+        token=token).data['subnetpool']['id']
+    client.check_topology(user)
+    made = client.topology(user.project_id)
+    assert client.topology(user.project_id) == made
+    network = client.networks(user, [made])[made]
+    assert (network.project_id, len(network.subnet_ids), network.admin_state_up) == (user.project_id, 1, True)
+    for path in (f'auto-allocated-topology/{user.project_id}', f'subnetpools/{pool}', f'networks/{outer}'):
+        http.call('DELETE', f'{url}/{path}', token=token)
 
 
 def test_a_port_that_was_changed_is_not_taken(client: NetworkClient, user: RequestContext, private: str) -> None:

@@ -64,11 +64,11 @@ class Wanted:
         if self.address and not self.network_id:
             raise NetworkMissing(address=self.address)
 
-    def asked(self) -> list[dict[str, Any]] | str:
+    def asked(self) -> list[dict[str, Any]]:
         """As a create has it."""
         if self.port_id:
             return [{'port': self.port_id}]
-        return [{'uuid': self.network_id, 'fixed_ip': self.address}] if self.network_id else networks.AUTO
+        return [{'uuid': self.network_id, 'fixed_ip': self.address}] if self.network_id else []
 
 
 # --- attach ----------------------------------------------------------------------------------------------------------
@@ -101,8 +101,9 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
         found = networks.look_up(backend, ctxt, asked, external=external)
     except networks.NetworkAmbiguous as error:
         raise Invalid(error.message) from None
-    except networks.NothingAllocated:
-        raise NoNetwork(project=ctxt.project_id) from None
+    if not found.interfaces:
+        # None is made for an attach.
+        raise NoNetwork(project=ctxt.project_id)
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
     return interface

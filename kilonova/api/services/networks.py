@@ -7,8 +7,8 @@
 
 Requests to the network service: one for networks and one for the quota; one more for ports, one more where some are
 functions of PCI devices, one or two more for groups other than default, two for fixed addresses; whatever the number of
-servers. A cloud without a network service has no
-network, and no group but each project's default.
+servers. Where a project has no network, one more asks whether the network service makes one for it; the conductor has
+it made. A cloud without a network service has no network, and no group but each project's default.
 """
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ class NetworkAmbiguous(Conflict):
 
 
 class NothingAllocated(Invalid):
-    msg_fmt = ("Auto-allocated topology is not served in this cloud: with networks 'auto' project %(project)s needs a "
-               'network, and it has none.')
+    msg_fmt = 'Unable to automatically allocate a network for project %(project_id)s: %(reason)s'
 
 
 class SubnetMissing(Invalid):
@@ -93,7 +92,7 @@ class PortNotServed(Invalid):
 @dataclass(frozen=True)
 class Interface:
     """An interface that is asked for: a port of its user's, or a new one of a network, with an address if one is
-    named. ``network_id`` is '' where only the port says it. ``device``: what a port that is a function of a PCI device
+    named. ``network_id`` is '' where only the port says it, AUTO where it is made later. ``device``: what a port that is a function of a PCI device
     asks of its host; ``tag``: by which the guest is to know it."""
 
     network_id: str
@@ -105,7 +104,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Asked:
-    """``interfaces``: in the user's order; None: one of the only network that there is, which must be there if it is
+    """``interfaces``: in the user's order; None: one of the only network that there is, or of one that is made if it is
     ``needed``. ``groups``: names or ids."""
 
     interfaces: tuple[Interface, ...] | None = ()
@@ -228,7 +227,7 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
         return Found(names=asked.groups)
     interfaces, networks = (_chosen(client, ctxt, asked.needed) if asked.interfaces is None
                             else _named(client, ctxt, asked.interfaces))
-    new = [one for one in interfaces if one.port_id is None]
+    new = [one for one in interfaces if one.port_id is None and one.network_id != AUTO]
     for one in new:
         _check_network(networks[one.network_id], external)
     _check_free(client, ctxt, networks, [one for one in new if one.address is not None])
@@ -243,13 +242,18 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
 
 def _chosen(client: NetworkClient, ctxt: RequestContext, needed: bool) -> tuple[tuple[Interface, ...],
                                                                                  dict[str, Network]]:
-    """One of the only network that the project may use."""
+    """One of the only network that the project may use; where it has none and one is ``needed``, of one that the
+    network service will make."""
     networks = {one.id: one for one in client.available_networks(ctxt, ctxt.project_id or '')
                 if one.admin_state_up and not one.external}
     if len(networks) > 1:
         raise NetworkAmbiguous
     if needed and not networks:
-        raise NothingAllocated(project=ctxt.project_id)
+        try:
+            client.check_topology(ctxt)
+        except (Conflict, Forbidden, Invalid) as error:
+            raise NothingAllocated(project_id=ctxt.project_id, reason=error.message) from None
+        return (Interface(AUTO),), {}
     return tuple(Interface(network_id) for network_id in networks), networks
 
 

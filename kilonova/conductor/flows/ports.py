@@ -56,6 +56,8 @@ from kilonova.pci import ports as pci_ports
 
 LOG = logging.getLogger(__name__)
 
+# In the place of a network's id.
+AUTO = 'auto'
 # The group that each project has.
 DEFAULT_GROUP = 'default'
 # Seconds after which a request that got no answer has made its port, or never will: more than a server works on one.
@@ -94,8 +96,8 @@ class PortOutputs(Outputs):
 
 @dataclass(frozen=True)
 class Wish:
-    """One interface that a user asked for: a port of their own, or one of a network, with an address if they named
-    one. ``device``: the request for the function that the port is; ``tag``: by which the guest is to know it."""
+    """One interface that a user asked for: a port of their own, or one of a network (AUTO: of one that is made for the
+    project), with an address if they named one. ``device``: the request for the function that the port is; ``tag``: by which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None
@@ -136,7 +138,7 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
     server can't have them.
     """
     spec, client, uuid = work.args['request_spec'], work.env.networks, work.instance_uuid
-    wanted, groups = wishes(spec), _groups(spec)
+    wanted, groups = [_on_network(work, wish) for wish in wishes(spec)], _groups(spec)
     known = {} if is_first else {port.id: port for port in client.ports(device_id=uuid)}
     own = [wish.port_id for wish in wanted if wish.port_id]
     if any(port_id not in known for port_id in own):
@@ -161,6 +163,14 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
     vifs = _described(work, ports, own, {port.id: names for port in ports if port.id not in own and
                                          port.security_groups}, is_new=True)
     return [dataclasses.replace(vif, tag=wish.tag) for vif, wish in zip(vifs, wanted, strict=True)]
+
+
+def _on_network(work: Work[Any], wish: Wish) -> Wish:
+    """The network service makes the network of the server's project that has none; once, however often it is asked."""
+    if wish.network_id != AUTO:
+        return wish
+    work.before_sending()
+    return dataclasses.replace(wish, network_id=work.env.networks.topology(work.ctxt.project_id or ''))
 
 
 def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = None) -> Vif:

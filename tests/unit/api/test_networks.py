@@ -101,9 +101,21 @@ def test_a_shared_one_counts(site, neutron, private):
 
 
 def test_no_network_at_all(site, neutron):
-    assert refused(site, 'auto') == (400, (
-        f"Auto-allocated topology is not served in this cloud: with networks 'auto' project {PROJECT} needs a network, "
-        'and it has none.'))
+    """One is made later, where that can be done."""
+    neutron.limits[PROJECT] = 0
+    assert refused(site, 'auto') == (403, 'Maximum number of ports exceeded')
+    del neutron.limits[PROJECT]
+    assert created(site, 'auto', security_groups=[{'name': neutron.add_group('web', PROJECT)}]) == [
+        [('auto', None, None)]]
+    assert neutron.topologies == {}
+
+
+def test_no_network_and_none_is_made(site, neutron):
+    text = f'Unable to automatically allocate a network for project {PROJECT}: The network service refuses the request: '
+    neutron.has_pool = False
+    assert refused(site, 'auto') == (400, text + 'Deployment error: No default subnetpools defined.')
+    neutron.extensions.clear()
+    assert refused(site, 'auto') == (400, text + 'The resource could not be found.')
     assert created(site, [], version='2.36') == [[]]
 
 
