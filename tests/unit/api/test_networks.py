@@ -111,7 +111,8 @@ def test_no_network_at_all(site, neutron):
 
 
 def test_no_network_and_none_is_made(site, neutron):
-    text = f'Unable to automatically allocate a network for project {PROJECT}: The network service refuses the request: '
+    text = (f'Unable to automatically allocate a network for project {PROJECT}: The network service refuses the '
+            'request: ')
     neutron.has_pool = False
     assert refused(site, 'auto') == (400, text + 'Deployment error: No default subnetpools defined.')
     neutron.extensions.clear()
