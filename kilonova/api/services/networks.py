@@ -92,8 +92,8 @@ class PortNotServed(Invalid):
 @dataclass(frozen=True)
 class Interface:
     """An interface that is asked for: a port of its user's, or a new one of a network, with an address if one is
-    named. ``network_id`` is '' where only the port says it, AUTO where it is made later. ``device``: what a port that is a function of a PCI device
-    asks of its host; ``tag``: by which the guest is to know it."""
+    named. ``network_id`` is '' where only the port says it, AUTO where it is made later. ``device``: what a port that
+    is a function of a PCI device asks of its host; ``tag``: by which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None

@@ -97,7 +97,8 @@ class PortOutputs(Outputs):
 @dataclass(frozen=True)
 class Wish:
     """One interface that a user asked for: a port of their own, or one of a network (AUTO: of one that is made for the
-    project), with an address if they named one. ``device``: the request for the function that the port is; ``tag``: by which the guest is to know it."""
+    project), with an address if they named one. ``device``: the request for the function that the port is; ``tag``: by
+    which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None
