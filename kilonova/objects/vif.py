@@ -18,6 +18,8 @@ _NAMED_BY = 11
 # and a physical one.
 DIRECT, MACVTAP, PHYSICAL = 'direct', 'macvtap', 'direct-physical'
 VIRTUAL = (DIRECT, MACVTAP)
+# The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
+ON_INTERFACE = 'macvtap'
 FUNCTIONS = (*VIRTUAL, PHYSICAL)
 
 

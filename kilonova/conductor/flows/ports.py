@@ -268,7 +268,7 @@ def announce(work: Work[Any], host: str, requests: objects.InstancePCIRequests |
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of a binding stands in the guest's domain."""
-    return details.get('bridge_name'), details.get('datapath_type')
+    return details.get('bridge_name'), details.get('datapath_type'), details.get('macvtap_source')
 
 
 def arrived(work: Work[Any], host: str, source: str) -> None:

@@ -116,11 +116,12 @@ class VolumeDisk:
 
 @dataclass
 class Interface:
-    """A network card on a bridge of the host: ``device`` there, and of Open vSwitch's bridges the port that it is.
-    ``offloads``: host and guest may leave checksums and the cutting of large packets to each other."""
+    """A network card on a bridge of the host (None: on none, an agent there sees to the device): ``device`` there, and
+    of Open vSwitch's bridges the port that it is. ``offloads``: host and guest may leave checksums and the cutting of
+    large packets to each other."""
 
     mac: str
-    bridge: str
+    bridge: str | None
     device: str
     model: str
     ovs_port: str | None = None
@@ -132,14 +133,14 @@ class Interface:
     def element(self) -> Element:
         return node('interface',
                     node('mac', address=self.mac),
-                    node('source', bridge=self.bridge),
+                    node('source', bridge=self.bridge) if self.bridge is not None else None,
                     node('virtualport', node('parameters', interfaceid=self.ovs_port), type='openvswitch')
                     if self.ovs_port else None,
                     node('target', dev=self.device),
                     node('model', type=self.model),
                     self._driver(),
                     node('mtu', size=self.mtu) if self.mtu else None,
-                    type='bridge')
+                    type='bridge' if self.bridge is not None else 'ethernet')
 
     def _driver(self) -> Element | None:
         off = dict.fromkeys(('csum', 'tso4', 'tso6', 'ecn', 'ufo'), 'off')
@@ -150,28 +151,41 @@ class Interface:
 
 @dataclass
 class FunctionInterface:
-    """A network card that is a function of a PCI device of the host, given to the guest whole, or with ``device``, its
-    interface there, by a macvtap device. The host sets its MAC address, and puts it into a VLAN."""
+    """A network card that is a function of a PCI device of the host, given to the guest whole. The host sets its MAC
+    address, and puts it into a VLAN."""
 
     mac: str
     address: str
-    device: str | None = None
-    model: str | None = None
     vlan: int | None = None
     managed: bool = True
 
     def element(self) -> Element:
-        vlan = node('vlan', node('tag', id=self.vlan)) if self.vlan is not None else None
-        if self.device is not None:
-            return node('interface', node('mac', address=self.mac),
-                        node('source', dev=self.device, mode='passthrough'), vlan, node('model', type=self.model),
-                        type='direct')
         domain, bus, rest = self.address.split(':')
         slot, function = rest.split('.')
         return node('interface', node('mac', address=self.mac),
                     node('source', node('address', type='pci', domain=f'0x{domain}', bus=f'0x{bus}', slot=f'0x{slot}',
                                         function=f'0x{function}')),
-                    vlan, type='hostdev', managed='yes' if self.managed else 'no')
+                    _vlan(self.vlan), type='hostdev', managed='yes' if self.managed else 'no')
+
+
+@dataclass
+class MacvtapInterface:
+    """A network card that is a macvtap device on ``device``, an interface of the host, which in ``mode`` passthrough it
+    has for itself. libvirt names it."""
+
+    mac: str
+    device: str
+    mode: str
+    model: str
+    vlan: int | None = None
+
+    def element(self) -> Element:
+        return node('interface', node('mac', address=self.mac), node('source', dev=self.device, mode=self.mode),
+                    _vlan(self.vlan), node('model', type=self.model), type='direct')
+
+
+def _vlan(vlan: int | None) -> Element | None:
+    return node('vlan', node('tag', id=vlan)) if vlan is not None else None
 
 
 @dataclass

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from kilonova.objects.vif import DIRECT, MACVTAP, PHYSICAL, Vif
+from kilonova.objects.vif import DIRECT, MACVTAP, ON_INTERFACE, PHYSICAL, Vif
 from kilonova.virt.libvirt.devices import pci
 
 
@@ -85,7 +85,9 @@ def of_port(vif: Vif) -> tuple[Kind, str]:
     """What a port is in its guest's domain, and by which name."""
     if vif.vnic_type == PHYSICAL:
         return FUNCTIONS, vif.slot or ''
-    return CARDS, {DIRECT: vif.slot or '', MACVTAP: vif.mac}.get(vif.vnic_type, vif.device_name)
+    if vif.vnic_type == MACVTAP or vif.type == ON_INTERFACE:
+        return CARDS, vif.mac
+    return CARDS, (vif.slot or '') if vif.vnic_type == DIRECT else vif.device_name
 
 
 CARDS = Kind('interface', 'a network card', _card)

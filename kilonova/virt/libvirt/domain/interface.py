@@ -3,16 +3,18 @@ function of a network device of its host (SR-IOV)."""
 from __future__ import annotations
 
 from kilonova import errors
-from kilonova.objects.vif import DIRECT, MACVTAP, PHYSICAL, Vif
+from kilonova.objects.vif import DIRECT, MACVTAP, ON_INTERFACE, PHYSICAL, Vif
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import Domain, FunctionInterface, Interface, PciHostDevice
+from kilonova.virt.libvirt.xml import Domain, FunctionInterface, Interface, MacvtapInterface, PciHostDevice
 
 # Of the field's models those that QEMU has on any board with PCI, and on a PC besides; libvirt doesn't tell them.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')
 # Linux gives a tap device no more queues.
 _MOST_QUEUES = 256
-_OVS, _LINUX = 'ovs', 'bridge'
+# vif_types of ports that are no functions: on bridges, and a device that an agent connects.
+_OVS, _LINUX, _TAP = 'ovs', 'bridge', 'tap'
+Card = Interface | MacvtapInterface | FunctionInterface | PciHostDevice
 # {vnic_type: how such a port is bound}.
 _BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', PHYSICAL: 'hostdev_physical'}
 
@@ -37,18 +39,23 @@ class InterfaceConfigurator:
         domain.devices.extend(found for vif, found in cards if vif.vnic_type != PHYSICAL)
 
 
-def card(guest: GuestSpec, vif: Vif) -> Interface | FunctionInterface | PciHostDevice:
+def card(guest: GuestSpec, vif: Vif) -> Card:
     """What a port is in its guest; errors as ``InterfaceConfigurator`` has them."""
     _check(vif)
-    return _function(guest, vif) if vif.is_function else _plugged(guest, vif)
+    if vif.is_function:
+        return _function(guest, vif)
+    if vif.type == ON_INTERFACE:
+        return MacvtapInterface(vif.mac, vif.details['macvtap_source'], vif.details['macvtap_mode'], _model(guest))
+    return _plugged(guest, vif)
 
 
 def _plugged(guest: GuestSpec, vif: Vif) -> Interface:
     model = _model(guest)
     is_ovs, is_virtio = vif.type == _OVS, model == 'virtio'
     queues = min(guest.flavor.vcpus, _MOST_QUEUES) if guest.tuning.multiqueue and is_virtio else 1
+    bridge = vif.bridge or ('br-int' if is_ovs else f'brq{vif.network_id[:11]}')
     return Interface(
-        mac=vif.mac, bridge=vif.bridge or ('br-int' if is_ovs else f'brq{vif.network_id[:11]}'),
+        mac=vif.mac, bridge=bridge if vif.type != _TAP else None,
         device=vif.device_name, model=model, ovs_port=vif.id if is_ovs else None, mtu=vif.mtu,
         queues=queues if queues > 1 else None, packed=is_virtio and guest.tuning.packed_ring,
         # Open vSwitch in user space passes on frames whose checksum was left to the hardware: TCP would hang.
@@ -62,7 +69,7 @@ def _model(guest: GuestSpec) -> str:
     return model
 
 
-def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | PciHostDevice:
+def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterface | PciHostDevice:
     """The card of a port that is a function of a PCI device, which is one of those that the server holds for its ports.
     """
     function = guest.functions.get(vif.slot or '')
@@ -77,7 +84,7 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | PciHostDevice:
     if function.address not in guest.netdevs:
         raise InterfaceUnsupported(port=vif.id,
                                    type=f'{vif.type} on {function.address}, which has no network interface')
-    return FunctionInterface(vif.mac, function.address, guest.netdevs[function.address], _model(guest), vif.vlan)
+    return MacvtapInterface(vif.mac, guest.netdevs[function.address], 'passthrough', _model(guest), vif.vlan)
 
 
 def _check(vif: Vif) -> None:
@@ -88,6 +95,9 @@ def _check(vif: Vif) -> None:
         said = f'{vif.type} for vnic_type {vif.vnic_type}'
     elif vif.type == _OVS and vif.details.get('ovs_hybrid_plug'):
         said = f'{vif.type} with ovs_hybrid_plug'
-    elif vif.type in (_OVS, _LINUX):
+    elif vif.type == ON_INTERFACE and vif.vlan is not None:
+        # libvirt makes no VLAN device of the host's interface.
+        said = f'{vif.type} in VLAN {vif.vlan}'
+    elif vif.type in (_OVS, _LINUX, _TAP, ON_INTERFACE):
         return
     raise InterfaceUnsupported(port=vif.id, type=said)

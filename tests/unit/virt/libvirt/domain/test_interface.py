@@ -44,6 +44,20 @@ def test_a_port_of_a_linux_bridge(configure: Configure, details: dict[str, str],
         '<target dev="tap1eeb6c43-4f"/><model type="virtio"/></interface>')
 
 
+def test_a_device_that_an_agent_connects(configure: Configure) -> None:
+    (found,) = interfaces(configure, new_vif(type='tap', details={}))
+    assert found == (
+        '<interface type="ethernet"><mac address="fa:16:3e:00:00:01"/><target dev="tap1eeb6c43-4f"/>'
+        '<model type="virtio"/><mtu size="1442"/></interface>')
+
+
+def test_a_device_on_an_interface_of_the_host(configure: Configure) -> None:
+    (found,) = interfaces(configure, new_vif(type='macvtap', details={
+        'macvtap_source': 'eth1', 'macvtap_mode': 'bridge', 'physical_interface': 'eth1'}))
+    assert found == ('<interface type="direct"><mac address="fa:16:3e:00:00:01"/><source dev="eth1" mode="bridge"/>'
+                     '<model type="virtio"/></interface>')
+
+
 def test_the_order_is_that_of_the_ports(configure: Configure) -> None:
     first, second = interfaces(configure, new_vif(id=PORT2), new_vif())
     assert PORT2 in first and PORT in second
@@ -92,6 +106,7 @@ def test_models_that_qemu_does_not_have_there(configure: Configure, arch: str, m
     ({'type': 'hw_veb'}, 'bound as hw_veb;'), ({'vnic_type': 'direct'}, 'bound as ovs for vnic_type direct;'),
     ({'type': 'hw_veb', 'vnic_type': 'macvtap', 'profile': {'pci_slot': SLOT}},
      f'bound as hw_veb on {SLOT}, which has no network interface;'),
+    ({'type': 'macvtap', 'details': {'vlan': 7}}, 'bound as macvtap in VLAN 7;'),
     ({'details': {'ovs_hybrid_plug': True}}, 'bound as ovs with ovs_hybrid_plug;')])
 def test_ports_that_libvirt_alone_can_not_plug(configure: Configure, values: dict[str, Any], said: str) -> None:
     """Another host may have its ports in another way."""
