@@ -502,15 +502,7 @@ class _SecurityGroups(_Requests):
                 for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
 
 
-class NetworkClient(_FloatingIps, _SecurityGroups):
-    """One per process; threads may share it. Each call may raise Unanswered, NetworkForbidden (of a user) or
-    NetworkAccountRefused (of the service); results of several come in no order."""
-
-    def __init__(self, adapter: Adapter) -> None:
-        super().__init__(adapter)
-        self._extensions = _Extensions(lambda: frozenset(
-            body['alias'] for body in self._pages('extensions', (), None)))
-
+class _Networks(_Requests):
     def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
         """{id: network} of those that there are, and that this user may see."""
         return {body['id']: Network.from_body(body) for body in self._list('networks', 'id', ids, ctxt=ctxt)}
@@ -552,6 +544,16 @@ class NetworkClient(_FloatingIps, _SecurityGroups):
     def subnets(self, ids: Iterable[str]) -> dict[str, Subnet]:
         """{id: subnet} of those that there are."""
         return {body['id']: Subnet.from_body(body) for body in self._list('subnets', 'id', ids)}
+
+
+class NetworkClient(_Networks, _FloatingIps, _SecurityGroups):
+    """One per process; threads may share it. Each call may raise Unanswered, NetworkForbidden (of a user) or
+    NetworkAccountRefused (of the service); results of several come in no order."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        super().__init__(adapter)
+        self._extensions = _Extensions(lambda: frozenset(
+            body['alias'] for body in self._pages('extensions', (), None)))
 
     def port(self, ctxt: RequestContext | None, port_id: str) -> Port:
         """PortNotFound: none that this user may see."""

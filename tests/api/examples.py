@@ -105,6 +105,7 @@ EXAMPLES: dict[str, Example] = {
         (30, {'os-migrateLive': {'host': 'gpu2', 'block_migration': 'auto', 'force': False}}),
         (68, {'os-migrateLive': {'host': 'gpu2', 'block_migration': 'auto'}}),
         needs=('os_compute_api:os-migrate-server:migrate_live:host',), prepare=World.plain),
+    'injectNetworkInfo': say({'injectNetworkInfo': None}),
     'os-resetState': say({'os-resetState': {'state': 'active'}}, state={'vm_state': 'error'}),
     'createImage': say({'createImage': {'name': 'snapshot', 'metadata': {'purpose': 'backup'}}}),
     'restore': say({'restore': None}, state={'vm_state': 'soft-delete'}),

@@ -350,6 +350,13 @@ def test_what_neutron_says_of_a_port_is_shown(networked: Networked) -> None:
     assert '198.51.100.7' in networked.addresses(server)['private'] and set(networked.told) == {200}
     assert networked.cloud.show(server)['security_groups'] == [{'name': 'default'}, {'name': 'web'}]
     assert len(networked.neutron.asked) == 5
+    # An administrator may ask for that, where no event came.
+    made['security_groups'].clear()
+    networked.cloud.ok('POST', f'/servers/{server}/action', {'injectNetworkInfo': None})
+    networked.cloud.settle()
+    assert networked.cache(server)[0]['meta']['security_groups'] == []
+    assert networked.cloud.request('POST', f'/servers/{server}/action', {'injectNetworkInfo': None},
+                                   user='demo').status_int == 403
     del networked.neutron.ports[own]
     networked.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': own}])
     networked.cloud.settle()

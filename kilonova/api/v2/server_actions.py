@@ -27,7 +27,7 @@ MIGRATE, MIGRATE_HOST = f'{PREFIX}os-migrate-server:migrate', f'{PREFIX}os-migra
 MIGRATE_LIVE = f'{PREFIX}os-migrate-server:migrate_live'
 MIGRATE_LIVE_HOST = f'{MIGRATE_LIVE}:host'
 CHANGE_PASSWORD = f'{PREFIX}os-admin-password'
-RESET_STATE = f'{PREFIX}os-admin-actions:reset_state'
+RESET_STATE, INJECT = (f'{PREFIX}os-admin-actions:{verb}' for verb in ('reset_state', 'inject_network_info'))
 RULES = (
     rule(START, MEMBER, 'Start a server.'),
     rule(STOP, MEMBER, 'Stop a server.'),
@@ -46,6 +46,7 @@ RULES = (
     rule(MIGRATE_LIVE_HOST, ADMIN, 'Migrate a server to a named host while it runs.'),
     rule(CHANGE_PASSWORD, MEMBER, "Change the administrator's password of a server."),
     rule(RESET_STATE, ADMIN, 'Set the state of a server by hand.'),
+    rule(INJECT, ADMIN, 'Have a server told of its networks anew.'),
 )
 
 
@@ -78,6 +79,7 @@ MIGRATE_LIVE_BODY = Obj(Prop('os-migrateLive', Obj(
 CHANGE_PASSWORD_BODY = Obj(Prop('changePassword', Obj(Prop('adminPass', t.PASSWORD, required=True)), required=True))
 RESET_STATE_BODY = Obj(Prop('os-resetState', Obj(Prop('state', t.one_of('active', 'error'), required=True)),
                             required=True))
+INJECT_BODY = Obj(Prop('injectNetworkInfo', t.ANYTHING, required=True))
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
@@ -190,6 +192,14 @@ def reset_state(call: Call) -> None:
     delete.reset_state(call.backend, call.ctxt, call.server, call.body['os-resetState']['state'])
 
 
+def inject_network_info(call: Call) -> None:
+    """injectNetworkInfo: what the guest's metadata say of its networks is read from the network service anew."""
+    accept.check_lock(call.ctxt, call.server)
+    accept.check_ready(call.server)
+    if call.backend.networks is not None:
+        accept.run_beside(call.backend, call.ctxt, call.server, 'network_changed', {})
+
+
 # --- routes ----------------------------------------------------------------------------------------------------------
 ROUTES = (
     server_action('os-start', start, START, START_BODY),
@@ -207,4 +217,5 @@ ROUTES = (
     server_action('os-migrateLive', migrate_live, MIGRATE_LIVE, MIGRATE_LIVE_BODY, asks=(MIGRATE_LIVE_HOST,)),
     server_action('changePassword', change_admin_password, CHANGE_PASSWORD, CHANGE_PASSWORD_BODY),
     server_action('os-resetState', reset_state, RESET_STATE, RESET_STATE_BODY),
+    server_action('injectNetworkInfo', inject_network_info, INJECT, INJECT_BODY),
 )

@@ -41,7 +41,7 @@ BODIES = {
         'hostname': 'xy'}},
     'resize': {'resize': {'flavorRef': '$flavor'}}, 'confirmResize': {'confirmResize': None},
     'revertResize': {'revertResize': None}, 'migrate': {'migrate': {'host': 'h2'}},
-    'os-resetState': {'os-resetState': {'state': 'error'}},
+    'os-resetState': {'os-resetState': {'state': 'error'}}, 'injectNetworkInfo': {'injectNetworkInfo': None},
     'lock': {'lock': {'locked_reason': 'r'}}, 'unlock': {'unlock': None},
     'os-getConsoleOutput': {'os-getConsoleOutput': {'length': 5}},
     'os-getVNCConsole': {'os-getVNCConsole': {'type': 'novnc'}},
