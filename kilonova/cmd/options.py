@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 PROJECT = 'kilonova'
 # Libraries whose options take effect in one of the daemons, by their names for oslo-config-generator.
-LIBRARIES = ('keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
+LIBRARIES = ('castellan.config', 'keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
 # Each report_interval of this many a service_down_time is one late heartbeat from being down.
 LATE_HEARTBEATS = 2.5
 
