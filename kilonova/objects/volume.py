@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 KIND = 'driver_volume_type'
+# Key of a connection, ours: how the volume is encrypted, as Cinder has it. The key itself is in no row and no message.
+ENCRYPTION = 'encryption'
 # Arguments of releases: the server whose attachments go, which volumes are deleted then, and whether all that were made
 # for it are.
 VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
@@ -57,6 +59,11 @@ class AttachedVolume:
         """How a host gets to it: 'rbd', 'nfs', 'iscsi' …; None: it is attached to none."""
         found: str | None = self.connection.get(KIND)
         return found
+
+    @property
+    def encryption(self) -> Mapping[str, Any] | None:
+        """How it is encrypted: encryption_key_id, provider, control_location …; None: it isn't."""
+        return (self.connection.get(ENCRYPTION) or {}) if self.connection.get('encrypted') else None
 
     @property
     def is_root(self) -> bool:

@@ -27,6 +27,8 @@ Rules that hold for every driver:
   have no ``connection`` yet are left out. The driver connects them to this host before, and refuses one that it can't
   have (VolumeUnsupported) before a guest is made or stopped. ``Guests.destroy``,
   ``Moves.migrate_disk_and_power_off`` and ``Moves.cleanup_move_dest`` disconnect those that are attached to this host.
+  An encrypted one is decrypted by the hypervisor, with a key that the driver gets by its id (``volume.encryption``)
+  whenever it connects the volume, and forgets when it disconnects it; what can't be decrypted is refused the same way.
   Only a guest's own disks are carried, grown, copied to images or made anew. Where ``instance.is_from_volume`` (it has
   no image_ref) no root disk is made: the guest boots from the volume that ``is_root``, its first disk.
 - ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
@@ -53,6 +55,8 @@ from kilonova.objects.volume import AttachedVolume
 LOG = logging.getLogger(__name__)
 
 NAMESPACE = 'kilonova.virt.drivers'
+# How and where volumes are decrypted, in the words of the volume service.
+LUKS, FRONT_END = 'luks', 'front-end'
 
 # An image's record: id, disk_format, min_disk, size, properties {} and what else the image service says.
 ImageMeta = Mapping[str, Any]
@@ -253,6 +257,22 @@ class VolumeFailed(errors.KilonovaError):
     """This host still has a volume, as it was."""
 
     msg_fmt = 'Host %(host)s could not %(act)s volume %(volume)s: %(reason)s'
+
+
+def why_locked(volume: AttachedVolume) -> str:
+    """Why no guest can have an encrypted volume: QEMU itself decrypts, and knows LUKS of version 1. '': it can, or it
+    isn't encrypted."""
+    encryption = volume.encryption
+    if encryption is None:
+        return ''
+    provider, place = encryption.get('provider'), str(encryption.get('control_location')).lower()
+    if not encryption.get('encryption_key_id'):
+        return 'it is encrypted, and the volume service tells no key'
+    if place != FRONT_END:
+        return f"it is encrypted at '{place}'; accepted: {FRONT_END}"
+    if provider != LUKS:
+        return f"it is encrypted by '{provider}'; accepted: {LUKS}"
+    return ''
 
 
 class UnsupportedHardware(errors.Invalid):

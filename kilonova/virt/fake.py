@@ -185,11 +185,9 @@ class FakeDriver:
         return {volume.volume_id: volume.size for volume in volumes}
 
     def check_volume(self, volume: AttachedVolume) -> None:
-        reason = ''
+        reason = driver.why_locked(volume)
         if volume.host != self.name:
             reason = f'it is attached to host {volume.host}'
-        elif volume.connection.get('encrypted'):
-            reason = 'it is encrypted'
         if reason:
             raise driver.VolumeUnsupported(volume=volume.volume_id, host=self.name, reason=reason)
 
@@ -773,7 +771,7 @@ class FakeDevices(_Part):
 
 
 class FakeVolumes(_Part):
-    """``driver.Volumes``: any kind that isn't encrypted."""
+    """``driver.Volumes``: any kind; no key is needed."""
 
     @_scripted
     def connector(self) -> dict[str, Any]:

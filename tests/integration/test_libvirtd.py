@@ -8,7 +8,6 @@ import itertools
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -39,10 +38,22 @@ from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
 from tests.integration.site import Site
 from tests.unit.compute.cloud import Cloud, build_order, flavor, new_conf, new_context
-from tests.unit.virt.builders import Listener, devices, image_meta, new_flavor, new_instance, new_vif, new_volume
+from tests.unit.virt.builders import (
+    KEY,
+    Listener,
+    devices,
+    image_meta,
+    new_flavor,
+    new_instance,
+    new_locked_volume,
+    new_vif,
+    new_volume,
+)
 from tools.cloud import http
 
 WAIT = 60.0
+# Bytes that LUKS has before the data of an encrypted volume.
+HEADER = 2 << 20
 NUMBERS = itertools.count()
 # What images and flavors ask of a guest's board, and the settings of its host. All of them boot.
 SHAPES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
@@ -230,28 +241,65 @@ def share(daemon: Libvirtd, host: str) -> Iterator[Path]:
         subprocess.run(['umount', '--lazy', path], check=True)
 
 
+def lock(path: Path, size: int, image: Path | None = None) -> None:
+    """Make an encrypted volume with so many bytes for a guest, and an image on it."""
+    with path.open('wb') as file:
+        file.truncate(HEADER + size)
+    subprocess.run(['cryptsetup', '--batch-mode', 'luksFormat', '--type=luks1', '--pbkdf-force-iterations=1000',
+                    '--key-file=-', path], input=KEY.encode(), check=True)
+    if image is not None:
+        subprocess.run(['qemu-img', 'convert', '-n', '-f', 'raw', '--object', f'secret,id=key,data={KEY}',
+                        '--target-image-opts', image, f'driver=luks,key-secret=key,file.filename={path}'], check=True)
+
+
+def secrets(daemon: Libvirtd) -> set[str]:
+    """Those of the host. What is in them libvirt tells nobody."""
+    with contextlib.closing(libvirt.open(daemon.uri)) as connection:
+        found = connection.listAllSecrets()
+        for secret in found:
+            with pytest.raises(libvirt.libvirtError, match='secret is private'):
+                secret.value()
+        return {secret.UUIDString() for secret in found}
+
+
 def test_a_guest_boots_from_a_volume(daemon: Libvirtd) -> None:
     """Another one beside it comes before it by age; what the guest wrote is there when it starts anew. QEMU counts what
-    it does with them."""
+    it does with them, and decrypts the one that it boots from."""
     host = 'roots'
     with share(daemon, host) as path, rig_of(daemon, host) as rig:
-        data, root = (new_volume(volume_id=str(uuid4()), host=host, device=device, boot_index=index, connection={
+        data, root = (new(volume_id=str(uuid4()), host=host, device=device, boot_index=index, connection={
             'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'})
-            for index, device in ((None, '/dev/vdb'), (0, '/dev/vda')))
+            for new, index, device in ((new_volume, None, '/dev/vdb'), (new_locked_volume, 0, '/dev/vda')))
         with (path / 'vdb').open('wb') as file:
             file.truncate(1 << 20)
-        shutil.copy(daemon.image, path / 'vda')
+        lock(path / 'vda', daemon.image.stat().st_size, daemon.image)
         server = rig.boot(volumes=[data, root], image_ref='')
         rig.says(server, 'GUEST-BOOT 1')
         # The sector that it boots from, and the one that it reads, counts up and writes before it says that.
         once = {data.volume_id: driver.VolumeCounters(), root.volume_id: driver.VolumeCounters(2, 1024, 1, 512)}
         assert rig.driver.volumes.usage(server) == once
+        rig.driver.power.suspend(server, lambda: None)
+        assert rig.driver.volumes.usage(server) == {} and secrets(daemon) == {root.volume_id}
+        # Secrets don't outlive their daemon.
+        daemon.stop()
+        daemon.start()
+        assert secrets(daemon) == set()
+        rig.driver.power.resume(server, [], lambda: None)
         rig.driver.power.power_off(server)
-        assert rig.driver.volumes.usage(server) == {}
         rig.driver.power.power_on(server, rig.image())
         rig.says(server, 'GUEST-BOOT 2')
         assert rig.driver.volumes.usage(server) == once
         assert [name for name in os.listdir(rig.driver.disks.directory(server.uuid).path) if 'disk' in name] == []
+        strange, left = str(uuid4()), str(uuid4())
+        with contextlib.closing(libvirt.open(daemon.uri)) as connection:
+            for uuid, usage in ((strange, 'of another'), (left, left)):
+                connection.secretDefineXML(f"<secret ephemeral='yes' private='yes'><uuid>{uuid}</uuid><usage "
+                                           f"type='volume'><volume>{usage}</volume></usage></secret>")
+            rig.driver.host.init_host()
+            assert secrets(daemon) == {strange, root.volume_id}
+            rig.driver.guests.destroy(server)
+            assert secrets(daemon) == {strange}
+            connection.secretLookupByUUIDString(strange).undefine()
 
 
 def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None:
@@ -259,12 +307,12 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
     and the system of these guests doesn't answer."""
     host, properties = 'volumes', {'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}
     with share(daemon, host) as path, rig_of(daemon, host, device_detach_attempts=1, device_detach_timeout=1) as rig:
-        scsi, virtio = (new_volume(volume_id=str(uuid4()), host=host, bus=bus, device=device, connection={
+        scsi, virtio = (new(volume_id=str(uuid4()), host=host, bus=bus, device=device, connection={
             'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': device[5:], 'format': 'raw'})
-            for bus, device in ((None, '/dev/sdb'), ('virtio', '/dev/vda')))
-        for volume in (scsi, virtio):
-            with (path / volume.connection['name']).open('wb') as file:
-                file.truncate(1 << 30)
+            for new, bus, device in ((new_locked_volume, None, '/dev/sdb'), (new_volume, 'virtio', '/dev/vda')))
+        lock(path / 'sdb', 1 << 30)
+        with (path / 'vda').open('wb') as file:
+            file.truncate(1 << 30)
         server, volumes = rig.boot(properties), rig.driver.volumes
         domain, image = _Again(daemon, server.uuid), rig.image(properties)
 
@@ -278,7 +326,7 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
             volumes.attach(server, image, scsi)
             assert size('sdb') == 1 << 30
         volumes.extend(server, replace(scsi, size=2))
-        assert size('sdb') == (path / 'sdb').stat().st_size == 2 << 30
+        assert size('sdb') == (path / 'sdb').stat().st_size - HEADER == 2 << 30
         # It is there after a stop and a start, and not in the definition alone.
         server.volumes = [scsi]
         rig.driver.power.power_off(server)
@@ -288,6 +336,7 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
         for _again in range(2):
             volumes.detach(server, scsi, lambda: None)
             assert size('sdb') is None and scsi.volume_id not in domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+            assert secrets(daemon) == set()
         volumes.attach(server, image, virtio)
         with pytest.raises(driver.GuestFailed, match=f'does not give up {virtio.volume_id}'):
             volumes.detach(server, virtio, lambda: None)

@@ -13,6 +13,7 @@ import os
 
 from oslo_config import cfg
 
+from kilonova.clients.key_manager import KeyManager
 from kilonova.virt import driver
 from kilonova.virt.libvirt import settings
 from kilonova.virt.libvirt.connection import Connection
@@ -32,6 +33,7 @@ from kilonova.virt.libvirt.storage.bricks import Bricks
 from kilonova.virt.libvirt.storage.cache import ConversionLimits, ImageCache
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.rescue import RescueFiles
+from kilonova.virt.libvirt.storage.secrets import Secrets
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.volumes import Volumes
@@ -53,15 +55,16 @@ class LibvirtDriver:
 
         self.disks = ServerDisks(conf, cache, image_client.download if image_client else None)
         mediated = MediatedDevices(connection)
-        self.host = Host(conf, connection, self.disks, mover, mediated)
+        secrets = Secrets(connection, KeyManager(conf))
+        self.host = Host(conf, connection, self.disks, mover, mediated, secrets)
         bricks = Bricks(conf)
-        volumes = HostVolumes(connection, self.host, bricks)
+        volumes = HostVolumes(connection, self.host, bricks, secrets)
         domains = Domains(conf, connection, self.host, self.disks, volumes, mediated)
         hotplug = Hotplug(options.device_detach_attempts, options.device_detach_timeout)
         self.guests = Guests(connection, self.host, self.disks, volumes, domains, hotplug, {
             'vnc': conf.vnc.server_proxyclient_address, 'spice': conf.spice.server_proxyclient_address,
             'serial': conf.serial_console.proxyclient_address})
-        self.power = Power(connection, domains, hotplug, options.wait_soft_reboot_seconds)
+        self.power = Power(connection, domains, volumes, hotplug, options.wait_soft_reboot_seconds)
         self.rescues = Rescues(connection, domains, self.disks, self.power,
                                RescueFiles(conf, cache, image_client, self.disks))
         self.moves = Moves(connection, domains, self.disks, volumes, self.power, mover)

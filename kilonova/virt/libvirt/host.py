@@ -22,6 +22,7 @@ from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domain.guest import MACHINES, X86, Settings
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
 from kilonova.virt.libvirt.storage.move import DiskMover
+from kilonova.virt.libvirt.storage.secrets import Secrets
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
 LOG = logging.getLogger(__name__)
@@ -36,9 +37,9 @@ class Host:
     """``driver.Host``. What libvirt and the configuration say of guests here is read once, when it is first needed."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover,
-                 mediated: MediatedDevices) -> None:
+                 mediated: MediatedDevices, secrets: Secrets) -> None:
         self._conf, self._libvirt, self._disks, self._mover = conf, connection, disks, mover
-        self._mediated = mediated
+        self._mediated, self._secrets = mediated, secrets
 
     def listen(self, listener: driver.Listener) -> None:
         self._libvirt.listen(listener)
@@ -88,8 +89,10 @@ class Host:
                                                         f'can not have: {why}')
 
     def _clear_leftovers(self) -> None:
-        """Directories that were being deleted, and XML of domains that libvirt has forgotten."""
+        """Directories that were being deleted, XML of domains that libvirt has forgotten, and secrets of volumes that
+        no domain has."""
         known, path = {guest.uuid for guest in self._libvirt.guests()}, self._conf.instances_path
+        self._secrets.clear()
         for name in self._disks.list_directories():
             if name.endswith('_del'):
                 shutil.rmtree(os.path.join(path, name), ignore_errors=True)

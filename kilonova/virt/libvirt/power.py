@@ -12,6 +12,7 @@ from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.storage.volumes import HostVolumes
 
 LOG = logging.getLogger(__name__)
 
@@ -19,8 +20,10 @@ LOG = logging.getLogger(__name__)
 class Power:
     """``driver.Power``. ``soft_wait``: seconds that a soft reboot gives the guest to shut down."""
 
-    def __init__(self, connection: Connection, domains: Domains, hotplug: Hotplug, soft_wait: int) -> None:
+    def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes, hotplug: Hotplug,
+                 soft_wait: int) -> None:
         self._libvirt, self._domains, self._hotplug, self._soft_wait = connection, domains, hotplug, soft_wait
+        self._volumes = volumes
 
     @translated
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
@@ -89,6 +92,7 @@ class Power:
             if not guest.is_saved():
                 raise driver.GuestFailed(act='resume', uuid=instance.uuid, reason='its memory is not saved')
             self._domains.prepare_devices(devices)
+            self._volumes.unlock(instance)
             guest.start()
         try:
             guest.go_on()

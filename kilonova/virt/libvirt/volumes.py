@@ -17,7 +17,7 @@ from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage.bricks import Bricks
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
 
 LOG = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Volumes:
         if guest is None or target is None:
             return
         if guest.is_active():
-            grow(guest, target, self._volumes.extend(volume))
+            grow(guest, target, self._volumes.extend(volume, sources(guest.xml()).get(volume.volume_id)))
         else:
             # It need not be connected now; the next start does that.
             with contextlib.suppress(driver.VolumeFailed):

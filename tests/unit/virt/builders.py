@@ -4,6 +4,7 @@ from __future__ import annotations
 import subprocess
 import uuid as uuidlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -17,6 +18,7 @@ from kilonova.conf import (
     base_virt,
     compute,
     image_cache,
+    key_manager,
     libvirt,
     os_brick,
     pci,
@@ -38,11 +40,12 @@ MDEV, MDEV2 = '4b20d080-1b54-4048-85b3-a6a62d165c01', '4b20d080-1b54-4048-85b3-a
 def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts:
     """Settings of one compute below ``path``; ``libvirt={…}`` and the like override a section."""
     conf = cfg.ConfigOpts()
-    for module in (api, base, base_api, base_virt, compute, image_cache, libvirt, os_brick, pci,
-                   privsep_osbrick, serial_console, spice, vendordata_dynamic_auth, vnc):
+    for module in (api, base, base_api, base_virt, compute, image_cache, key_manager, libvirt, os_brick,
+                   pci, privsep_osbrick, serial_console, spice, vendordata_dynamic_auth, vnc):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)
+    conf.set_override('fixed_key', KEY, group='key_manager')
     conf.set_override('state_path', str(path / host))
     conf.set_override('my_block_storage_ip', '192.0.2.7')
     for name, value in overrides.items():
@@ -101,6 +104,18 @@ def new_volume(**values: Any) -> AttachedVolume:
             'secret_uuid': '7c1a4b9e-5f0d-4f7e-8a7b-2f0f3a1b9c55', 'encrypted': False, 'discard': True}
     return AttachedVolume(**{'uuid': volume_id[::-1], 'volume_id': volume_id, 'size': 1, 'device': '/dev/vdb',
                              'host': 'gpu1', 'attachment_id': volume_id, 'connection': kind, **values})
+
+
+# The key of all encrypted volumes, and what opens them.
+KEY = '5e' * 32
+
+
+def new_locked_volume(**values: Any) -> AttachedVolume:
+    """The same, encrypted."""
+    made = new_volume(**values)
+    return replace(made, connection={**made.connection, 'encrypted': True, 'encryption': {
+        'encryption_key_id': '00000000-0000-0000-0000-000000000000', 'control_location': 'front-end',
+        'provider': 'luks', 'cipher': 'aes-xts-plain64', 'key_size': 256}})
 
 
 def device(address: str, **extra_info: str) -> SimpleNamespace:

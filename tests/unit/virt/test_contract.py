@@ -31,6 +31,7 @@ from tests.unit.virt.builders import (
     mediated,
     new_flavor,
     new_instance,
+    new_locked_volume,
     new_vif,
     new_volume,
 )
@@ -755,7 +756,7 @@ def test_a_guest_has_the_servers_volumes_in_their_order_whenever_it_is_built(rig
     wanted = [VOLUME2, VOLUME]
 
     def attached(host: str) -> list[Any]:
-        return [new_volume(volume_id=VOLUME2, host=host), new_volume(device='/dev/vdc', host=host),
+        return [new_volume(volume_id=VOLUME2, host=host), new_locked_volume(device='/dev/vdc', host=host),
                 new_volume(volume_id=MDEV, device=None, host=None, connection={})]
     instance = spawn(rig, volumes=attached('gpu1'))
     old, connected = instance.flavor, {VOLUME: {instance.uuid}, VOLUME2: {instance.uuid}}
@@ -836,7 +837,9 @@ def replaced(instance: Any, **values: Any) -> Any:
 @with_volumes
 @pytest.mark.parametrize(('values', 'reason'), [
     ({'host': 'gpu3'}, 'it is attached to host gpu3'),
-    ({'connection': {**new_volume().connection, 'encrypted': True}}, 'it is encrypted')])
+    ({'connection': {**new_locked_volume().connection, 'encryption': {
+        **(new_locked_volume().encryption or {}), 'provider': 'plain'}}},
+     "it is encrypted by 'plain'; accepted: luks")])
 def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(rig: Any, values: dict[str, Any],
                                                                               reason: str) -> None:
     text, wrong = f'Volume {VOLUME2} can not be had on host gpu1: {reason}', new_volume(volume_id=VOLUME2, **values)

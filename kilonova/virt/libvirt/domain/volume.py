@@ -4,6 +4,7 @@
     element = disk(guest, GuestVolume(volume, '/dev/sdc'), 'virtio', 'vdb')
 
 QEMU itself speaks to Ceph (rbd). Any other kind is connected to the host first, and is a file or a block device then.
+Encrypted ones are decrypted by QEMU: ``storage.secrets`` has what with.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt.driver import VolumeUnsupported
+from kilonova.virt.driver import LUKS, VolumeUnsupported, why_locked
 from kilonova.virt.libvirt.domain.guest import GuestSpec, GuestVolume, Settings
 from kilonova.virt.libvirt.xml import Element, VolumeDisk, node, to_text
 
@@ -27,13 +28,15 @@ _LIMIT = re.compile(r'(read|write|total)_(bytes|iops)_sec(_max(_length)?)?')
 
 def check(volume: AttachedVolume, host: str, settings: Settings) -> None:
     """VolumeUnsupported: guests of this host can't have it as it is attached."""
-    connection, reason = volume.connection, ''
+    connection, locked, reason = volume.connection, why_locked(volume), ''
     if volume.host != host:
         reason = f'it is attached to host {volume.host}'
     elif volume.kind not in KINDS:
         reason = f"its kind is '{volume.kind}'; accepted: {', '.join(sorted(KINDS))}"
-    elif connection.get('encrypted'):
-        reason = 'it is encrypted'
+    elif locked:
+        reason = locked
+    elif volume.encryption is not None and _format(volume) != 'raw':
+        reason = f"it is encrypted, and its format is '{_format(volume)}'; accepted: raw"
     elif _format(volume) not in _FORMATS:
         reason = f"its format is '{_format(volume)}'; accepted: {', '.join(_FORMATS)}"
     elif volume.kind == RBD and connection.get('auth_enabled') and not _secret(connection, settings):
@@ -69,10 +72,12 @@ def origin(given: GuestVolume, settings: Settings) -> str:
 def _source(given: GuestVolume, settings: Settings) -> tuple[str, Element, Element | None]:
     """Type of the disk, <source>, <auth>."""
     volume, connection = given.volume, given.volume.connection
+    lock = None if volume.encryption is None else node(
+        'encryption', node('secret', type='passphrase', uuid=volume.volume_id), format=LUKS)
     if volume.kind == NFS:
-        return 'file', node('source', file=given.path), None
+        return 'file', node('source', lock, file=given.path), None
     if volume.kind != RBD:
-        return 'block', node('source', dev=given.path), None
+        return 'block', node('source', lock, dev=given.path), None
     # An address of version 6 stands in brackets there; libvirt puts them itself.
     monitors = [node('host', name=str(name).strip('[]'), port=port)
                 for name, port in zip(connection.get('hosts') or (), connection.get('ports') or (), strict=False)]
@@ -80,7 +85,7 @@ def _source(given: GuestVolume, settings: Settings) -> tuple[str, Element, Eleme
     if connection.get('auth_enabled'):
         auth = node('auth', node('secret', type='ceph', uuid=_secret(connection, settings)),
                     username=connection.get('auth_username') or settings.rbd_user)
-    return 'network', node('source', *monitors, protocol='rbd', name=connection.get('name')), auth
+    return 'network', node('source', *monitors, lock, protocol='rbd', name=connection.get('name')), auth
 
 
 def _secret(connection: Mapping[str, Any], settings: Settings) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 import threading
 import warnings
@@ -33,6 +34,8 @@ _ROOT = 'sudo'
 # the library's errors then.
 _MOST_TEXT = 1000
 _SECRETS = ('auth_password', 'discovery_auth_password', 'keyring')
+# Where the data of a LUKS device begin, as cryptsetup tells it, in sectors.
+_OFFSET, _SECTOR = re.compile(r'Payload offset:\s+(\d+)'), 512
 
 
 class Bricks:
@@ -88,6 +91,44 @@ class Bricks:
         """The host looks at its size: bytes, None where there is nothing to look at. VolumeFailed."""
         found = self._act('extend', volume, lambda connector, connection: connector.extend_volume(connection))
         return None if found is None else int(found)
+
+    def lock(self, volume: AttachedVolume, path: str, passphrase: str) -> None:
+        """An encrypted volume on a block device that nobody has written has no header of LUKS yet: it gets one.
+        VolumeUnsupported."""
+        encryption = volume.encryption or {}
+        form = [f'--{name}={encryption[key]}' for name, key in (('cipher', 'cipher'), ('key-size', 'key_size'))
+                if encryption.get(key)]
+        try:
+            if self._cryptsetup(volume, 'isLuks', path, no=1) is None:
+                LOG.info('Volume %s gets its header of LUKS', volume.volume_id)
+                self._cryptsetup(volume, '--batch-mode', 'luksFormat', '--type=luks1', '--key-file=-', *form, path,
+                                 text=passphrase)
+        except driver.VolumeFailed as error:
+            raise driver.VolumeUnsupported(volume=volume.volume_id, host=self._conf.host,
+                                           reason=error.fields['reason']) from None
+
+    def header(self, volume: AttachedVolume, path: str) -> int:
+        """Bytes of its device before those that a guest sees of an encrypted volume. VolumeFailed."""
+        found = _OFFSET.search(self._cryptsetup(volume, 'luksDump', path) or '')
+        if found is None:
+            raise driver.VolumeFailed(act='look at', volume=volume.volume_id, host=self._conf.host,
+                                      reason='cryptsetup luksDump tells no payload offset')
+        return int(found[1]) * _SECTOR
+
+    def _cryptsetup(self, volume: AttachedVolume, *arguments: str, text: str | None = None,
+                    no: int | None = None) -> str | None:
+        """What it prints; None where it ends with ``no``. VolumeFailed."""
+        _module, errors = self._load()
+        from os_brick.privileged import rootwrap
+        try:
+            output: str = rootwrap.execute('cryptsetup', *arguments, run_as_root=True, root_helper=_ROOT,
+                                           process_input=text)[0]
+        except errors as error:
+            if no is not None and getattr(error, 'exit_code', None) == no:
+                return None
+            raise driver.VolumeFailed(act='decrypt', volume=volume.volume_id, host=self._conf.host,
+                                      reason=_without_secrets(f'{type(error).__name__}: {error}', volume)) from None
+        return output
 
     def _act(self, words: str, volume: AttachedVolume, act: Callable[[Any, dict[str, Any]], Any]) -> Any:
         options = self._conf.libvirt

@@ -24,6 +24,7 @@ from kilonova.virt.libvirt.domain import volume as volumes
 from kilonova.virt.libvirt.domain.guest import GuestVolume
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage.bricks import Bricks
+from kilonova.virt.libvirt.storage.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ LOG = logging.getLogger(__name__)
 class HostVolumes:
     """Of one host. What it doesn't know any more, after a restart, libvirt's domains say."""
 
-    def __init__(self, connection: Connection, host: Host, bricks: Bricks) -> None:
-        self._libvirt, self._host, self._bricks = connection, host, bricks
+    def __init__(self, connection: Connection, host: Host, bricks: Bricks, secrets: Secrets) -> None:
+        self._libvirt, self._host, self._bricks, self._secrets = connection, host, bricks, secrets
         # Servers that a volume is connected for, and its path.
         self._users: dict[str, set[str]] = defaultdict(set)
         self._paths: dict[str, str | None] = {}
@@ -49,6 +50,12 @@ class HostVolumes:
         self.check(instance.volumes)
         return tuple(self.connect(instance, volume) for volume in _attached(instance.volumes))
 
+    def unlock(self, instance: objects.Instance) -> None:
+        """QEMU can open the encrypted ones that a guest with saved memory has: libvirt may have been started again
+        since. VolumeUnsupported."""
+        for volume in _attached(instance.volumes):
+            self._secrets.keep(volume)
+
     def coming(self, instance: objects.Instance) -> list[AttachedVolume]:
         """Those that are attached to this host for a guest that is on its way here. VolumeUnsupported."""
         found = [volume for one in instance.volumes if (volume := one.coming(self._libvirt.name)) is not None]
@@ -63,10 +70,23 @@ class HostVolumes:
     def connect(self, instance: objects.Instance, volume: AttachedVolume) -> GuestVolume:
         """Once more: the same. VolumeUnsupported: this host doesn't get to it."""
         with self._turn(volume):
-            path = None if volume.kind == volumes.RBD else self._bricks.connect(volume)
+            path = self._open(volume)
             self._users[volume.volume_id].add(instance.uuid)
             self._paths[volume.volume_id] = path
         return GuestVolume(volume, path)
+
+    def _open(self, volume: AttachedVolume) -> str | None:
+        """Its path here, if it has any; QEMU can open it."""
+        passphrase = self._secrets.keep(volume)
+        try:
+            path = None if volume.kind == volumes.RBD else self._bricks.connect(volume)
+            if passphrase is not None and path is not None and volume.kind in volumes.BLOCK:
+                self._bricks.lock(volume, path, passphrase)
+        except driver.VolumeUnsupported:
+            if passphrase is not None:
+                self._secrets.forget(volume.volume_id)
+            raise
+        return path
 
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume, path: str | None = None,
                    force: bool = False) -> None:
@@ -74,9 +94,13 @@ class HostVolumes:
         known. VolumeFailed."""
         with self._turn(volume):
             users = self._users[volume.volume_id] - {instance.uuid}
-            if volume.kind not in (None, volumes.RBD) and not (volume.multiattach and (
+            outside = volume.kind not in (None, volumes.RBD)
+            if (outside or volume.encryption is not None) and not (volume.multiattach and (
                     users or self._is_of_another(instance.uuid, volume.volume_id))):
-                self._bricks.disconnect(volume, self._paths.get(volume.volume_id) or path, force)
+                if volume.encryption is not None:
+                    self._secrets.forget(volume.volume_id)
+                if outside:
+                    self._bricks.disconnect(volume, self._paths.get(volume.volume_id) or path, force)
             self._users[volume.volume_id] = users
             if not users:
                 del self._users[volume.volume_id]
@@ -99,8 +123,9 @@ class HostVolumes:
                     raise
                 LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
 
-    def extend(self, volume: AttachedVolume) -> int:
-        """Bytes that guests can see of it now. VolumeFailed: the host sees less than it has."""
+    def extend(self, volume: AttachedVolume, path: str | None = None) -> int:
+        """Bytes that guests can see of it now; ``path``: on this host, where it has any. QEMU makes a file or an image
+        of Ceph as much larger as the header of an encrypted one. VolumeFailed: the host sees less than it has."""
         wanted = volume.size << 30
         if volume.kind in (volumes.RBD, volumes.NFS):
             return wanted
@@ -108,20 +133,20 @@ class HostVolumes:
         if found is not None and found < wanted:
             raise driver.VolumeFailed(act='extend', volume=volume.volume_id, host=self._libvirt.name,
                                       reason=f'its device has {found} bytes')
-        return wanted
+        return wanted - (self._bricks.header(volume, path) if path and volume.encryption is not None else 0)
 
     def _turn(self, volume: AttachedVolume) -> contextlib.AbstractContextManager[object]:
         return self._shared if volume.multiattach else contextlib.nullcontext()
 
     def _is_of_another(self, uuid: str, volume_id: str) -> bool:
-        return any(volume_id in _sources(guest.xml()) for guest in self._libvirt.guests() if guest.uuid != uuid)
+        return any(volume_id in sources(guest.xml()) for guest in self._libvirt.guests() if guest.uuid != uuid)
 
     def _sources(self, uuid: str) -> dict[str, str | None]:
         try:
             guest = self._libvirt.find(uuid)
         except driver.HypervisorUnavailable:
             return {}
-        return {} if guest is None else _sources(guest.xml())
+        return {} if guest is None else sources(guest.xml())
 
 
 def _attached(wanted: Iterable[AttachedVolume]) -> list[AttachedVolume]:
@@ -129,7 +154,7 @@ def _attached(wanted: Iterable[AttachedVolume]) -> list[AttachedVolume]:
     return [volume for volume in wanted if volume.kind is not None]
 
 
-def _sources(xml: str) -> dict[str, str | None]:
+def sources(xml: str) -> dict[str, str | None]:
     """Id of a volume → its path on the host, of a domain."""
     found = {}
     for disk in ElementTree.fromstring(xml).iterfind('devices/disk'):

@@ -132,6 +132,14 @@ class Domains:
         self.domain.asked += [('make', device.address) for device in pci_devices if device.dev_type == 'mdev']
 
 
+class Volumes:
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def unlock(self, instance: Any) -> None:
+        self.domain.asked.append(('unlock', ''))
+
+
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look takes a second."""
@@ -141,7 +149,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def power(domain: Domain) -> Power:
-    return Power(Libvirt(domain), Domains(domain), Hotplug(3, 5), 1)     # type: ignore[arg-type]
+    return Power(Libvirt(domain), Domains(domain), Volumes(domain), Hotplug(3, 5), 1)     # type: ignore[arg-type]
 
 
 INSTANCE = new_instance()
@@ -172,7 +180,7 @@ def test_mediated_devices_are_made_before_they_come_back() -> None:
     del domain.refuses['prepare_devices']
     domain.asked.clear()
     power(domain).resume(INSTANCE, [mediated(MDEV), device(GPU)], fine)
-    assert domain.asked == [('make', MDEV), ('give', MDEV), ('give', GPU)]
+    assert domain.asked == [('make', MDEV), ('unlock', ''), ('give', MDEV), ('give', GPU)]
 
 
 def test_a_guest_that_keeps_a_device_goes_on_with_all_of_them() -> None:

@@ -12,7 +12,16 @@ import pytest
 from kilonova.virt import driver
 from kilonova.virt.libvirt import volumes
 from kilonova.virt.libvirt.guest import Guest
-from tests.unit.virt.builders import VOLUME, VOLUME2, image_meta, new_flavor, new_instance, new_volume
+from tests.unit.virt.builders import (
+    KEY,
+    VOLUME,
+    VOLUME2,
+    image_meta,
+    new_flavor,
+    new_instance,
+    new_locked_volume,
+    new_volume,
+)
 from tests.unit.virt.conftest import LibvirtRig
 
 LOCAL = {'driver_volume_type': 'local', 'device_path': '/dev/loop0'}
@@ -35,6 +44,13 @@ class Bricks:
         self.done.append(('disconnect', volume.volume_id, path, force))
         if self.refuses:
             raise driver.VolumeFailed(act='let go of', volume=volume.volume_id, host='gpu1', reason='busy')
+
+    def lock(self, volume: Any, path: str, passphrase: str) -> None:
+        self.done.append(('lock', volume.volume_id, path, passphrase))
+
+    def header(self, volume: Any, path: str) -> int:
+        self.done.append(('header', volume.volume_id, path))
+        return 4096
 
     def extend(self, volume: Any) -> int | None:
         self.done.append(('extend', volume.volume_id))
@@ -238,9 +254,83 @@ def test_a_volume_that_the_destination_can_not_have_is_refused_before_anything_i
                                                            'attachment_id': 'another'}})]
     live = rig.here.live_migrations.describe(instance)
     offer = rig.there.live_migrations.offer(instance, live, None, True)
-    with pytest.raises(driver.VolumeUnsupported, match='it is encrypted'):
+    with pytest.raises(driver.VolumeUnsupported, match='it is encrypted, and the volume service tells no key'):
         rig.there.live_migrations.prepare(instance, live, offer)
     assert rig.there.disks.list_directories() == []
+
+
+class Kept:
+    """Stands for libvirt's secrets: ``now`` are those that there are."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+
+    def keep(self, volume: Any) -> str | None:
+        if volume.encryption is None:
+            return None
+        self.now = sorted({*self.now, volume.volume_id})
+        return KEY
+
+    def forget(self, volume_id: str) -> None:
+        self.now = [one for one in self.now if one != volume_id]
+
+
+def keep(host: Any) -> Kept:
+    host.volumes._volumes._secrets = kept = Kept()
+    return kept
+
+
+def test_a_secret_is_there_as_long_as_its_volume_is(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a delete, a detach, a move, a live migration that is given up, and an attach that fails."""
+    here, there, volume, plain = keep(rig.here), keep(rig.there), new_locked_volume(), new_volume(volume_id=VOLUME2)
+    rig.here.guests.destroy(spawn(rig, volume, plain))
+    assert here.now == []
+    instance = spawn(rig, plain)
+    rig.here.volumes.attach(instance, image_meta(), volume)
+    assert here.now == [VOLUME]
+    rig.here.volumes.detach(instance, volume, lambda: None)
+    assert here.now == []
+    rig.here.volumes.attach(instance, image_meta(), volume)
+    coming = {'connector': {}, 'connection': volume.connection, 'attachment_id': 'another'}
+    instance.volumes = [replace(volume, known_at={'gpu2': coming})]
+    live = rig.here.live_migrations.describe(instance)
+    rig.there.live_migrations.prepare(instance, live, rig.there.live_migrations.offer(instance, live, None, True))
+    assert here.now == there.now == [VOLUME]
+    rig.there.moves.cleanup_move_dest(instance, same_host=False)
+    assert (here.now, there.now) == ([VOLUME], [])
+    disk_info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
+    assert here.now == []
+    instance.volumes = [replace(volume, host='gpu2')]
+    rig.there.moves.finish_migration(instance, image_meta(), [], True, disk_info)
+    assert there.now == [VOLUME]
+
+    def refuse(*args: Any) -> None:
+        raise driver.GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots')
+    other = spawn(rig)
+    monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', refuse)
+    with pytest.raises(driver.GuestFailed):
+        rig.here.volumes.attach(other, image_meta(), volume)
+    assert here.now == []
+
+
+def test_an_encrypted_block_device(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets its header before the guest does; what the guest sees of it is behind that. Where it can't be had,
+    nothing can be read on the host."""
+    kept, bricks, volume, seen = keep(rig.here), give(rig.here), new_locked_volume(connection=LOCAL), []
+    instance = spawn(rig, volume)
+    assert bricks.done == [('connect', VOLUME), ('lock', VOLUME, '/dev/of-5d', KEY)]
+    monkeypatch.setattr(volumes, 'grow', lambda guest, target, size: seen.append((target, size)))
+    bricks.size = 3 << 30
+    rig.here.volumes.extend(instance, replace(volume, size=3))
+    assert seen == [('vdb', (3 << 30) - 4096)] and bricks.done[-1] == ('header', VOLUME, '/dev/of-5d')
+    rig.here.guests.destroy(instance)
+
+    def refuse(volume: Any, path: str, passphrase: str) -> None:
+        raise driver.VolumeUnsupported(volume=VOLUME, host='gpu1', reason='cryptsetup: not found')
+    monkeypatch.setattr(bricks, 'lock', refuse)
+    with pytest.raises(driver.VolumeUnsupported, match='cryptsetup: not found'):
+        spawn(rig, volume)
+    assert kept.now == []
 
 
 def test_the_guests_first_disk_is_the_volume_that_it_boots_from(rig: LibvirtRig) -> None:

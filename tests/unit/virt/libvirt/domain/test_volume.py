@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -11,7 +12,7 @@ from kilonova.virt.libvirt.domain import volume as volumes
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.disk import DiskConfigurator
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestVolume, Settings
-from tests.unit.virt.builders import VOLUME, VOLUME2, new_volume
+from tests.unit.virt.builders import VOLUME, VOLUME2, new_locked_volume, new_volume
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 ROOT, SWAP = GuestDisk('/i/disk', 'qcow2'), GuestDisk('/i/disk.swap', 'qcow2')
@@ -123,10 +124,30 @@ def test_an_unknown_bus(configure: Configure) -> None:
         disks(configure, GuestVolume(new_volume(bus='xen')))
 
 
+def locked(connection: dict[str, Any], **encryption: str) -> dict[str, Any]:
+    found = new_locked_volume(connection=connection).connection
+    return {'connection': {**found, 'encryption': {**found['encryption'], **encryption}}}
+
+
+@pytest.mark.parametrize(('connection', 'path'), [(CEPH, None), (NFS, '/mnt/v'), (LOCAL, '/dev/loop0')])
+def test_qemu_itself_decrypts(configure: Configure, connection: dict[str, Any], path: str | None) -> None:
+    given = GuestVolume(new_locked_volume(connection=connection), path)
+    volumes.check(given.volume, 'gpu1', Settings())
+    domain = configure(DiskConfigurator(), volumes=(given,))
+    lock = f'<encryption format="luks"><secret type="passphrase" uuid="{VOLUME}"/></encryption>'
+    assert text(domain.find('devices/disk/source/encryption')) == lock
+    # So it is for a guest that comes while it runs.
+    assert lock in text(ElementTree.fromstring(volumes.origin(given, Settings())))
+
+
 @pytest.mark.parametrize(('values', 'reason'), [
     ({'host': 'gpu2'}, 'it is attached to host gpu2'),
     ({'connection': {'driver_volume_type': 'smbfs'}}, "its kind is 'smbfs'; accepted: .*iscsi.*nfs.*rbd"),
-    ({'connection': {**LOCAL, 'encrypted': True}}, 'it is encrypted'),
+    ({'connection': {**LOCAL, 'encrypted': True}}, 'it is encrypted, and the volume service tells no key'),
+    (locked(LOCAL, provider='luks2'), "it is encrypted by 'luks2'; accepted: luks"),
+    (locked(LOCAL, provider='plain'), "it is encrypted by 'plain'; accepted: luks"),
+    (locked(CEPH, control_location='back-end'), "it is encrypted at 'back-end'; accepted: front-end"),
+    (locked({**NFS, 'format': 'qcow2'}), "it is encrypted, and its format is 'qcow2'; accepted: raw"),
     ({'connection': {**NFS, 'format': 'vmdk'}}, "its format is 'vmdk'; accepted: raw, qcow2"),
     ({'connection': {**CEPH, 'secret_uuid': None}}, 'neither its connection nor .*rbd_secret_uuid names the secret')])
 def test_volumes_that_guests_can_not_have(values: dict[str, Any], reason: str) -> None:

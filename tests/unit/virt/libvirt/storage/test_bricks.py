@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 from kilonova.virt import driver
 from kilonova.virt.libvirt.storage import bricks as brick_module
 from kilonova.virt.libvirt.storage.bricks import Bricks
-from tests.unit.virt.builders import VOLUME, new_conf, new_volume
+from tests.unit.virt.builders import KEY, VOLUME, new_conf, new_locked_volume, new_volume
 
 LOCAL = new_volume(connection={'driver_volume_type': 'local', 'device_path': '/dev/loop77'})
 
@@ -95,6 +96,60 @@ def test_secrets_of_a_connection_are_not_told(bricks: Bricks, monkeypatch: pytes
         with pytest.raises(driver.errors.KilonovaError, match=r'iscsiadm --value \*\*\* failed') as caught:
             act()
         assert caught.value.__cause__ is None and 'open-sesame' not in str(caught.value)
+
+
+@pytest.fixture
+def cryptsetup(bricks: Bricks, monkeypatch: pytest.MonkeyPatch) -> Cryptsetup:
+    bricks._load()
+    from os_brick.privileged import rootwrap
+    made = Cryptsetup()
+    monkeypatch.setattr(rootwrap, 'execute', made.execute)
+    return made
+
+
+class Cryptsetup:
+    """Stands for the program: ``ends`` are its exit codes, by the command."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.ends: dict[str, int] = {}
+
+    def execute(self, *command: str, run_as_root: bool, root_helper: str, process_input: str | None) -> tuple[str, str]:
+        assert run_as_root and root_helper == 'sudo' and command[0] == 'cryptsetup'
+        self.asked.append((*command[1:], process_input))
+        from oslo_concurrency.processutils import ProcessExecutionError
+        code = next((code for name, code in self.ends.items() if name in command), 0)
+        if code:
+            raise ProcessExecutionError(exit_code=code, cmd=' '.join(command), stderr='Device is away')
+        return ('Version:       \t1\nPayload offset:\t4096\n' if 'luksDump' in command else ''), ''
+
+
+def test_a_block_device_without_a_header_gets_one(bricks: Bricks, cryptsetup: Cryptsetup) -> None:
+    """As the volume service says. One that has a header keeps it, and so does one of which nobody knows that."""
+    volume, made = new_locked_volume(connection=LOCAL.connection), [
+        ('isLuks', '/dev/loop7', None),
+        ('--batch-mode', 'luksFormat', '--type=luks1', '--key-file=-', '--cipher=aes-xts-plain64', '--key-size=256',
+         '/dev/loop7', KEY)]
+    for code, asked in ((0, made[:1]), (1, made), (4, made[:1])):
+        cryptsetup.asked, cryptsetup.ends = [], {'isLuks': code}
+        if code == 4:
+            with pytest.raises(driver.VolumeUnsupported, match='can not be had on host gpu1: ProcessExecutionError'):
+                bricks.lock(volume, '/dev/loop7', KEY)
+        else:
+            bricks.lock(volume, '/dev/loop7', KEY)
+        assert cryptsetup.asked == asked
+    cryptsetup.ends = {'isLuks': 1, 'luksFormat': 5}
+    with pytest.raises(driver.VolumeUnsupported, match='Device is away') as caught:
+        bricks.lock(volume, '/dev/loop7', KEY)
+    assert KEY not in str(caught.value) and caught.value.__cause__ is None
+
+
+def test_where_the_data_of_an_encrypted_device_begin(bricks: Bricks, cryptsetup: Cryptsetup,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bricks.header(LOCAL, '/dev/loop7') == 2 << 20
+    monkeypatch.setattr(brick_module, '_OFFSET', re.compile('nosuch'))
+    with pytest.raises(driver.VolumeFailed, match='cryptsetup luksDump tells no payload offset'):
+        bricks.header(LOCAL, '/dev/loop7')
 
 
 def test_it_is_loaded_once(bricks: Bricks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,85 @@
+"""Secrets of libvirt: what QEMU opens encrypted volumes with, each as long as its volume is connected to this host.
+
+    passphrase = secrets.keep(volume)       # libvirt knows it, and lets nobody read it
+    secrets.forget(volume.volume_id)
+    secrets.clear()                         # those of volumes that no domain has
+
+A secret has the id of its volume, and lives in libvirt's memory only: a libvirtd that is started again has none, and
+the next start of a guest gives it anew. Libvirt's test driver keeps no secrets.
+"""
+from __future__ import annotations
+
+import libvirt
+from oslo_log import log as logging
+
+from kilonova.clients.key_manager import KeyManager, KeyNotAvailable
+from kilonova.objects.volume import AttachedVolume
+from kilonova.virt import driver
+from kilonova.virt.libvirt.connection import Connection
+from kilonova.virt.libvirt.devices.elements import targets
+from kilonova.virt.libvirt.xml import node, to_text
+
+LOG = logging.getLogger(__name__)
+
+
+class Secrets:
+    """Of one host."""
+
+    def __init__(self, connection: Connection, keys: KeyManager) -> None:
+        self._libvirt, self._keys = connection, keys
+
+    def keep(self, volume: AttachedVolume) -> str | None:
+        """What it is opened with, None: it isn't encrypted. Once more: the same. VolumeUnsupported: this host doesn't
+        get its key."""
+        if volume.encryption is None:
+            return None
+        try:
+            passphrase = self._keys.passphrase(volume.encryption['encryption_key_id'])
+        except KeyNotAvailable as error:
+            raise driver.VolumeUnsupported(volume=volume.volume_id, host=self._libvirt.name,
+                                           reason=str(error)) from None
+        if self._libvirt.is_test:
+            return passphrase
+        xml = to_text(node('secret', node('uuid', volume.volume_id),
+                           node('usage', node('volume', volume.volume_id), type='volume'),
+                           ephemeral='yes', private='yes'))
+
+        def define(connection: libvirt.virConnect) -> None:
+            connection.secretDefineXML(xml).setValue(passphrase.encode())
+        self._libvirt.do(define)
+        return passphrase
+
+    def forget(self, volume_id: str) -> None:
+        """Fine where there is none. A libvirt that is away has forgotten it by itself, or ``clear`` comes to it."""
+        if self._libvirt.is_test:
+            return
+        try:
+            self._libvirt.do(lambda connection: connection.secretLookupByUUIDString(volume_id).undefine())
+        except driver.HypervisorUnavailable as error:
+            LOG.warning('The secret of volume %s could not be forgotten now: %s', volume_id, error)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SECRET:
+                raise
+
+    def clear(self) -> None:
+        """Those that a crash left behind go: no domain has their volumes. Only ours: others don't have the id of what
+        they are used for."""
+        if self._libvirt.is_test:
+            return
+
+        def ours(connection: libvirt.virConnect) -> list[str]:
+            return [secret.UUIDString() for secret in connection.listAllSecrets(
+                        libvirt.VIR_CONNECT_LIST_SECRETS_EPHEMERAL | libvirt.VIR_CONNECT_LIST_SECRETS_PRIVATE)
+                    if secret.usageType() == libvirt.VIR_SECRET_USAGE_TYPE_VOLUME
+                    and secret.usageID() == secret.UUIDString()]
+        try:
+            left = set(self._libvirt.do(ours))
+        except (driver.HypervisorUnavailable, libvirt.libvirtError) as error:
+            # A host may be without virtsecretd. Without libvirt at all the next question says so.
+            LOG.warning('libvirt tells no secrets, guests of this host can not have encrypted volumes: %s', error)
+            return
+        for guest in self._libvirt.guests() if left else ():
+            left.difference_update(targets(guest.xml()))
+        for volume_id in left:
+            LOG.info('The secret of volume %s was left behind, and goes', volume_id)
+            self.forget(volume_id)
