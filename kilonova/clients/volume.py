@@ -268,6 +268,14 @@ class VolumeClient(_Attachments):
         response = self._send('GET', _path('volumes', volume_id, missing), ctxt=ctxt)
         return Volume.from_body(_answer(response, ctxt, missing)['volume'])
 
+    def encryption(self, volume_id: str) -> dict[str, Any]:
+        """How an encrypted volume is encrypted, without the key itself: encryption_key_id, provider (luks …),
+        control_location, cipher, key_size. Empty: it isn't. VolumeNotFound."""
+        missing = VolumeNotFound(volume_id=volume_id)
+        found: dict[str, Any] = _answer(
+            self._send('GET', f"{_path('volumes', volume_id, missing)}/encryption"), None, missing)
+        return found
+
     def snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> Snapshot:
         """SnapshotNotFound: none that this user may see."""
         missing = SnapshotNotFound(snapshot_id=snapshot_id)

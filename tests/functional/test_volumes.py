@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 import time
@@ -19,13 +20,14 @@ from kilonova import errors
 from kilonova.conductor.flows import volumes as flow_volumes
 from kilonova.db.queries import volumes as rows
 from kilonova.virt.driver import VolumeCounters
-from tests.fixtures.cinder import FakeCinder
+from tests.fixtures.cinder import ENCRYPTION, FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder
 from tests.flows.cases import crash_at, disturb
 
 HOSTS = ('gpu1', 'gpu2')
 KINDS = ('attach', 'detach')
+KEY = '5e' * 32
 LIVE = {'host': None, 'block_migration': 'auto'}
 RBD = {'driver_volume_type': 'rbd', 'name': 'volumes/volume', 'hosts': ['192.0.2.1'], 'ports': ['6789'],
        'cluster_name': 'ceph', 'auth_enabled': True, 'auth_username': 'cinder', 'secret_type': 'ceph',
@@ -40,7 +42,8 @@ class Storing:
         self.cinder.connection = RBD
         self.cinder.users.update({f'{user}:{PROJECT}': PROJECT for user in ('admin', 'demo')})
         self.cloud = make_cloud({host: ['0000:08:00.0'] for host in hosts}, cinder=self.cinder,
-                                **{'block_device_allocate_retries_interval': 0, **options})
+                                **{'block_device_allocate_retries_interval': 0, 'key_manager__fixed_key': KEY,
+                                   **options})
         self.flavor = self.cloud.flavor()
 
     def boot(self, *devices: dict[str, Any], status: str = 'ACTIVE', **more: Any) -> str:
@@ -498,6 +501,44 @@ def test_a_resize_takes_the_volume_along(storing: Storing, end: str, root: bool)
     assert storing.volumes(server) == [volume]
     storing.delete(server)
     storing.assert_empty(volume)
+
+
+def test_an_encrypted_volume(storing: Storing, caplog: pytest.LogCaptureFixture) -> None:
+    """Its host is told how it is encrypted: one request more whenever it is attached to one. The key is in no row and
+    no log. What QEMU can't decrypt is refused, and so is a volume whose key this cloud hasn't got."""
+    storing.cloud.settle()
+    server, volume = storing.boot(), storing.volume(encrypted=True)
+    other_one, asked = storing.volume(encrypted=True), storing.cinder.asked
+    asked.clear()
+
+    def inquired() -> list[str]:
+        found = [path for _method, path in asked if path.endswith('/encryption')]
+        asked.clear()
+        return found
+    caplog.set_level(logging.DEBUG)
+    storing.attach(server, volume)
+    assert len(asked) <= 6 and inquired() == [f'/volumes/{volume}/encryption']
+    source = storing.cloud.host_of(server)
+    storing.cloud.action(server, 'reboot', {'type': 'HARD'})
+    storing.cloud.action(server, 'os-migrateLive', LIVE)
+    storing.cloud.action(server, 'migrate')
+    storing.cloud.action(server, 'revertResize')
+    assert inquired() == [f'/volumes/{volume}/encryption'] * 3
+    assert storing.cloud.host_of(server) == other(source) and storing.volumes(server) == [volume]
+    xml = storing.driver(other(source)).guests._libvirt.find(server).xml()
+    assert f"<secret type='passphrase' uuid='{volume}'/>" in xml
+    with storing.cloud.cell.read() as conn:
+        (row,) = rows.of_servers(conn, [server])[server]
+    assert json.loads(row['connection_info'])['data']['encryption'] == ENCRYPTION and KEY not in repr(row)
+    assert KEY not in caplog.text
+    for values, reason in (({'provider': 'plain'}, "it is encrypted by 'plain'; accepted: luks"),
+                           ({'encryption_key_id': server}, f'Key {server} can not be had: AuthTypeInvalidError')):
+        storing.cinder.encryption = {**ENCRYPTION, **values}
+        storing.attach(server, other_one)
+        assert storing.story(server) == ('attach_volume', True) and storing.volumes(server) == [volume]
+        assert reason in json.dumps(storing.cloud.story(server))
+    storing.delete(server)
+    storing.assert_empty(volume, other_one)
 
 
 @pytest.mark.parametrize('what', ['back end', 'guest'])

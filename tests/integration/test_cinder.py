@@ -13,6 +13,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from kilonova import conf as kilonova_conf
 from kilonova import errors
 from kilonova.clients import volume as volume_client
+from kilonova.clients.key_manager import FIXED
 from kilonova.clients.volume import Attachment, Volume, VolumeClient
 from kilonova.cmd import parts
 from kilonova.context import RequestContext
@@ -379,8 +380,9 @@ def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client
 def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, make: Callable[..., Volume],
                                             flavor: str) -> None:
     """One attachment each, to the server's host; the new one, which it boots from, is deleted with the server, a user's
-    own stays."""
-    large, own = site.flavor('large', ram=1024), make()
+    own stays. That is encrypted: Cinder tells how, and each host has the key that it shares with Cinder."""
+    large, own = site.flavor('large', ram=1024), make(volume_type='encrypted')
+    assert client.encryption(own.id) == {**cinder.ENCRYPTED['encrypted'], 'encryption_key_id': FIXED}
     size = site.log_size('cinder')
     (server,) = site.boot(1, flavor, imageRef='', block_device_mapping_v2=[there(own), {
         'source_type': 'image', 'destination_type': 'volume', 'uuid': site.image, 'volume_size': 2, 'boot_index': 0,
@@ -390,6 +392,7 @@ def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, ma
     # Two for each; a boot that waited for the new one looks what it has.
     assert asked[-4:] == ['POST'] * 4 and asked[:-4] in ([], ['GET'])
     (new,) = held(client, server).keys() - {own.id}
+    assert client.encryption(new).get('encryption_key_id') is None
     assert (client.volume(None, new).size, client.volume(None, new).project_id) == (2, own.project_id)
 
     def is_at(host: str | None, state: str = 'attached') -> None:
@@ -397,7 +400,7 @@ def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, ma
         assert held(client, server) == dict.fromkeys((own.id, new), (state, host))
         if host is not None:
             text = disks(site, host, server)
-            assert own.id in text and new in text
+            assert f"<secret type='passphrase' uuid='{own.id}'/>" in text and new in text
         site.audit()
 
     def acted(name: str, argument: object = None, state: str = 'ACTIVE') -> None:

@@ -22,7 +22,10 @@ TYPES: dict[str, dict[str, str]] = {
     'rbd': {'connection:kind': 'rbd'},
     'shared': {'connection:kind': 'rbd', 'multiattach': '<is> True'},
     'iscsi': {'connection:kind': 'iscsi'},
+    'encrypted': {'connection:kind': 'rbd'},
 }
+ENCRYPTED = {'encrypted': {'provider': 'luks', 'cipher': 'aes-xts-plain64', 'key_size': 256,
+                           'control_location': 'front-end'}}
 DEFAULT_TYPE = next(iter(TYPES))
 
 
@@ -56,6 +59,8 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -
         # It asks the compute API in the catalog whose an attachment is that a user deletes.
         'nova': account,
         'service_user': account | {'send_service_user_token': 'true'},
+        'key_manager': {'backend': 'cinder.keymgr.conf_key_mgr.ConfKeyManager',
+                        'fixed_key': render.volume_key(secrets)},
         'coordination': {'backend_url': f'file://{data}'},
         'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
         'oslo_messaging_notifications': {'driver': 'noop'},
@@ -75,5 +80,8 @@ def seed(url: str, token: str) -> bool:
     """The types of volumes; whether any was missing."""
     there = {row['name'] for row in http.call('GET', f'{url}/types?is_public=None', token=token).data['volume_types']}
     for name in TYPES.keys() - there:
-        http.call('POST', f'{url}/types', {'volume_type': {'name': name, 'extra_specs': TYPES[name]}}, token=token)
+        made = http.call('POST', f'{url}/types', {'volume_type': {'name': name, 'extra_specs': TYPES[name]}},
+                         token=token).data['volume_type']
+        if name in ENCRYPTED:
+            http.call('POST', f"{url}/types/{made['id']}/encryption", {'encryption': ENCRYPTED[name]}, token=token)
     return not there.issuperset(TYPES)

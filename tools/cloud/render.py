@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -163,6 +164,11 @@ def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
     ])
 
 
+def volume_key(secrets: Mapping[str, str]) -> str:
+    """The key of all encrypted volumes: 32 bytes in hexadecimal digits."""
+    return hashlib.sha256(secrets['cinder'].encode()).hexdigest()
+
+
 def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *,
              accelerators: bool = False, networks: bool = False, volumes: bool = False, metadata: bool = False) -> str:
     """kilonova.conf, read by all four daemons and by kilonova-manage. ``accelerators``: there is Cyborg; ``networks``:
@@ -200,7 +206,8 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
         'glance': account(ports, secrets, 'kilonova'),
         **({'cyborg': account(ports, secrets, 'kilonova')} if accelerators else {}),
         **({'neutron': account(ports, secrets, 'kilonova') | (proxy if metadata else {})} if networks else {}),
-        **({'cinder': account(ports, secrets, 'kilonova')} if volumes else {}),
+        **({'cinder': account(ports, secrets, 'kilonova'), 'key_manager': {'fixed_key': volume_key(secrets)}}
+           if volumes else {}),
         'pci': {'alias': [json.dumps(alias) for alias in ALIASES]},
         'secrets': {'key_file': str(layout.keys)},
         'filter_scheduler': {'pci_in_placement': 'true'},

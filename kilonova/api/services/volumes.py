@@ -64,10 +64,6 @@ class MultiattachUnknown(Invalid):
     msg_fmt = 'Multiattach volumes are only supported starting with compute API version 2.60.'
 
 
-class EncryptedNotServed(Invalid):
-    msg_fmt = 'Volume %(volume)s is encrypted: encrypted volumes are not served in this cloud.'
-
-
 class RootVolume(Invalid):
     msg_fmt = 'Cannot detach a root device volume'
 
@@ -170,9 +166,7 @@ def _connection(volume: Volume, server: str) -> str:
 
 
 def _check_kind(volume: Volume, multiattach: bool) -> None:
-    """EncryptedNotServed, MultiattachUnknown."""
-    if volume.encrypted:
-        raise EncryptedNotServed(volume=volume.id)
+    """MultiattachUnknown."""
     if volume.multiattach and not multiattach:
         raise MultiattachUnknown
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kilonova import objects
@@ -38,7 +39,7 @@ from kilonova.errors import (
     Unanswered,
 )
 from kilonova.objects.image_meta import SYSMETA_PREFIX
-from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
+from kilonova.objects.volume import ENCRYPTION, VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
 from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
@@ -172,6 +173,8 @@ def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping
     work.before_sending()
     try:
         made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
+        if made.connection.get('encrypted'):
+            made = replace(made, connection={**made.connection, ENCRYPTION: client.encryption(volume.volume_id)})
         if is_complete:
             client.complete_attachment(made.id)
     except VolumeInvalid as error:

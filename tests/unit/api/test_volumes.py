@@ -153,7 +153,7 @@ def test_one_volume_of_several_servers(site, cinder):
 def test_what_a_create_can_not_have(site, cinder):
     volume, theirs = cinder.add_volume(PROJECT), cinder.add_volume(OTHER)
     snapshot = cinder.add_snapshot(theirs)
-    broken, locked = cinder.add_volume(PROJECT, status='error'), cinder.add_volume(PROJECT, encrypted=True)
+    broken = cinder.add_volume(PROJECT, status='error')
     used = cinder.add_volume(PROJECT)
     cinder.client.complete_attachment(cinder.client.create_attachment(used, NOSUCH, None).id)
     bad = 'Block Device Mapping is Invalid: '
@@ -165,7 +165,6 @@ def test_what_a_create_can_not_have(site, cinder):
             (there(broken), (f'Invalid volume: Volume {broken} status must be available to reserve, but the current '
                             f'status is error.')),
             (there(used), f'Invalid volume: volume {used} is already attached to instances: {NOSUCH}'),
-            (there(locked), f'Volume {locked} is encrypted: encrypted volumes are not served in this cloud.'),
             ({**there(volume), 'destination_type': 'local'}, f'{bad}Mapping volume to local is not supported.'),
             ({'source_type': 'snapshot', 'uuid': NOSUCH}, f'Snapshot {NOSUCH} could not be found.'),
             ({'source_type': 'snapshot', 'uuid': snapshot}, f'Snapshot {snapshot} could not be found.'),
@@ -554,14 +553,6 @@ def test_servers_that_are_taken_back_leave_no_volume(make_site, cinder, monkeypa
     assert made == due(site)[0] and made
 
 
-def test_an_encrypted_type_is_found_out(site, cinder, monkeypatch):
-    make = cinder.add_volume
-    monkeypatch.setattr(cinder, 'add_volume', lambda project, **fields: make(project, **fields, encrypted=True))
-    code, message = refused(site, BLANK)
-    assert code == 400 and message.endswith('is encrypted: encrypted volumes are not served in this cloud.')
-    assert len(due(site)[0]) == 1
-
-
 def test_a_create_with_a_silent_volume_service(site, cinder):
     def silent(method, path):
         raise cinder.broken()
@@ -699,7 +690,7 @@ def test_an_attach_that_can_not_be(site, cinder):
     server = site.server()
     has, theirs = cinder.add_volume(PROJECT), cinder.add_volume(OTHER)
     put_volume(site, server, has)
-    shared, locked = cinder.add_volume(PROJECT, volume_type='shared'), cinder.add_volume(PROJECT, encrypted=True)
+    shared = cinder.add_volume(PROJECT, volume_type='shared')
     used, coming = cinder.add_volume(PROJECT), cinder.add_volume(PROJECT, status='creating')
     cinder.client.complete_attachment(cinder.client.create_attachment(used, NOSUCH, None).id)
     for volume, version, answer in (
@@ -709,7 +700,6 @@ def test_an_attach_that_can_not_be(site, cinder):
             (used, '2.104', (400, f'Invalid volume: volume {used} is already attached to instances: {NOSUCH}')),
             (coming, '2.104', (400, (f'Invalid volume: Volume {coming} status must be available to reserve, but the '
                                     f'current status is creating.'))),
-            (locked, '2.104', (400, f'Volume {locked} is encrypted: encrypted volumes are not served in this cloud.')),
             (shared, '2.59', (400, ('Multiattach volumes are only supported starting with compute API version '
                                    '2.60.')))):
         assert fault(attach(site, server, volume, version)) == answer

@@ -12,7 +12,7 @@ from kilonova.clients import volume as client
 from kilonova.clients.volume import AttachedTo, Attachment, Snapshot, Volume, VolumeClient
 from kilonova.cmd import parts
 from kilonova.context import RequestContext
-from tests.fixtures.cinder import MADE_AT, FakeCinder
+from tests.fixtures.cinder import ENCRYPTION, MADE_AT, FakeCinder
 
 PROJECT, OTHER = '1' * 32, '2' * 32
 SERVER, ANOTHER = str(uuid.uuid4()), str(uuid.uuid4())
@@ -54,6 +54,12 @@ def test_a_volume_as_its_user_and_as_the_service_see_it(cinder):
     assert cinder.client.volume(USER, volume) == seen
     known = cinder.client.volume(None, volume)
     assert (known.migrating, known.attachments) == (True, (AttachedTo(SERVER, made.id, 'gpu1', '/dev/vdb'),))
+
+
+def test_how_a_volume_is_encrypted(cinder):
+    assert cinder.client.encryption(cinder.add_volume(PROJECT, encrypted=True)) == ENCRYPTION
+    with pytest.raises(client.VolumeNotFound):
+        cinder.client.encryption(str(uuid.uuid4()))
 
 
 @pytest.mark.parametrize(('said', 'migrating'), [(None, False), ('success', False), ('error', False),
