@@ -145,11 +145,12 @@ def other(host: str) -> str:
 
 # --- boot and delete -------------------------------------------------------------------------------------------------
 def test_a_boot_with_a_volume(storing: Storing) -> None:
-    """Three requests for it; the guest has it; a delete frees it."""
+    """Three requests for it, none of them for a key; the guest has it; a delete frees it."""
     volume = storing.volume()
     storing.cinder.asked.clear()
     server = storing.boot(there(volume), user='demo')
     assert len(storing.cinder.asked) <= 5, storing.cinder.asked
+    assert not [path for _method, path in storing.cinder.asked if path.endswith('/encryption')]
     assert storing.volumes(server) == [volume]
     assert storing.cinder.attachments[next(iter(storing.cinder.attachments))]['device'] == '/dev/vdb'
     storing.delete(server)

@@ -68,8 +68,8 @@ class Stored:
     def status(self, volume: str) -> str:
         return self.client.volume(None, volume).status
 
-    def volume(self) -> str:
-        made: str = self.cinder('POST', '/volumes', {'volume': {'size': 1}})['volume']['id']
+    def volume(self, kind: str | None = None) -> str:
+        made: str = self.cinder('POST', '/volumes', {'volume': {'size': 1, 'volume_type': kind}})['volume']['id']
         until(lambda: self.status(made) == 'available', f'volume {made}')
         return made
 
@@ -98,6 +98,14 @@ class Stored:
     def runs(self, server: str) -> None:
         before = self.console(server).count('.')
         until(lambda: self.console(server).count('.') > before + 1, f'{server} runs')
+
+    def secrets(self, host: str) -> set[str]:
+        """Volumes that its QEMU can decrypt."""
+        connection = libvirt.open(self._daemons[host].uri)
+        try:
+            return {secret.UUIDString() for secret in connection.listAllSecrets()} - {SECRET}
+        finally:
+            connection.close()
 
     def size(self, server: str, volume: str) -> int | None:
         """Bytes that its QEMU sees of the volume; None: it hasn't got it."""
@@ -184,10 +192,10 @@ rbd_secret_uuid = {SECRET}
 
 
 def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
-    """Booted from, written by it, taken along live and cold, read there; another one attached while it runs, grown
-    under it, taken along, detached."""
+    """Booted from, written by it, taken along live and cold, read there; another one, encrypted, attached as it runs,
+    grown under it, taken along, detached."""
     site, client = stored.site, stored.client
-    root, data = stored.root(), stored.volume()
+    root, data = stored.root(), stored.volume('encrypted')
     (server,) = site.boot(1, site.flavor('tiny', ram=64), imageRef='', block_device_mapping_v2=[
         {'source_type': 'volume', 'destination_type': 'volume', 'uuid': root, 'boot_index': 0}])
     stored.counts(server, 1)
@@ -196,6 +204,7 @@ def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
     def is_at(host: str) -> None:
         assert site.at(server) == host and held(client, server) == dict.fromkeys((root, data), ('attached', host))
         assert all(f'volumes/volume-{volume}' in disks(site, host, server) for volume in (root, data))
+        assert {one: stored.secrets(one) for one in HOSTS} == {host: {data}, other(host): set()}
         site.audit()
     site.call('POST', f'/servers/{server}/os-volume_attachments', {'volumeAttachment': {'volumeId': data}})
     # The answer comes before the guest has it.
@@ -231,7 +240,7 @@ def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
     site.call('DELETE', f'/servers/{server}/os-volume_attachments/{data}')
     until(lambda: stored.status(data) == 'available', 'the volume is free')
     site.settle([server], WAIT)
-    assert stored.size(server, data) is None
+    assert stored.size(server, data) is None and stored.secrets(source) == set()
     site.clean()
     for volume in (root, data):
         until(lambda volume=volume: stored.status(volume) == 'available', 'it is free')  # type: ignore[misc]
