@@ -77,7 +77,7 @@ BESIDE = tuple(f'tests/integration/test_{name}.py' for name in (
 LIVE = ('tests/integration/test_live_migration.py',)
 # Campaigns of minutes with several of each daemon: make test-cluster.
 CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test_stand_still.py')
-# QEMU guests with volumes in a Ceph of their own: make test-ceph.
+# QEMU guests with volumes or disks in a Ceph of their own: make test-ceph.
 CEPH = ('tests/integration/test_ceph.py',)
 # QEMU guests on two machines of namespaces. With each operation's daemons killed, in the same cloud: make test-qemu.
 REAL_GUESTS = Run('integration-qemu', paths=('tests/integration/test_real_guests.py',), waits=True, seconds=800)

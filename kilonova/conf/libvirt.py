@@ -64,8 +64,24 @@ OPTS = [
                help='Seconds that it has for that each time.'),
     cfg.StrOpt('images_type', default='default', choices=['raw', 'flat', 'qcow2', 'lvm', 'rbd', 'ploop', 'default'],
                deprecated_opts=was('libvirt_images_type'),
-               help='How root disks are kept: qcow2 (overlay of the cached image), raw or flat (a copy). default '
-                    'follows [DEFAULT]use_cow_images. The others are known by name, the compute refuses them.'),
+               help='How disks are kept: qcow2 (overlay of the cached image), raw or flat (a copy), rbd (in the pool '
+                    'of Ceph images_rbd_pool: a clone of the image where that is raw and in the same cluster, else a '
+                    'copy). default follows [DEFAULT]use_cow_images. A server keeps its disks as they were made. The '
+                    'others are known by name, the compute refuses them.'),
+    cfg.StrOpt('images_rbd_pool', default='rbd', deprecated_opts=was('libvirt_images_rbd_pool'),
+               help='The pool of images_type rbd. Hosts that have it in common move servers without a copy; each '
+                    'reports all of it as its own DISK_GB.'),
+    cfg.StrOpt('images_rbd_ceph_conf', default='', deprecated_opts=was('libvirt_images_rbd_ceph_conf'),
+               help="Ceph's file for clients, which names the keyring of rbd_user. Empty: /etc/ceph/ceph.conf."),
+    cfg.StrOpt('images_rbd_glance_store_name', default='',
+               help='Not served here: images are not copied into a Ceph store of the image service before they are '
+                    'used. With images_type rbd a compute does not start with it.'),
+    cfg.IntOpt('rbd_connect_timeout', default=5, min=1, max=600,
+               help='Seconds that Ceph may take to answer when a command of images_type rbd connects.'),
+    cfg.IntOpt('rbd_destroy_volume_retries', default=12, min=0, max=1000,
+               help='How often the removal of such an image is tried again while somebody has it open.'),
+    cfg.IntOpt('rbd_destroy_volume_retry_interval', default=5, min=0, max=600,
+               help='Seconds between two such tries.'),
     cfg.StrOpt('snapshots_directory', default='$instances_path/snapshots',
                deprecated_opts=was('libvirt_snapshots_directory'),
                help='Directory for copies of disks on their way to the image service (createImage). Each takes up to '
@@ -125,7 +141,8 @@ OPTS = [
                      "volumes in NFS), block or network (other volumes). Empty: none, and writeback for servers' own "
                      'disks where their file system has no direct I/O.'),
     cfg.StrOpt('rbd_user',
-               help='Who guests are to Ceph (cephx) where the connection of a volume does not say it.'),
+               help='Who guests are to Ceph (cephx) where the connection of a volume does not say it; with images_type '
+                    'rbd the compute itself, too.'),
     cfg.StrOpt('rbd_secret_uuid',
                help='Uuid of the secret of libvirt that holds the key of rbd_user, where the connection of a volume '
                     'names none. Each compute needs that secret (virsh secret-define, secret-set-value).'),

@@ -37,8 +37,10 @@ def run(*argv: str) -> str:
     except FileNotFoundError as error:
         raise CommandFailed(command=argv[0], reason='the program is not installed on this host') from error
     if done.returncode:
-        raise CommandFailed(command=' '.join(argv[:3]),
-                            reason=done.stderr.strip() or f'exit code {done.returncode}')
+        said = done.stderr.strip()
+        failed = CommandFailed(command=' '.join(argv[:3]), reason=said or f'exit code {done.returncode}')
+        failed.exit_code, failed.said = done.returncode, said
+        raise failed
     return done.stdout
 
 

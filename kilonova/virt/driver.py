@@ -74,7 +74,7 @@ Inventories = dict[str, dict[str, Any]]
 
 class MoveOffer(TypedDict, total=False):
     """Where a destination wants the disks of a move; saved by the flow as JSON and given to the source. ``run``: of
-    this compute; ``move``: a new id each time."""
+    this compute; ``move``: a new id each time; ``pool``: that its disks are in, where they are no files."""
 
     host: str
     address: str
@@ -85,6 +85,7 @@ class MoveOffer(TypedDict, total=False):
     storage_id: str
     run: str
     move: str
+    pool: str
 
 
 class DiskInfo(TypedDict):
@@ -96,7 +97,7 @@ class DiskInfo(TypedDict):
 
 class LiveDisk(TypedDict):
     """A disk of a guest that runs: sizes in bytes, ``used`` on the source's storage. ``copied``: QEMU carries it while
-    the guest writes; the others never change, and go as files."""
+    the guest writes; the others never change, and go as files, or are in a pool (``format`` rbd) and stay there."""
 
     name: str
     format: str
@@ -118,7 +119,8 @@ class LiveDevice(TypedDict):
 class LiveGuest(TypedDict):
     """What a destination must know of a guest that runs: where its disks are, what they are, which CPU it sees (XML,
     None: any), what its user asked of its disks ({name: wish}), whether it has mediated devices, which of its
-    devices are accelerators (of no ledger; the compute adds them), and ids of the volumes that it has."""
+    devices are accelerators (of no ledger; the compute adds them), ids of the volumes that it has, and the pool
+    that it has disks in."""
 
     host: str
     storage_id: str
@@ -132,6 +134,7 @@ class LiveGuest(TypedDict):
     mdevs: NotRequired[bool]
     accelerators: NotRequired[list[LiveDevice]]
     volumes: NotRequired[list[str]]
+    pool: NotRequired[str]
 
 
 class LivePlace(TypedDict):

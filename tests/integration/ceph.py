@@ -3,12 +3,14 @@
     with Ceph(directory) as ceph:
         ceph.conf, ceph.key         # the file that clients read, and the key of the user 'cinder', as libvirt takes it
 
-It has the pool ``volumes``. Without a manager daemon, which nothing here asks.
+It has the pools ``volumes``, ``images`` and ``vms``. It has no manager daemon, so nobody knows how full they are:
+``df`` stands in for what ``ceph df`` would say.
 """
 from __future__ import annotations
 
 import configparser
 import contextlib
+import json
 import random
 import shutil
 import socket
@@ -20,7 +22,8 @@ from types import TracebackType
 from typing import Self
 
 PROGRAMS = ('ceph', 'ceph-authtool', 'ceph-mon', 'ceph-osd', 'monmaptool')
-POOL, USER = 'volumes', 'cinder'
+POOL, IMAGES, DISKS, USER = 'volumes', 'images', 'vms', 'cinder'
+POOLS = (POOL, IMAGES, DISKS)
 WAIT = 120.0
 # The monitor has two, the store some more.
 PORTS = 20
@@ -86,6 +89,20 @@ osd_class_update_on_start = false
         _run('qemu-img', 'convert', '-n', '-f', 'raw', '-O', 'raw', raw,
              f'rbd:{POOL}/{image}:id={USER}:conf={self.conf}')
 
+    def rbd(self, *argv: str) -> str:
+        """What rbd prints, as the user."""
+        return _run('rbd', '--id', USER, '--conf', self.conf, *argv)
+
+    def df(self, programs: Path) -> None:
+        """A ``ceph`` in that directory: it knows how full the pools are, and is the real one else."""
+        said = json.dumps({'pools': [{'name': pool, 'stats': {'stored': 1 << 30, 'max_avail': 99 << 30}}
+                                     for pool in POOLS]})
+        programs.mkdir()
+        program = programs / 'ceph'
+        program.write_text(f"#!/bin/sh\ncase \"$*\" in *' df') echo '{said}' ;; *) exec {shutil.which('ceph')} "
+                           '"$@" ;; esac\n')
+        program.chmod(0o755)
+
     # -- its life -----------------------------------------------------------------------------------------------------
     def __enter__(self) -> Self:
         try:
@@ -93,9 +110,11 @@ osd_class_update_on_start = false
             self._start('ceph-mon', '-i', 'a')
             self._make_store()
             self._start('ceph-osd', '-i', '0')
-            self._ceph('osd', 'pool', 'create', POOL, '8')
-            self._ceph('osd', 'pool', 'application', 'enable', POOL, 'rbd')
-            self._key(f'client.{USER}', 'mon', 'profile rbd', 'osd', f'profile rbd pool={POOL}')
+            for pool in POOLS:
+                self._ceph('osd', 'pool', 'create', pool, '8')
+                self._ceph('osd', 'pool', 'application', 'enable', pool, 'rbd')
+            self._key(f'client.{USER}', 'mon', 'profile rbd', 'osd', ', '.join(f'profile rbd pool={pool}'
+                                                                               for pool in POOLS))
             deadline = time.monotonic() + WAIT
             while '1 up' not in self._ceph('osd', 'stat'):
                 assert time.monotonic() < deadline, f'the store of Ceph did not come up, see {self._directory}/log'

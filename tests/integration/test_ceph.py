@@ -1,10 +1,11 @@
-"""Guests of QEMU whose volumes are in Ceph, by the real Cinder (``make test-ceph``): the one-machine cloud, with two
-computes that have a libvirtd each. The guest is a boot sector that counts its boots on its disk, a volume, and says so
-on its console; then it says a dot twice a second.
+"""Guests of QEMU in Ceph (``make test-ceph``), with volumes by the real Cinder, or with all of their disks in a pool
+(images_type = rbd): the one-machine cloud, with two computes that have a libvirtd each. The guest is a boot sector that
+counts its boots on its disk, and says so on its console; then it says a dot twice a second.
 """
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import sysconfig
@@ -25,7 +26,7 @@ from tests.integration.libvirtd import Libvirtd
 from tests.integration.site import Site
 from tests.integration.test_cinder import disks, held, other
 from tests.integration.test_live_migration import PORTS, free_port
-from tools.cloud import cinder, http
+from tools.cloud import cinder, http, render
 from tools.cloud.layout import DEFAULT_HOSTS
 
 pytestmark = [
@@ -54,7 +55,7 @@ class Stored:
     """The cloud, its libvirtds, and its Ceph."""
 
     def __init__(self, site: Site, daemons: dict[str, Libvirtd], store: ceph.Ceph) -> None:
-        self.site, self._daemons, self._store = site, daemons, store
+        self.site, self._daemons, self.store = site, daemons, store
         conf = kilonova_conf.new()
         conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
         made = parts.volumes(conf)
@@ -76,7 +77,7 @@ class Stored:
     def root(self) -> str:
         """A volume that boots. Its guest has disks on virtio-scsi, which go whether its system answers or not."""
         volume = self.volume()
-        self._store.write(f'volume-{volume}', self._daemons['gpu1'].image)
+        self.store.write(f'volume-{volume}', self._daemons['gpu1'].image)
         for action in ({'os-set_bootable': {'bootable': True}}, {'os-set_image_metadata': {'metadata': {
                 'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}}}):
             self.cinder('POST', f'/volumes/{volume}/action', action)
@@ -107,6 +108,32 @@ class Stored:
         finally:
             connection.close()
 
+    def image(self, **more: str) -> str:
+        """The guest as an image, whose data are in Ceph."""
+        url, headers = f'{self.site.url("glance")}/v2/images', {'X-Auth-Token': self.site.token('demo')}
+        made: str = http.call('POST', url, {'name': 'guest', 'disk_format': 'raw', 'container_format': 'bare', **more},
+                              token=self.site.token('demo')).data['id']
+        sent = http.send('PUT', f'{url}/{made}/file', data=self._daemons['gpu1'].image.read_bytes(), headers={
+            **headers, 'Content-Type': 'application/octet-stream', 'X-Image-Meta-Store': 'ceph'})
+        assert sent.status == 204, sent.body
+        return made
+
+    def pool(self) -> list[str]:
+        """The images in the pool of servers' disks."""
+        found: list[str] = json.loads(self.store.rbd('ls', '--format', 'json', ceph.DISKS))
+        return sorted(found)
+
+    def info(self, image: str) -> Any:
+        return json.loads(self.store.rbd('info', '--format', 'json', f'{ceph.DISKS}/{image}'))
+
+    def cut(self, server: str, host: str) -> None:
+        """The power of a host that is lost, as far as that server feels it."""
+        connection = libvirt.open(self._daemons[host].uri)
+        try:
+            connection.lookupByUUIDString(server).destroy()
+        finally:
+            connection.close()
+
     def size(self, server: str, volume: str) -> int | None:
         """Bytes that its QEMU sees of the volume; None: it hasn't got it."""
         connection = libvirt.open(self._daemons[self.site.at(server)].uri)
@@ -122,12 +149,16 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     directory = tmp_path_factory.mktemp('stored')
     daemons: dict[str, Libvirtd] = {}
     site = None
-    with ceph.Ceph(directory / 'ceph') as store:
+    with ceph.Ceph(directory / 'ceph') as store, pytest.MonkeyPatch.context() as patch:
         try:
+            store.df(directory / 'bin')
+            patch.setenv('PATH', str(directory / 'bin'), prepend=os.pathsep)
+            glance = render.glance
+            patch.setattr(render, 'glance', lambda *args: _with_store(glance(*args), store))
             for host in HOSTS:
                 daemons[host] = _libvirtd(directory / host, store.key)
             (directory / 'site').mkdir()
-            site = Site(directory / 'site', hosts=_described(directory / 'hosts', daemons), volume=True)
+            site = Site(directory / 'site', hosts=_described(directory / 'hosts', daemons, store), volume=True)
             _use(site, store)
             site.configure('[DEFAULT]\nshutdown_timeout = 1\n[serial_console]\nenabled = false\n')
             site.up()
@@ -159,14 +190,26 @@ def _libvirtd(directory: Path, key: str) -> Libvirtd:
     return made
 
 
-def _described(directory: Path, daemons: dict[str, Libvirtd]) -> Path:
-    """Hosts without devices, whose hypervisors are these."""
+def _with_store(glance: str, store: ceph.Ceph) -> str:
+    """The settings of Glance that has a second store, in Ceph, and says where images are."""
+    return glance.replace('local:file', 'local:file, ceph:rbd\nshow_image_direct_url = true') + f"""
+[ceph]
+rbd_store_ceph_conf = {store.conf}
+rbd_store_user = {ceph.USER}
+rbd_store_pool = {ceph.IMAGES}
+"""
+
+
+def _described(directory: Path, daemons: dict[str, Libvirtd], store: ceph.Ceph) -> Path:
+    """Hosts without devices, whose hypervisors are these, with the disks of servers in Ceph."""
     directory.mkdir()
     for host, daemon in daemons.items():
         shutil.copy(DEFAULT_HOSTS / f'{host}.xml', directory)
         (directory / f'{host}.conf').write_text(
             f'[libvirt]\nconnection_uri = {daemon.uri}\nlive_migration_uri = {daemon.uri}\n'
-            'live_migration_inbound_addr = 127.0.0.1\ncpu_mode = none\n')
+            'live_migration_inbound_addr = 127.0.0.1\ncpu_mode = none\n'
+            f'images_type = rbd\nimages_rbd_pool = {ceph.DISKS}\nimages_rbd_ceph_conf = {store.conf}\n'
+            f'rbd_user = {ceph.USER}\nrbd_secret_uuid = {SECRET}\n')
     return directory
 
 
@@ -184,11 +227,12 @@ rbd_user = {ceph.USER}
 rbd_pool = {ceph.POOL}
 rbd_secret_uuid = {SECRET}
 """)
-    there = site.layout.cinder_venv / 'lib' / f'python{sysconfig.get_python_version()}' / 'site-packages'
-    for name in ('rados', 'rbd'):
-        for module in MODULES.glob(f'{name}.cpython-*.so'):
-            if not (there / module.name).exists():
-                (there / module.name).symlink_to(module)
+    for venv in (site.layout.cinder_venv, site.layout.services_venv):
+        there = venv / 'lib' / f'python{sysconfig.get_python_version()}' / 'site-packages'
+        for name in ('rados', 'rbd'):
+            for module in MODULES.glob(f'{name}.cpython-*.so'):
+                if not (there / module.name).exists():
+                    (there / module.name).symlink_to(module)
 
 
 def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
@@ -246,4 +290,70 @@ def test_a_volume_in_ceph_goes_where_its_guest_goes(stored: Stored) -> None:
         until(lambda volume=volume: stored.status(volume) == 'available', 'it is free')  # type: ignore[misc]
         stored.cinder('DELETE', f'/volumes/{volume}')
     until(lambda: not stored.cinder('GET', '/volumes')['volumes'], 'they are deleted')
+    site.assert_nothing_held()
+
+
+def test_disks_in_ceph_go_where_their_guest_goes(stored: Stored) -> None:
+    """Cloned from the image, grown, written by the guest; taken along live and cold, brought back as they were,
+    taken over from a dead host; saved as an image; nothing is left of them."""
+    site, image = stored.site, stored.image()
+    flavor = site.flavor('in-ceph', ram=64, specs={}, disk=1)
+    (server,) = site.boot(1, flavor, imageRef=image, config_drive=True)
+    stored.counts(server, 1)
+    source, root, drive = site.at(server), f'{server}_disk', f'{server}_disk.config'
+    found = stored.info(root)
+    assert stored.pool() == [root, drive] and found['size'] == 1 << 30
+    assert (found['parent']['pool'], found['parent']['image']) == (ceph.IMAGES, image)
+    site.audit()
+
+    stored.act(server, 'ACTIVE', 'os-migrateLive', AUTO)
+    stored.runs(server)
+    assert site.at(server) == other(source) and site.directories(source) == []
+    stored.act(server, 'ACTIVE', 'reboot', {'type': 'HARD'})
+    stored.counts(server, 2)
+
+    stored.act(server, 'VERIFY_RESIZE', 'migrate')
+    stored.counts(server, 3)
+    assert site.at(server) == source and stored.info(root)['snapshot_count'] == 1
+    stored.act(server, 'ACTIVE', 'confirmResize')
+    assert stored.info(root)['snapshot_count'] == 0
+    stored.act(server, 'VERIFY_RESIZE', 'resize', {'flavorRef': site.flavor('more-in-ceph', ram=96, disk=2)})
+    stored.counts(server, 4)
+    assert stored.info(root)['size'] == 2 << 30
+    stored.act(server, 'ACTIVE', 'revertResize')
+    # What the boot on the other host wrote is undone, and so is its disk's size.
+    stored.counts(server, 4)
+    found = stored.info(root)
+    assert (found['size'], found['snapshot_count'], stored.pool()) == (1 << 30, 0, [root, drive])
+
+    stored.act(server, 'RESCUE', 'rescue', {'rescue_image_ref': image})
+    stored.counts(server, 1)
+    assert stored.pool() == [root, drive, f'{drive}.rescue', f'{root}.rescue']
+    stored.act(server, 'ACTIVE', 'unrescue')
+    stored.counts(server, 5)
+    assert stored.pool() == [root, drive]
+
+    at = site.at(server)
+    site.lose(at)
+    stored.cut(server, at)
+    stored.act(server, 'ACTIVE', 'evacuate', {})
+    stored.counts(server, 6)
+    site.find(at)
+    assert site.at(server) == other(at) and site.directories(at) == [] and stored.pool() == [root, drive]
+    site.audit()
+
+    saved = site.action(server, 'createImage', {'name': 'saved'}, user='demo').data['image_id']
+    site.settle([server], WAIT)
+    stored.act(server, 'ACTIVE', 'rebuild', {'imageRef': image})
+    stored.counts(server, 1)
+    (again,) = site.boot(1, flavor, imageRef=saved)
+    # It is a qcow2, whose data come into the pool as a copy.
+    stored.counts(again, 7)
+    assert 'parent' not in stored.info(f'{again}_disk')
+    stored.act(again, 'SHELVED_OFFLOADED', 'shelve')
+    assert stored.pool() == [root, drive]
+    stored.act(again, 'ACTIVE', 'unshelve')
+    stored.counts(again, 8)
+    site.clean()
+    assert stored.pool() == []
     site.assert_nothing_held()

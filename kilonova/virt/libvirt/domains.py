@@ -70,7 +70,7 @@ class Domains:
         if power_on:
             self._disks.ensure_bases(instance, image_meta)
         self.note(instance, spec, self.replace(instance, xml, power_on, plugged))
-        rescue.forget(self._disks.directory(instance.uuid))
+        rescue.forget(self._disks, instance.uuid)
 
     def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
              pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:

@@ -31,7 +31,9 @@ from kilonova.virt.libvirt.snapshots import Snapshots
 from kilonova.virt.libvirt.storage import files, ssh
 from kilonova.virt.libvirt.storage.bricks import Bricks
 from kilonova.virt.libvirt.storage.cache import ConversionLimits, ImageCache
+from kilonova.virt.libvirt.storage.instance import RBD
 from kilonova.virt.libvirt.storage.move import DiskMover
+from kilonova.virt.libvirt.storage.pool import Pool
 from kilonova.virt.libvirt.storage.rescue import RescueFiles
 from kilonova.virt.libvirt.storage.secrets import Secrets
 from kilonova.virt.libvirt.storage.server import ServerDisks
@@ -49,11 +51,13 @@ class LibvirtDriver:
         cache = ImageCache(os.path.join(path, conf.image_cache.subdirectory_name),
                            files.Locks(os.path.join(path, 'locks')), force_raw=conf.force_raw_images,
                            limits=ConversionLimits(options.images_cpu_time_limit, options.images_address_space_limit))
+        pool = Pool(conf)
         mover = DiskMover(conf.host, conf.my_ip, path, cache.directory, ssh.Transport(
-            options.remote_filesystem_transport, options.remote_filesystem_bandwidth << 20))
+            options.remote_filesystem_transport, options.remote_filesystem_bandwidth << 20), pool,
+            options.images_type == RBD)
         connection = Connection(settings.connection_uri(conf), conf.host, options.keepalive_interval)
 
-        self.disks = ServerDisks(conf, cache, image_client.download if image_client else None)
+        self.disks = ServerDisks(conf, cache, image_client, pool)
         mediated = MediatedDevices(connection)
         secrets = Secrets(connection, KeyManager(conf))
         self.host = Host(conf, connection, self.disks, mover, mediated, secrets)

@@ -15,7 +15,7 @@ from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.migrating import rewritten
 from kilonova.virt.libvirt.storage import destination, disk, files
-from kilonova.virt.libvirt.storage.server import ServerDisks, disks_in
+from kilonova.virt.libvirt.storage.server import ServerDisks
 
 # What a guest has become at the destination, until that starts it.
 HANDED_OVER = 'guest.json'
@@ -53,7 +53,7 @@ class Handover:
                told: driver.LiveTold) -> None:
         uuid = guest.uuid
         path, there = self._disks.directory(uuid).path, os.path.join(offer['instances_path'], uuid)
-        carried = disks_in(self._disks.directory(uuid)) if offer['block'] else ()
+        carried = [one for one in self._disks.there(uuid) if one.pool is None] if offer['block'] else []
         total = sum(os.path.getsize(one.path) for one in carried)
         told(_numbers(total, 0))
         for one in carried:

@@ -145,12 +145,12 @@ class Host:
 
     @translated
     def get_available_resource(self) -> dict[str, Any]:
-        return inventory.available(self._libvirt, self.capabilities, self._conf.instances_path,
+        return inventory.available(self._libvirt, self.capabilities, self._disks.room(),
                                    identity.node_uuid(self._conf.state_path), self.offer)
 
     @translated
     def inventory(self, existing: driver.Inventories | None = None) -> driver.Inventories:
-        disk_gb = shutil.disk_usage(self._conf.instances_path).total >> 30
+        disk_gb = self._disks.room().total >> 30
         return shared_inventory.root(self._conf, len(self.offer.shared), self._libvirt.info()[1], disk_gb, existing,
                                      len(self.offer.dedicated))
 

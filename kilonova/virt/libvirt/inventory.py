@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +15,7 @@ from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabiliti
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import hostdevs
 from kilonova.virt.libvirt.domain import interface
+from kilonova.virt.libvirt.storage.ceph import Room
 
 # What servers of ours can be started from besides the formats that every driver here takes.
 _KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
@@ -33,12 +33,11 @@ def cells(connection: Connection, capabilities: HostCapabilities) -> tuple[HostC
     return tuple(numa.spread(nodes, sockets, cores, threads, memory_mb))
 
 
-def available(connection: Connection, capabilities: HostCapabilities, instances_path: str, node_uuid: str,
+def available(connection: Connection, capabilities: HostCapabilities, disk: Room, node_uuid: str,
               offer: Offer) -> dict[str, Any]:
     """The host as it stands; keys as ``driver.Host.get_available_resource`` says."""
     info = connection.info()
     memory_mb, nodes, sockets, cores, threads = info[1], *info[4:8]
-    disk = shutil.disk_usage(instances_path)
     topology = numa.topology_of(cells(connection, capabilities), offer)
     return {
         'supported_instances': capabilities.supported(),

@@ -33,6 +33,7 @@ from kilonova.virt.libvirt.handover import Handover
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import destination, disk, files
 from kilonova.virt.libvirt.storage.asked import Wish
+from kilonova.virt.libvirt.storage.instance import RBD
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
@@ -68,9 +69,12 @@ class LiveMigrations:
             used = files.used(path) + (files.used(header.backing) if header.backing else 0)
             found.append({'name': name, 'format': header.format, 'size': header.virtual_size,
                           'used': min(used, header.virtual_size), 'copied': True})
-        whole = {os.path.basename(one.path) for one in self._disks.present(instance) if one.device != 'disk'}
+        own = self._disks.present(instance)
+        whole = {one.name for one in own if one.device != 'disk'}
         for one in found:
             one['copied'] = one['name'] not in whole
+        pooled = directory.pooled()
+        found += [{'name': name, 'format': RBD, 'size': 0, 'used': 0, 'copied': False} for name in pooled]
         domain = ElementTree.fromstring(migrating.xml(guest))
         if domain.find("devices/serial[@type='tcp']") is not None:
             raise errors.MigrationError(reason='the guest has serial consoles on ports of its host '
@@ -79,7 +83,8 @@ class LiveMigrations:
         if mdevs:
             self._host.check_moves_mdevs('source')
         os_type, cpu = domain.find('os/type'), domain.find('cpu')
-        return {'host': offer['host'], 'storage_id': offer['storage_id'], 'instances_path': self._instances_path,
+        told: driver.LiveGuest = {
+                'host': offer['host'], 'storage_id': offer['storage_id'], 'instances_path': self._instances_path,
                 'disks': found, 'asked': {name: wish.to_dict() for name, wish in directory.asked().items()},
                 'arch': self._host.capabilities.arch, 'virt_type': self._host.settings.virt_type,
                 'machine': os_type.get('machine') if os_type is not None else None, 'mdevs': mdevs,
@@ -87,16 +92,26 @@ class LiveMigrations:
                 # Without a model it is the host's own, which libvirt compares itself.
                 'cpu': ElementTree.tostring(cpu, encoding='unicode')
                 if cpu is not None and cpu.find('model') is not None else None}
+        if pooled:
+            told['pool'] = self._disks.pool.id
+        return told
 
     @translated
     def offer(self, instance: objects.Instance, guest: driver.LiveGuest, block: bool | None,
               over_commit: bool) -> driver.LiveOffer:
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
-        # Nothing is copied of a guest that has volumes only, and it needs no storage of both.
-        if block is None or not guest['disks']:
-            block = not is_shared
         path = self._disks.directory(instance.uuid).path
+        pool = guest.get('pool')
+        if pool is not None and pool != mine.get('pool'):
+            raise errors.MigrationPreCheckError(
+                reason=f'its disks are in pool {pool} of Ceph, which host {self._libvirt.name} does not use')
+        if pool is not None and block:
+            raise errors.MigrationPreCheckError(
+                reason='its disks are in a pool of Ceph: Block migration can not be used with shared storage.')
+        # Nothing is copied of a guest that has no files as disks, and it needs no storage of both.
+        if block is None or all(one['format'] == RBD for one in guest['disks']):
+            block = not is_shared
         if block and is_shared:
             raise errors.MigrationPreCheckError(reason=f'{path} is not on local storage: Block migration can not be '
                                                        'used with shared storage.')
@@ -194,7 +209,7 @@ class LiveMigrations:
             guest = self._libvirt.define(migrating.xml(guest), instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if directory.is_of(self._libvirt.name):
-            directory.own(self._libvirt.name)
+            self._disks.own(instance.uuid)
             directory.unmark_move()
         if guest is not None:
             self._domains.show(guest)
@@ -229,7 +244,7 @@ class LiveMigrations:
         if not offer['block']:
             place.check()
             return
-        paths = [one.path for one in self._disks.present(instance) if one.device != 'disk']
+        paths = [one.path for one in self._disks.present(instance) if one.device != 'disk' and one.pool is None]
         if not paths:
             return
         place.check()
@@ -301,6 +316,6 @@ class LiveMigrations:
             self._domains.forget(instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if offer['block']:
-            self._disks.remove(instance.uuid)
+            self._disks.remove_directories(instance.uuid)
         elif directory.exists() and directory.is_of(self._libvirt.name):
             directory.own(offer['host'])

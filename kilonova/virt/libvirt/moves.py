@@ -56,27 +56,20 @@ class Moves:
         directory = self._disks.directory(instance.uuid)
         if directory.move() != disk_info['move']:
             raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
-        directory.own(self._libvirt.name)
+        self._disks.own(instance.uuid)
         self._disks.grow(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
-        directory = self._disks.directory(instance.uuid)
-        if not directory.exists() or source not in (directory.owner(), directory.taken_from()):
-            return False
-        directory.take_from(source)
-        directory.own(self._libvirt.name)
-        return True
+        return self._disks.take_over(instance, source)
 
     @translated
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
-        directory = self._disks.directory(instance.uuid)
-        if directory.taken_from() != source:
+        if self._disks.directory(instance.uuid).taken_from() != source:
             return False
         with self._volumes.given_back(instance, instance.volumes):
             self._domains.forget(instance.uuid)
-        directory.own(source)
-        directory.take_from(None)
+        self._disks.hand_back(instance.uuid, source)
         return True
 
     @translated
@@ -109,6 +102,7 @@ class Moves:
                     guest.go_on()
                 return      # it was never moved, or is back already
         self._mover.restore(instance.uuid)
+        self._disks.renew_swap(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)
 
     def _build(self, instance: objects.Instance, image_meta: driver.ImageMeta,

@@ -1,6 +1,7 @@
 """Guests that are started from another system, with their own disks beside it."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -63,6 +64,6 @@ class Rescues:
               pci_devices: Iterable[objects.PciDevice], found: Rescue) -> GuestSpec:
         directory = self._disks.directory(instance.uuid)
         kernel, ramdisk = found.kernel(directory)
-        guest = self._domains.spec(instance, image_meta, found.disks(directory, self._disks.present(instance)),
-                                   pci_devices)
+        at = functools.partial(self._disks.at, instance.uuid)
+        guest = self._domains.spec(instance, image_meta, found.disks(at, self._disks.present(instance)), pci_devices)
         return replace(guest, kernel=kernel, ramdisk=ramdisk, command_line=found.command_line)

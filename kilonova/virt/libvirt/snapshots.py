@@ -9,6 +9,8 @@ A QEMU that runs the guest can write ``part`` itself, in place of both, and ``ta
 can't, only the server's own file is copied while the guest waits, shared with the original where the file system can
 do that; reading the base behind it into one flat file comes later. Either is what a disk is after a power cut: the
 guest's file system brings itself in order. Room is looked for before anything is written.
+
+A disk in a pool is kept there as it is in a moment, and copied from that while the guest goes on, whoever runs it.
 """
 from __future__ import annotations
 
@@ -22,6 +24,8 @@ from kilonova.virt.driver import Check
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage import files, layers
+from kilonova.virt.libvirt.storage.instance import DISK
+from kilonova.virt.libvirt.storage.pool import image_of
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
 _COPY, _PART, _CONVERTED, _IMAGE, _HELD = 'disk', 'image.part', 'image.converted', 'image', 'held'
@@ -47,7 +51,7 @@ class Snapshots:
             # Looked at first: nobody is held still for an image that is gone, or a service that is silent.
             if self._images.get(image_id)['status'] == 'active':
                 return
-            self._copy_root_disk(instance, made, check)
+            self._copy_root_disk(instance, image_id, made, check)
         copied()
         if self._format != _QCOW2:
             self._images.update(image_id, [{'op': 'replace', 'path': '/disk_format', 'value': self._format}])
@@ -62,16 +66,23 @@ class Snapshots:
         guest = self._libvirt.find(instance.uuid)
         if guest is not None:
             guest.end_copy(made.part)
+        if DISK in self._disks.directory(instance.uuid).pooled():
+            self._disks.pool.forget(image_of(instance.uuid, DISK), image_id)
         made.remove()
 
     def copy(self, image_id: str) -> Copy:
         """The files of an image that is being made."""
         return Copy(self._directory, image_id, self._format)
 
-    def _copy_root_disk(self, instance: objects.Instance, made: Copy, check: Check) -> None:
+    def _copy_root_disk(self, instance: objects.Instance, image_id: str, made: Copy, check: Check) -> None:
         """By QEMU while the guest runs; where that won't, the file while the guest can't write."""
         root = self._disks.present(instance)[0]
         need = self._disks.root_bytes(instance.uuid)
+        if root.pool is not None:
+            made.make_room()
+            made.see_room(need)
+            self._copy_kept(image_of(instance.uuid, DISK), image_id, made, check)
+            return
         self._let_go_on(instance, made)
         guest = self._libvirt.find(instance.uuid)
         is_running = guest is not None and guest.power_state() == PowerState.RUNNING
@@ -86,6 +97,16 @@ class Snapshots:
         finally:
             self._let_go_on(instance, made)
         made.flatten(root.format, check)
+
+    def _copy_kept(self, image: str, image_id: str, made: Copy, check: Check) -> None:
+        """What an earlier try kept is as old as that: it goes first."""
+        pool = self._disks.pool
+        pool.forget(image, image_id)
+        pool.keep(image, image_id)
+        try:
+            made.read(pool.kept(image, image_id), check)
+        finally:
+            pool.forget(image, image_id)
 
     def _copy_running(self, guest: Guest, path: str, made: Copy, need: int, check: Check) -> bool:
         """False: QEMU won't, or the guest stopped meanwhile. A process that died may have left a copy under way."""
@@ -158,6 +179,11 @@ class Copy:
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', format_, self._file(_COPY), self.part)
         self._take(self.part)
         files.remove(self._file(_COPY))
+
+    def read(self, source: str, check: Check) -> None:
+        """The image of a raw disk by QEMU's name."""
+        command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', 'raw', source, self.part)
+        self._take(self.part)
 
     def convert(self, check: Check) -> None:
         """``part`` is whole, a qcow2 that QEMU wrote: the image is made of it."""

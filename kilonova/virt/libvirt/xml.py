@@ -76,6 +76,23 @@ class FileDisk:
 
 
 @dataclass
+class PoolDisk(FileDisk):
+    """The same that is no file but what ``source`` and ``auth`` say."""
+
+    source: Element | None = None
+    auth: Element | None = None
+
+    def element(self) -> Element:
+        made = super().element()
+        made.set('type', 'network')
+        place = made.find('source')
+        assert place is not None
+        at = list(made).index(place)
+        made[at:at + 1] = [each for each in (self.auth, self.source) if each is not None]
+        return made
+
+
+@dataclass
 class VolumeDisk:
     """A disk that is a volume, known by its ``id``: ``type`` file, block or network, with <source> and <auth> as that
     needs them. ``shareable``: other guests have it, too; ``boots``: as ``FileDisk`` has it."""

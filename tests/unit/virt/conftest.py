@@ -13,7 +13,7 @@ from kilonova.virt import command
 from kilonova.virt.fake import FakeDriver, FakeMachine
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.storage import ssh
-from tests.unit.virt import builders
+from tests.unit.virt import builders, ceph
 
 
 def _ports(domain: ElementTree.Element) -> list[str]:
@@ -158,6 +158,25 @@ class SharedRig(LibvirtRig):
         return {**super().elsewhere(), 'storage_id': 'another'}
 
 
+class PoolRig(LibvirtRig):
+    """Hosts whose servers' disks are in one pool."""
+
+    one_storage = True
+
+    def __init__(self, path: Path, images: builders.Images, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cluster = ceph.Cluster(monkeypatch)
+        super().__init__(path, images)
+
+    def driver(self, host: str, **overrides: Any) -> LibvirtDriver:
+        return super().driver(host, **{**overrides, 'libvirt': {**ceph.OPTIONS, **overrides.get('libvirt', {})}})
+
+    def write(self, host: str, uuid: str) -> None:
+        self.cluster.write(f'vms/{uuid}_disk')
+
+    def kept(self, host: str, uuid: str) -> bool:
+        return self.cluster.has(f'vms/{uuid}_disk')
+
+
 class FakeRig:
     """Two hosts of the fake."""
 
@@ -211,6 +230,11 @@ def remote_rig(tmp_path: Path, images: builders.Images, monkeypatch: pytest.Monk
 @pytest.fixture
 def shared_rig(tmp_path: Path, images: builders.Images) -> SharedRig:
     return SharedRig(tmp_path, images)
+
+
+@pytest.fixture
+def pool_rig(tmp_path: Path, images: builders.Images, monkeypatch: pytest.MonkeyPatch) -> PoolRig:
+    return PoolRig(tmp_path, images, monkeypatch)
 
 
 @pytest.fixture(params=['fake', 'libvirt', 'remote', 'shared'])

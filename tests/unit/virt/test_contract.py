@@ -36,6 +36,9 @@ from tests.unit.virt.builders import (
     new_volume,
 )
 
+# Also where disks are in Ceph.
+with_pool = pytest.mark.parametrize('rig', ['fake', 'libvirt', 'remote', 'shared', 'pool'], indirect=True)
+
 
 def spawn(rig: Any, **values: Any) -> Any:
     instance = new_instance(**values)
@@ -296,6 +299,7 @@ def test_rescue_and_back(rig: Any, is_on: bool, times: int) -> None:
     assert rig.here.disks.list_directories() == []
 
 
+@with_pool
 @pytest.mark.parametrize('times', [1, 2])
 def test_resize_carries_the_disk_and_confirm_leaves_one(rig: Any, times: int) -> None:
     instance = spawn(rig)
@@ -311,6 +315,7 @@ def test_resize_carries_the_disk_and_confirm_leaves_one(rig: Any, times: int) ->
     assert rig.kept('gpu2', instance.uuid)
 
 
+@with_pool
 @pytest.mark.parametrize('times', [1, 2])
 def test_disks_of_a_dead_host_are_taken_over_where_both_hosts_have_them(rig: Any, times: int) -> None:
     instance = spawn(rig)
@@ -327,6 +332,7 @@ def test_disks_of_a_dead_host_are_taken_over_where_both_hosts_have_them(rig: Any
     assert (rig.here.disks.list_directories(), rig.there.disks.list_directories()) == ([], [instance.uuid])
 
 
+@with_pool
 @pytest.mark.parametrize('times', [1, 2])
 def test_disks_that_were_taken_over_are_handed_back(rig: Any, times: int) -> None:
     instance = spawn(rig)
@@ -531,6 +537,7 @@ def test_a_guest_that_moved_or_came_back_runs_when_its_interfaces_are_plugged(ri
             host.moves.cleanup_move_dest(instance, same_host=False)
 
 
+@with_pool
 @pytest.mark.parametrize('times', [1, 2])
 def test_revert_brings_the_disk_back_as_it_was(rig: Any, times: int) -> None:
     instance = spawn(rig)
@@ -548,6 +555,7 @@ def test_revert_brings_the_disk_back_as_it_was(rig: Any, times: int) -> None:
     assert not rig.kept('gpu1', instance.uuid)
 
 
+@with_pool
 @pytest.mark.parametrize('times', [1, 2])
 @pytest.mark.parametrize('confirm', [True, False])
 def test_resize_on_the_same_host(rig: Any, confirm: bool, times: int) -> None:

@@ -19,7 +19,7 @@ _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit
 
 
 def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[str, str]:
-    """Path of the file, or id of the volume → tag."""
+    """Path of the file or of the image, or id of the volume → tag."""
     return {**{disk.path: disk.tag for disk in disks if disk.tag},
             **{volume.volume_id: volume.tag for volume in volumes if volume.tag}}
 
@@ -44,7 +44,7 @@ def places(domain: ElementTree.Element, tags: Mapping[str, str],
     for disk in domain.iterfind('devices/disk'):
         source, target = disk.find('source'), disk.find('target')
         volume = tags.get(VOLUMES.name(disk) or '')
-        tag = volume or (tags.get(source.get('file', '')) if source is not None else None)
+        tag = volume or (tags.get(source.get('file') or source.get('name') or '') if source is not None else None)
         if tag is not None and target is not None:
             found.append(objects.DiskMetadata(
                 bus=_bus(target.get('bus', ''), disk.find('address')), tags=[tag],

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from kilonova.virt import disk_names
 from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.domain import volume as volumes
-from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec, GuestVolume
-from kilonova.virt.libvirt.xml import Controller, Domain, FileDisk
+from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec, GuestVolume, PoolSource
+from kilonova.virt.libvirt.xml import Controller, Domain, FileDisk, PoolDisk, node
 
 
 class Place(NamedTuple):
@@ -71,6 +71,8 @@ class DiskConfigurator:
                                              packed=model == 'virtio-scsi' and guest.tuning.packed_ring))
 
     def _device(self, guest: GuestSpec, disk: GuestDisk, bus: str, target: str) -> FileDisk:
+        if disk.pool is not None:
+            return self._of_pool(guest, disk, disk.pool, bus, target)
         if disk.device == 'cdrom':
             return FileDisk(disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache,
                             boots=disk.boots)
@@ -79,6 +81,18 @@ class DiskConfigurator:
         return FileDisk(disk.path, disk.format, target, bus, device=disk.device, cache=guest.settings.disk_cache,
                         io='native' if native else None, discard=guest.settings.disk_discard,
                         limits=guest.tuning.disk, boots=disk.boots, packed=bus == 'virtio' and guest.tuning.packed_ring)
+
+    def _of_pool(self, guest: GuestSpec, disk: GuestDisk, pool: PoolSource, bus: str, target: str) -> PoolDisk:
+        is_cd, auth = disk.device == 'cdrom', None
+        if pool.secret is not None:
+            auth = node('auth', node('secret', type='ceph', uuid=pool.secret), username=pool.user)
+        monitors = [node('host', name=name, port=port) for name, port in pool.monitors]
+        return PoolDisk(disk.path, disk.format, target, bus, device=disk.device,
+                        cache=guest.settings.volume_caches.get('network', 'none'),
+                        discard=None if is_cd else guest.settings.disk_discard,
+                        limits={} if is_cd else guest.tuning.disk, boots=disk.boots,
+                        packed=bus == 'virtio' and guest.tuning.packed_ring,
+                        source=node('source', *monitors, protocol='rbd', name=disk.path), auth=auth)
 
 
 def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:

@@ -5,6 +5,7 @@ Configurators read it and change only the domain: what they may ask of conf, ins
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,9 +26,19 @@ MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', '
 
 
 @dataclass(frozen=True)
+class PoolSource:
+    """How QEMU gets to a pool of Ceph: monitors as (address, port), and who it is there, None: anybody."""
+
+    monitors: tuple[tuple[str, str], ...]
+    user: str | None = None
+    secret: str | None = None
+
+
+@dataclass(frozen=True)
 class GuestDisk:
     """A file that the guest sees as a disk ('disk'), CD ('cdrom') or floppy disk ('floppy'). ``bus``, ``tag``: as its
-    user asked for; ``boots``: the guest starts from it, whichever is the first."""
+    user asked for; ``boots``: the guest starts from it, whichever is the first. ``pool``: it is no file but an image of
+    Ceph, ``path`` then is POOL/UUID_NAME."""
 
     path: str
     format: str
@@ -35,6 +46,13 @@ class GuestDisk:
     bus: str | None = None
     tag: str | None = None
     boots: bool = False
+    pool: PoolSource | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is to its server: 'disk', 'disk.swap' …"""
+        name = os.path.basename(self.path)
+        return name if self.pool is None else name.partition('_')[2]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
 
 __all__ = ('ASKED', 'COMING', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KEPT', 'KERNEL', 'MOVE', 'OWNER',
-           'RAMDISK', 'SWAP', 'InstanceDirectory')
+           'RAMDISK', 'RBD', 'SWAP', 'InstanceDirectory')
+# What disk.info says of a disk that is an image in a pool of Ceph.
+RBD = 'rbd'
 INFO, ASKED, OWNER, TAKEN = 'disk.info', 'disk.asked', 'owner', 'taken_from'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
@@ -58,6 +60,10 @@ class InstanceDirectory:
             found: dict[str, str] = json.load(stream)
             return found
         return {}
+
+    def pooled(self) -> list[str]:
+        """The disks that are no files here but images in a pool."""
+        return [name for name, format_ in self.formats().items() if format_ == RBD]
 
     def record(self, name: str, format_: str) -> None:
         """Note a disk's format: it is never guessed from bytes that its guest may have written."""

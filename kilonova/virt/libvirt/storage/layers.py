@@ -13,7 +13,7 @@ import os
 
 from kilonova.virt import command
 from kilonova.virt.libvirt.storage import disk, files
-from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO, InstanceDirectory
+from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO, RBD, InstanceDirectory
 
 _PREFIX = 'layer.'
 # A guest with more layers below a disk gets one disk of them when it moves next.
@@ -36,6 +36,8 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
     if sum(map(is_layer, kept.formats())) >= MOST:
         join(kept)
     formats, overlays = kept.formats(), {}
+    for name in kept.pooled():
+        coming.record(name, RBD)
     # A config drive that is a disk is written as any other.
     drive = kept.asked().get(CONFIG)
     unchanged = CONFIG if drive is None or drive.device == 'cdrom' else None

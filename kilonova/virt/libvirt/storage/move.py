@@ -3,7 +3,8 @@
 Source: ``check``, ``carry`` (keeps <uuid>_resize, puts a copy at the destination), then ``confirm`` or
 ``restore``. Destination: ``offer``, then ``discard`` on the way back. Every step may be repeated; the id of
 the move, written into both directories, tells a half-done move from the leftovers of another one. On storage that
-both hosts use nothing is copied (``layers``), and each directory says whose it is: a host touches no other's.
+both hosts use nothing is copied (``layers``), and each directory says whose it is: a host touches no other's. Disks in
+a pool stay where they are: a snapshot keeps what they were.
 """
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ from kilonova.virt import command, identity
 from kilonova.virt.driver import DiskInfo, MoveOffer, Progress
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import destination, disk, files, layers, ssh
+from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import is_blank
 from kilonova.virt.libvirt.storage.destination import Destination, Going
-from kilonova.virt.libvirt.storage.instance import COMING, KEPT, MOVE, OWNER, SWAP, InstanceDirectory
+from kilonova.virt.libvirt.storage.instance import COMING, DISK, KEPT, MOVE, OWNER, SWAP, InstanceDirectory
+from kilonova.virt.libvirt.storage.pool import Pool, image_of
 
 LOG = logging.getLogger(__name__)
 
@@ -31,10 +34,13 @@ _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
 
 class DiskMover:
-    """Moves of the servers whose disks are in ``instances_path``."""
+    """Moves of the servers whose disks are in ``instances_path``, or in ``pool``."""
 
-    def __init__(self, host: str, address: str, instances_path: str, base_path: str, transport: ssh.Transport) -> None:
-        """``address``: of this host, for others; ``transport``: how this host carries disks to other machines."""
+    def __init__(self, host: str, address: str, instances_path: str, base_path: str, transport: ssh.Transport,
+                 pool: Pool, pools: bool = False) -> None:
+        """``address``: of this host, for others; ``transport``: how this host carries disks to other machines;
+        ``pools``: whether disks are made in the pool."""
+        self._pool, self._pools = pool, pools
         self.host, self.instances_path, self.base_path = host, instances_path, base_path
         self._address, self._transport = address, transport
         self._run = str(uuidlib.uuid4())
@@ -46,11 +52,15 @@ class DiskMover:
 
     def offer(self) -> MoveOffer:
         """Destination: where disks shall go, and how the source can tell whether it can write there."""
-        return {'host': self.host, 'address': self._address, 'machine_id': identity.machine_id(),
+        offer: MoveOffer = {
+                'host': self.host, 'address': self._address, 'machine_id': identity.machine_id(),
                 'boot_id': identity.boot_id(),
                 'instances_path': self.instances_path, 'base_path': self.base_path,
                 'storage_id': identity.storage_id(self.instances_path, create=True), 'run': self._run,
                 'move': str(uuidlib.uuid4())}
+        if self._pools:
+            offer['pool'] = self._pool.id
+        return offer
 
     # -- source --------------------------------------------------------------------------------------
 
@@ -63,10 +73,13 @@ class DiskMover:
         shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
         if shrinks or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
-        found = source.disks()
-        root = found.get('disk')
+        found, pooled = source.disks(), source.pooled()
+        self._check_pool(pooled, dest)
+        size = found[DISK].virtual_size if DISK in found else 0
+        if DISK in pooled:
+            size = self._pool.size(image_of(instance.uuid, DISK)) or 0
         # A flavor without root_gb takes the image's size, so the flavors alone don't tell.
-        if root and flavor.root_gb and flavor.root_gb * disk.GIB < root.virtual_size:
+        if flavor.root_gb and flavor.root_gb * disk.GIB < size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         place = self.destination(dest, instance.uuid)
         free = place.check()
@@ -76,6 +89,11 @@ class DiskMover:
         if needed > free:
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
                                         reason=f'they need {needed} bytes, {free} are left there')
+
+    def _check_pool(self, pooled: Sequence[str], dest: MoveOffer) -> None:
+        if pooled and dest.get('pool') != self._pool.id:
+            raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
+                                        reason=f'they are in pool {self._pool.name}, which that host does not use')
 
     def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: Destination) -> int:
         """Bytes of what the disks read from and the destination hasn't got."""
@@ -104,6 +122,8 @@ class DiskMover:
         they did not get there.
         """
         kept = self._set_aside(uuid, dest['move'])
+        for image in _lasting(uuid, kept):
+            self._pool.keep(image, dest['move'])
         place = self.destination(dest, uuid)
         try:
             if place.has_arrived(dest['move']):
@@ -187,6 +207,7 @@ class DiskMover:
             self._let_go(kept, current)
 
     def _let_go(self, kept: InstanceDirectory, current: InstanceDirectory) -> None:
+        self._forget(current, kept)
         if kept.exists() and current.exists():
             layers.adopt(kept, current)
             # On the same host, or shared storage, this is the original now.
@@ -207,10 +228,23 @@ class DiskMover:
         """Bring the kept originals back; nothing to do if there are none."""
         kept, current = self._directories(uuid)
         if self.is_aside(uuid):
+            move = kept.move()
+            for image in _lasting(uuid, kept) if move else ():
+                self._pool.go_back(image, str(move))
             files.remove_tree(current.path)
             os.rename(kept.path, current.path)
         if current.is_of(self.host):
+            asked = current.asked()
+            for name in current.pooled() if current.move() else ():
+                self._pool.own(image_of(uuid, name), self.host, asked.get(name, Wish()))
+            self._forget(current, current)
             current.unmark_move()
+
+    def _forget(self, current: InstanceDirectory, marked: InstanceDirectory) -> None:
+        """What the pool keeps for the move that marked a directory."""
+        move = marked.move()
+        for image in _lasting(os.path.basename(current.path), marked) if move else ():
+            self._pool.forget(image, str(move))
 
     # -- destination ---------------------------------------------------------------------------------
 
@@ -223,8 +257,24 @@ class DiskMover:
                 files.remove(part)
             shutil.rmtree(coming.path, ignore_errors=True)
         current = InstanceDirectory(self.instances_path, uuid)
-        if current.is_of(self.host) and current.move() and (not same_host or self.is_aside(uuid)):
+        move = current.move()
+        if current.is_of(self.host) and move and (not same_host or self.is_aside(uuid)):
+            self._discard_made(uuid, current, move)
             files.remove_tree(current.path)
+
+    def _discard_made(self, uuid: str, current: InstanceDirectory, move: str) -> None:
+        """What the pool keeps nothing of for this move was made here for the new flavor. The source may have its disks
+        back by now: they are its own then."""
+        for name in current.pooled():
+            image = image_of(uuid, name)
+            owner = self._pool.owner(image)
+            if (owner is None or owner.host == self.host) and not self._pool.has_kept(image, move):
+                self._pool.remove(image)
+
+
+def _lasting(uuid: str, directory: InstanceDirectory) -> list[str]:
+    """The images of a server's disks that a way back must have as they were."""
+    return [image_of(uuid, name) for name in directory.pooled() if name not in _LEFT_BEHIND]
 
 
 @dataclass(frozen=True)

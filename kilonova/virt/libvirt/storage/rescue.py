@@ -3,7 +3,7 @@
     found = files.prepare(instance, image_meta, image)     # images are fetched; nothing of the server changes
     files.make(instance, image_meta, found, password)      # disk, config drive, kernel; then the note
     read(directory)                                        # Rescue, or None: it starts as usual
-    forget(directory)
+    forget(disks, uuid)
 
 A guest that has a note starts its rescue system, one without its own disk.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 
 from oslo_config import cfg
 
@@ -20,7 +21,7 @@ from kilonova.virt.driver import DriverMisconfigured, ImageClient, ImageMeta
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import configdrive, disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
-from kilonova.virt.libvirt.storage.instance import CONFIG, KERNEL, RAMDISK, InstanceDirectory
+from kilonova.virt.libvirt.storage.instance import CONFIG, KERNEL, RAMDISK, RBD, InstanceDirectory
 from kilonova.virt.libvirt.storage.server import ServerDisks
 
 NOTE = 'rescued.json'
@@ -45,11 +46,12 @@ class Rescue:
     drive: str = 'cdrom'
     command_line: str | None = None
 
-    def disks(self, directory: InstanceDirectory, own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
-        """The guest's disks, made from the server's ``own``."""
-        kept = tuple(each for each in own if CONFIG not in self.files or each.path != directory.file(CONFIG))
-        drive = (GuestDisk(directory.file(CONFIG + _SUFFIX), 'raw', self.drive),) if CONFIG in self.files else ()
-        first = GuestDisk(directory.file(_DISK), self.format, self.device, self.bus, boots=self.stable)
+    def disks(self, at: Callable[[str, str], GuestDisk], own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
+        """The guest's disks, made from the server's ``own``; ``at`` gives one by its name and format."""
+        kept = tuple(each for each in own if CONFIG not in self.files or each.name != CONFIG)
+        drive = (replace(at(CONFIG + _SUFFIX, RBD if self.format == RBD else 'raw'), device=self.drive),
+                 ) if CONFIG in self.files else ()
+        first = replace(at(_DISK, self.format), device=self.device, bus=self.bus, boots=self.stable)
         return (*kept, *drive, first) if self.stable else (first, *kept, *drive)
 
     def kernel(self, directory: InstanceDirectory) -> tuple[str | None, str | None]:
@@ -75,12 +77,17 @@ def read(directory: InstanceDirectory) -> Rescue | None:
     return None
 
 
-def forget(directory: InstanceDirectory) -> None:
+def forget(disks: ServerDisks, uuid: str) -> None:
     """The note goes before the files; fine if there are none."""
+    directory = disks.directory(uuid)
     if not directory.exists():
         return
-    for name in (NOTE, *(name + _SUFFIX for name in ('disk', CONFIG, KERNEL, RAMDISK))):
-        files.remove(directory.file(name))
+    files.remove(directory.file(NOTE))
+    pooled = directory.pooled()
+    for name in ('disk', CONFIG, KERNEL, RAMDISK):
+        files.remove(directory.file(name + _SUFFIX))
+        if name + _SUFFIX in pooled:
+            disks.drop(uuid, name + _SUFFIX)
 
 
 class RescueFiles:
@@ -113,13 +120,12 @@ class RescueFiles:
     def make(self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared,
              admin_password: str | None) -> None:
         """All files, in place of what an earlier try left; then the note."""
-        forget(directory)
-        create = disk.create_overlay if self._disks.format == 'qcow2' else disk.create_copy
-        create(directory.file(_DISK), prepared.base, prepared.base.virtual_size)
+        forget(self._disks, instance.uuid)
+        self._disks.make_rescue(instance.uuid, _DISK, prepared.base)
         for name, path in prepared.kernels.items():
             disk.create_copy(directory.file(name + _SUFFIX), disk.Base(path, 'raw', 0), 0)
         if CONFIG in prepared.rescue.files:
-            self._disks.build_drive(directory.file(CONFIG + _SUFFIX), instance, admin_password)
+            self._disks.build_drive(CONFIG + _SUFFIX, instance, admin_password)
         files.write_whole(directory.file(NOTE), json.dumps(asdict(prepared.rescue)))
 
     def _default(self, instance: objects.Instance, image_meta: ImageMeta) -> ImageMeta:

@@ -1,6 +1,6 @@
 """A server's disks: which ones its flavor and image ask for, made once, grown after a move.
 
-    disks = ServerDisks(conf, cache, image_client.download)
+    disks = ServerDisks(conf, cache, image_client)
     disks.plan(instance, image_meta)           # what the guest will see; changes nothing
     disks.create(instance, image_meta, …)      # makes it so
 """
@@ -9,85 +9,65 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.clients.vendordata import Vendordata
-from kilonova.virt.driver import DriverMisconfigured, GuestFailed, ImageFetch, ImageMeta
+from kilonova.virt.driver import (
+    DriverMisconfigured,
+    FlavorDiskSmallerThanImage,
+    GuestFailed,
+    ImageClient,
+    ImageMeta,
+)
 from kilonova.virt.guest_metadata import About
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import configdrive, disk, layers
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.cache import ImageCache, is_blank
-from kilonova.virt.libvirt.storage.files import remove, remove_tree, used
-from kilonova.virt.libvirt.storage.instance import (
-    COMING,
-    CONFIG,
-    DISK,
-    KEPT,
-    KERNEL,
-    RAMDISK,
-    SWAP,
-    InstanceDirectory,
-)
+from kilonova.virt.libvirt.storage.files import remove, used
+from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, KERNEL, RAMDISK, RBD, SWAP, InstanceDirectory
+from kilonova.virt.libvirt.storage.places import DiskPlaces
+from kilonova.virt.libvirt.storage.pool import Parent, Pool, image_of
 
 LOG = logging.getLogger(__name__)
 
 # The one that a flavor has.
 EPHEMERAL = f'{wishes.EPHEMERAL}0'
-_SERVER_DIRECTORY = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(_\w+)?')
 
 
-class ServerDisks:
-    """``driver.Disks``, and what the other parts need of servers' disks. ``fetch``: gets an image."""
+class ServerDisks(DiskPlaces):
+    """``driver.Disks``, and what the other parts need of servers' disks."""
 
-    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, fetch: ImageFetch | None) -> None:
-        self._conf, self._cache, self._download = conf, cache, fetch or _no_images
+    def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageClient | None,
+                 pool: Pool | None = None) -> None:
+        super().__init__(conf, _format(conf), pool or Pool(conf))
+        self._cache, self._images = cache, images
+        self._download = images.download if images is not None else _no_images
         self._vendor = Vendordata(conf)
         self._allocates = conf.preallocate_images == 'space'
         self.drive = configdrive.Format(conf.config_drive_format, conf.mkisofs_cmd)
-        images_type = conf.libvirt.images_type
-        if images_type not in ('default', 'qcow2', 'raw', 'flat'):
-            raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
-        self.format = 'qcow2' if images_type == 'qcow2' or (
-            images_type == 'default' and conf.use_cow_images) else 'raw'
 
     def check_storage(self) -> None:
-        """DriverMisconfigured: the file system can't do what is asked of it."""
+        """DriverMisconfigured: the file system, or the pool, can't do what is asked of it."""
         path = self._conf.instances_path
+        if self.format == RBD:
+            for option, is_set in (("[DEFAULT]preallocate_images is 'space'", self._allocates),
+                                   ('[DEFAULT]force_raw_images is off', not self._conf.force_raw_images),
+                                   ('[libvirt]images_rbd_glance_store_name is set',
+                                    bool(self._conf.libvirt.images_rbd_glance_store_name))):
+                if is_set:
+                    raise DriverMisconfigured(reason=f'{option}, which is not served with [libvirt]images_type rbd')
+            self.pool.check()
+            return
         if self._allocates and not disk.allocates(path):
             raise DriverMisconfigured(reason=f"[DEFAULT]preallocate_images is 'space', and files below {path} can not "
                                              'be given room before they are written')
-
-    def directory(self, uuid: str) -> InstanceDirectory:
-        return InstanceDirectory(self._conf.instances_path, uuid)
-
-    def list_directories(self) -> list[str]:
-        path = self._conf.instances_path
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries
-                          if _SERVER_DIRECTORY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-                          and InstanceDirectory(path, entry.name).is_of(self._conf.host))
-
-    def own_directories(self, uuid: str) -> list[str]:
-        """Where a server's files may be, less what is another host's: they may share their storage."""
-        found = (InstanceDirectory(self._conf.instances_path, uuid, suffix) for suffix in ('', KEPT, COMING))
-        return [each.path for each in found if each.is_of(self._conf.host)]
-
-    def remove(self, uuid: str) -> None:
-        """All of a server's directories here; fine if there are none."""
-        for path in self.own_directories(uuid):
-            LOG.debug('Deleting instance files %s', path, instance_uuid=uuid)
-            if remove_tree(path):
-                LOG.info('Deletion of %s complete', path, instance_uuid=uuid)
-
-    # -- what the guest sees -------------------------------------------------------------------------
 
     def plan(self, instance: objects.Instance, image_meta: ImageMeta,
              asked: Mapping[str, Wish] | None = None) -> tuple[GuestDisk, ...]:
@@ -97,20 +77,14 @@ class ServerDisks:
         root = () if instance.is_from_volume else (DISK,)
         wanted = dict.fromkeys((*root, *self._blanks(instance, image_meta, asked)), self.format)
         if configdrive.required(self._conf, instance, image_meta):
-            wanted[CONFIG] = 'raw'
-        return _guest_disks(self.directory(instance.uuid), wanted, asked)
-
-    def present(self, instance: objects.Instance) -> tuple[GuestDisk, ...]:
-        """The disks that a server has here; GuestFailed if its root disk isn't among them and is no volume."""
-        directory = self.directory(instance.uuid)
-        found = disks_in(directory)
-        if not instance.is_from_volume and (not found or found[0].path != directory.file(DISK)):
-            raise GuestFailed(act='define', uuid=instance.uuid, reason='its root disk is not on this host')
-        return found
+            wanted[CONFIG] = RBD if self.format == RBD else 'raw'
+        return self.guest_disks(instance.uuid, wanted, asked)
 
     def root_bytes(self, uuid: str) -> int:
         """What one file of the root disk and all that it reads from takes at most."""
         directory = self.directory(uuid)
+        if DISK in directory.pooled():
+            return self.pool.used(image_of(uuid, DISK))
         found = directory.disks()
         header, total = found[DISK], used(directory.file(DISK))
         size = header.virtual_size
@@ -135,33 +109,33 @@ class ServerDisks:
         directory keeps of that; ``keep_ephemeral``: those that there are stay."""
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
-        base = None if instance.is_from_volume else self._image(instance, image_meta, most)
+        base = None if instance.is_from_volume else self._root(instance, image_meta, most)
         self.begin(instance.uuid)
         self._add_kernels(instance, directory, again=True)
         directory.keep_asked(self._with_drive(instance, image_meta, directory.asked() if asked is None else asked))
         if base is not None:
-            self._make(directory, DISK, base, most or base.virtual_size)
-        _drop_others(directory, keep_ephemeral)
+            self._make(instance.uuid, DISK, base, most or base.virtual_size)
+        self._drop_others(instance.uuid, keep_ephemeral)
         self._add_blanks(instance, image_meta, directory)
         if configdrive.required(self._conf, instance, image_meta):
-            self.build_drive(directory.file(CONFIG), instance, admin_password, files)
-            directory.record(CONFIG, 'raw')
+            self._begin_disk(instance.uuid, CONFIG)
+            self.build_drive(CONFIG, instance, admin_password, files)
         else:
-            remove(directory.file(CONFIG))
-            directory.forget(CONFIG)
+            self.drop(instance.uuid, CONFIG)
 
-    def begin(self, uuid: str) -> None:
-        """The server's directory, which is made before its domain."""
-        directory = self.directory(uuid)
-        directory.create()
-        directory.own(self._conf.host)
-
-    def build_drive(self, path: str, instance: objects.Instance, admin_password: str | None = None,
+    def build_drive(self, name: str, instance: objects.Instance, admin_password: str | None = None,
                     files: Sequence[tuple[str, str]] = ()) -> None:
-        """A config drive of a server; VendordataFailed, ConfigDriveFailed."""
+        """A config drive of a server, as its disk ``name``; VendordataFailed, ConfigDriveFailed."""
         about = About.of(instance, self._conf.api.dhcp_domain, self._conf.default_availability_zone)
+        directory = self.directory(instance.uuid)
+        path = directory.file(name)
         configdrive.build(path, configdrive.content(about, self._vendor, admin_password=admin_password, files=files),
                           self.drive)
+        if self.format == RBD:
+            self.put(instance.uuid, name, disk.Base(path, 'raw', 0), 0)
+            remove(path)
+        elif name == CONFIG:
+            directory.record(name, 'raw')
 
     def _with_drive(self, instance: objects.Instance, image_meta: ImageMeta,
                     asked: Mapping[str, Wish]) -> dict[str, Wish]:
@@ -174,7 +148,7 @@ class ServerDisks:
     def fetch(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Have all at hand that ``create`` takes from the image service, checked."""
         if not instance.is_from_volume:
-            self._image(instance, image_meta, instance.flavor.root_gb * disk.GIB or None)
+            self._root(instance, image_meta, instance.flavor.root_gb * disk.GIB or None)
         for image_id in _kernels(instance).values():
             self._cache.kernel(image_id, self._download)
 
@@ -193,12 +167,25 @@ class ServerDisks:
         for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
             # An ephemeral disk of the size that was asked for stays so.
             if name in formats and size and not (name == EPHEMERAL and name in kept):
-                disk.grow(directory.file(name), formats[name], size * disk.GIB)
-        self._add_blanks(instance, image_meta, directory)
+                if formats[name] == RBD:
+                    self.pool.grow(image_of(instance.uuid, name), size * disk.GIB)
+                else:
+                    disk.grow(directory.file(name), formats[name], size * disk.GIB)
+        self.renew_swap(instance, image_meta)
         for name, found in directory.disks().items():
             # A copy has its holes again. A layer is written no more.
             if name != CONFIG and not layers.is_layer(name):
                 self.allocate(directory.file(name), found.virtual_size)
+
+    def renew_swap(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        """Swap in the pool, where both ends of a move have it, becomes what the flavor says, and disks that are not
+        there are made."""
+        directory = self.directory(instance.uuid)
+        if SWAP in directory.pooled():
+            wanted = wishes.swap_mb(directory.asked(), instance.flavor) * disk.MIB
+            if self.pool.size(image_of(instance.uuid, SWAP)) != wanted:
+                self.drop(instance.uuid, SWAP)
+        self._add_blanks(instance, image_meta, directory)
 
     def ensure_bases(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Make again what the guest starts from and its overlays read from, should it have been cleared away."""
@@ -226,10 +213,14 @@ class ServerDisks:
 
     def _add_blanks(self, instance: objects.Instance, image_meta: ImageMeta, directory: InstanceDirectory) -> None:
         """Ephemeral and swap disks that the server shall have and the directory doesn't."""
-        present = directory.disks()
+        present, pooled = directory.disks(), directory.pooled()
         for name, (base_name, size) in self._blanks(instance, image_meta, directory.asked()).items():
-            if name not in present or (name == SWAP and present[name].virtual_size < size):
-                self._make(directory, name, _blank(self._cache, base_name), size)
+            if name in pooled:
+                is_there = self.pool.owner(image_of(instance.uuid, name)) is not None
+            else:
+                is_there = name in present and not (name == SWAP and present[name].virtual_size < size)
+            if not is_there:
+                self._make(instance.uuid, name, _blank(self._cache, base_name), size)
 
     def _blanks(self, instance: objects.Instance, image_meta: ImageMeta,
                 asked: Mapping[str, Wish]) -> dict[str, tuple[str, int]]:
@@ -250,11 +241,50 @@ class ServerDisks:
             found[SWAP] = f'swap_{swap}', swap * disk.MIB
         return found
 
-    def _make(self, directory: InstanceDirectory, name: str, base: disk.Base, size: int) -> None:
+    def _make(self, uuid: str, name: str, base: disk.Base | Parent, size: int) -> None:
+        self._begin_disk(uuid, name)
+        if self.format == RBD:
+            self.put(uuid, name, base, size)
+            return
+        assert isinstance(base, disk.Base)
+        directory = self.directory(uuid)
         make = disk.create_overlay if self.format == 'qcow2' else disk.create_copy
         make(directory.file(name), base, size)
         directory.record(name, self.format)
         self.allocate(directory.file(name), size)
+
+    def make_rescue(self, uuid: str, name: str, base: disk.Base) -> None:
+        """The disk of a rescue system: as large as its image."""
+        if self.format == RBD:
+            self.put(uuid, name, base, base.virtual_size)
+        else:
+            make = disk.create_overlay if self.format == 'qcow2' else disk.create_copy
+            make(self.directory(uuid).file(name), base, base.virtual_size)
+
+    def _begin_disk(self, uuid: str, name: str) -> None:
+        """A file goes where an image comes in its place, and the other way round."""
+        was = self.directory(uuid).formats().get(name)
+        if was is not None and (was == RBD) != (self.format == RBD):
+            self.drop(uuid, name)
+
+    def _drop_others(self, uuid: str, keep_ephemeral: bool) -> None:
+        """Ephemeral and swap disks go, to be made anew, and layers of disks."""
+        for name in self.directory(uuid).formats():
+            kept = keep_ephemeral and layers.origin(name).startswith(wishes.EPHEMERAL)
+            if name not in (DISK, CONFIG) and not kept:
+                self.drop(uuid, name)
+
+    def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.Base | Parent:
+        """What a root disk is made of. Errors: as ``ImageCache.image`` has them."""
+        if self.format == RBD and image_meta.get('disk_format') == 'raw' and self._images is not None:
+            record = self._images.get(image_meta.get('id') or instance.image_ref)
+            for url in _locations(record):
+                parent = self.pool.parent(url)
+                if parent is not None:
+                    if most is not None and parent.virtual_size > most:
+                        raise FlavorDiskSmallerThanImage(flavor_size=most, image_size=parent.virtual_size)
+                    return parent
+        return self._image(instance, image_meta, most)
 
     def allocate(self, path: str, size: int) -> None:
         """Room for all of a disk, where [DEFAULT]preallocate_images says so. errors.NoRoom."""
@@ -266,25 +296,18 @@ class ServerDisks:
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
 
+def _format(conf: cfg.ConfigOpts) -> str:
+    """Of the disks that a host makes; DriverMisconfigured."""
+    images_type: str = conf.libvirt.images_type
+    if images_type in ('qcow2', RBD):
+        return images_type
+    if images_type not in ('default', 'raw', 'flat'):
+        raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
+    return 'qcow2' if images_type == 'default' and conf.use_cow_images else 'raw'
+
+
 def _no_images(image_id: str, target: IO[bytes]) -> object:
     raise DriverMisconfigured(reason='there is no image client to fetch images with')
-
-
-def disks_in(directory: InstanceDirectory) -> tuple[GuestDisk, ...]:
-    """The disks that are there of a server, whichever they are."""
-    formats = {name: format_ for name, format_ in directory.formats().items() if os.path.exists(directory.file(name))}
-    return _guest_disks(directory, formats, directory.asked())
-
-
-def _guest_disks(directory: InstanceDirectory, formats: dict[str, str],
-                 asked: Mapping[str, Wish]) -> tuple[GuestDisk, ...]:
-    ranked = {name: rank for name in formats if (rank := wishes.rank(name)) is not None}
-    found = []
-    for name in sorted(ranked, key=ranked.__getitem__):
-        wish = asked.get(name, Wish())
-        found.append(GuestDisk(directory.file(name), formats[name],
-                               wish.device or ('cdrom' if name == CONFIG else 'disk'), wish.bus, wish.tag))
-    return tuple(found)
 
 
 def _bases_in_use(path: str, bases: str) -> set[str]:
@@ -310,13 +333,10 @@ def _base_of(path: str) -> str | None:
     return None
 
 
-def _drop_others(directory: InstanceDirectory, keep_ephemeral: bool) -> None:
-    """Ephemeral and swap disks go, to be made anew, and layers of disks."""
-    for name in directory.formats():
-        kept = keep_ephemeral and layers.origin(name).startswith(wishes.EPHEMERAL)
-        if name not in (DISK, CONFIG) and not kept:
-            remove(directory.file(name))
-            directory.forget(name)
+def _locations(record: Mapping[str, Any]) -> list[str]:
+    """Where the image service says that an image is, if it says so."""
+    found = [location.get('url') for location in record.get('locations') or ()]
+    return [url for url in (*found, record.get('direct_url')) if url]
 
 
 def _kernels(instance: objects.Instance) -> dict[str, str]:

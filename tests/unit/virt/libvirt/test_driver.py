@@ -329,7 +329,7 @@ def test_a_server_without_its_disk_says_so(rig: Any) -> None:
         rig.here.power.power_on(new_instance(), image_meta(), [])
 
 
-@pytest.mark.parametrize('images_type', ['rbd', 'lvm'])
+@pytest.mark.parametrize('images_type', ['ploop', 'lvm'])
 def test_kinds_of_disks_that_are_not_served(tmp_path: Path, images_type: str) -> None:
     with pytest.raises(driver.DriverMisconfigured, match=images_type):
         LibvirtDriver(builders.new_conf(tmp_path, libvirt={'images_type': images_type}))

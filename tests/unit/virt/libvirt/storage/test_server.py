@@ -25,7 +25,7 @@ def make(tmp_path: Path, images: Images) -> Any:
     def make(**overrides: Any) -> ServerDisks:
         conf = new_conf(tmp_path, **overrides)
         cache = ImageCache(f'{conf.instances_path}/_base', files.Locks(f'{conf.instances_path}/locks'))
-        return ServerDisks(conf, cache, images.download)
+        return ServerDisks(conf, cache, images)
     return make
 
 

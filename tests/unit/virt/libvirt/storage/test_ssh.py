@@ -257,7 +257,8 @@ def test_an_address_that_leads_elsewhere_is_found_out(remote_rig: Any) -> None:
 
 
 def test_the_destination_says_its_address(remote_rig: Any) -> None:
-    offer = DiskMover('gpu2', '10.0.0.2', str(remote_rig.path), '/base', ssh.Transport()).offer()
+    offer = DiskMover('gpu2', '10.0.0.2', str(remote_rig.path), '/base', ssh.Transport(),
+                      remote_rig.there.disks.pool).offer()
     assert (offer['host'], offer['address']) == ('gpu2', '10.0.0.2')
 
 
