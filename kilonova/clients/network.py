@@ -34,6 +34,9 @@ WHO = 'The network service'
 QUERY_LIMIT = 3000
 # Seconds for which the list of its extensions is good, and the one by which ports have names.
 EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
+# Types of rules of QoS policies that ask something of Placement.
+BANDWIDTH, PACKET_RATE = 'minimum_bandwidth', 'minimum_packet_rate'
+GUARANTEES = (BANDWIDTH, PACKET_RATE)
 # Keys of binding:profile that a compute service writes, and takes away when it unbinds. Others are the owner's.
 OUR_PROFILE = frozenset((
     'pci_vendor_info', 'pci_slot', 'physical_network', 'pf_mac_address', 'vf_num', 'card_serial_number', 'allocation',
@@ -225,6 +228,7 @@ class Network:
     subnet_ids: tuple[str, ...] = ()
     network_type: str | None = None
     physical_network: str | None = None
+    qos_policy_id: str | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Network:
@@ -233,7 +237,7 @@ class Network:
             shared=body['shared'], external=body.get('router:external', False),
             admin_state_up=body['admin_state_up'], port_security_enabled=body.get('port_security_enabled', True),
             subnet_ids=tuple(body['subnets']), network_type=body.get('provider:network_type'),
-            physical_network=body.get('provider:physical_network'))
+            physical_network=body.get('provider:physical_network'), qos_policy_id=body.get('qos_policy_id'))
 
 
 @dataclass(frozen=True)
@@ -536,6 +540,13 @@ class _Networks(_Requests):
         """All that a user may see, of other projects too, but no more than ``limit``; ``external``: those only."""
         query = [('router:external', 'True')] if external else []
         return [Network.from_body(body) for body in self._some('networks', query, ctxt, limit)]
+
+    def rules_of(self, policy_id: str) -> set[str]:
+        """The types of a QoS policy's rules; none of one that is gone."""
+        response = self._send('GET', f'/qos/policies/{quote(policy_id, safe="")}')
+        if response.status_code == 404:
+            return set()
+        return {rule['type'] for rule in _answer(response, None)['policy']['rules']}
 
     def subnets_of(self, ctxt: RequestContext, network_id: str) -> list[Subnet]:
         """Those of a network that a user may see."""

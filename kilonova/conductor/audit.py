@@ -214,7 +214,7 @@ class _Look:
         self._accelerators.give_back([json.loads(row['args'] or '{}') for row in cell['operations']
                                       if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
-        self._ports.compare(servers, owned, busy)
+        self._ports.compare(servers, owned, consumers, busy)
         volumes: dict[str, list[Row]] = defaultdict(list)
         for row in cell['volumes']:
             volumes[row['instance_uuid']].append(row)

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kilonova.clients.network import NetworkClient, Port
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
+from kilonova.objects.port_resources import ALLOCATION, PREFIX, PortResources, add
 from kilonova.objects.vif import FUNCTIONS, MACVTAP, Vif
+
+# {provider: {resource class: amount}}
+Held = Mapping[str, Mapping[str, int]]
 
 
 def hidden(server: Row) -> set[str]:
@@ -50,14 +54,16 @@ class Ports:
         self._held = held
         return None
 
-    def compare(self, servers: Mapping[str, Row], owned: Mapping[str, Sequence[Row]], busy: set[str]) -> None:
-        """Servers of a cell at rest with what they have; ``owned``: the devices of each, ``busy``: those that an
-        operation works on."""
+    def compare(self, servers: Mapping[str, Row], owned: Mapping[str, Sequence[Row]], allocated: Mapping[str, Held],
+                busy: set[str]) -> None:
+        """Servers of a cell at rest with what they have; ``owned``: the devices of each, ``allocated``: what each holds
+        in Placement, ``busy``: those that an operation works on."""
         self._known.update(servers, busy)
         for uuid, server in servers.items():
             if uuid in busy or self._held is None:
                 continue
             held = self._held.get(uuid, {})
+            self._guarantees(server, held.values(), allocated.get(uuid, {}))
             cached = [vif['id'] for vif in json.loads(server['network_info'] or '[]')]
             for port_id in cached:
                 if port_id not in held:
@@ -73,6 +79,20 @@ class Ports:
                         (slot := port.profile.get('pci_slot')) not in _addresses(owned.get(uuid, ()), port.host)):
                     self._wrong.append(f'ports: port {port_id} of server {uuid} names device {slot} of {port.host}, '
                                        f'which the server does not hold')
+
+    def _guarantees(self, server: Row, ports: Iterable[Port], allocated: Held) -> None:
+        """What the server holds in Placement of the classes of ports is what their bindings say."""
+        wanted: dict[str, dict[str, int]] = {}
+        for port in ports:
+            asked = PortResources.read(port.id, port.resource_request)
+            for provider, amounts in asked.held(port.profile.get(ALLOCATION)).items() if asked is not None else ():
+                add(wanted.setdefault(provider, {}), amounts)
+        found = {provider: {name: amount for name, amount in amounts.items() if name.startswith(PREFIX)}
+                 for provider, amounts in allocated.items()}
+        found = {provider: amounts for provider, amounts in found.items() if amounts}
+        if server['host'] is not None and found != wanted:
+            self._wrong.append(f"Placement: server {server['uuid']} holds {found or 'nothing'} for its ports, whose "
+                               f"bindings say {wanted or 'nothing'}")
 
     def disagreements(self) -> list[str]:
         """When all cells are compared."""

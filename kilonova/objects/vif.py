@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kilonova.objects.port_resources import ALLOCATION, PortResources
+
 # Characters of a port's id in the name of its device on the host: Linux takes 15 in all.
 _NAMED_BY = 11
 # vnic_types of ports that are functions of a PCI device: virtual ones, given to a guest whole or by a macvtap device,
@@ -76,7 +78,8 @@ class VifSubnet:
 class Vif:
     """``details``: vif_details of the port's binding, ``type``: its vif_type; ``mtu``: bytes; ``active``: nothing is to
     be waited for; ``preserve_on_delete``: its user made the port, and keeps it; ``security_groups``: their names;
-    ``tag``: by which the guest knows it, which only the cache says."""
+    ``resource_request``: what its port asks of Placement, as Neutron says it; ``before``: {migration: what its binding
+    said of providers where that began}. Only the cache says that, and ``tag``: by which the guest knows it."""
 
     id: str
     mac: str
@@ -94,6 +97,8 @@ class Vif:
     tunneled: bool = False
     subnets: tuple[VifSubnet, ...] = ()
     security_groups: tuple[str, ...] = ()
+    resource_request: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] = field(default_factory=dict)
     tag: str | None = None
 
     @property
@@ -106,6 +111,12 @@ class Vif:
     def is_function(self) -> bool:
         """Whether it is a function of a PCI device of its host."""
         return self.vnic_type in FUNCTIONS
+
+    @property
+    def held(self) -> dict[str, dict[str, int]]:
+        """What the server has for it in Placement: {provider: {resource class: amount}}."""
+        wanted = PortResources.read(self.id, self.resource_request)
+        return wanted.held(self.profile.get(ALLOCATION)) if wanted is not None else {}
 
     @property
     def slot(self) -> str | None:
@@ -135,7 +146,9 @@ class Vif:
             preserve_on_delete=bool(stored.get('preserve_on_delete')),
             physical_network=about.get('physical_network'), tunneled=bool(about.get('tunneled')),
             subnets=tuple(VifSubnet.read(one) for one in network.get('subnets') or ()),
-            security_groups=tuple((stored.get('meta') or {}).get('security_groups') or ()), tag=stored.get('tag'))
+            security_groups=tuple((stored.get('meta') or {}).get('security_groups') or ()),
+            resource_request=(stored.get('meta') or {}).get('resource_request'),
+            before=(stored.get('meta') or {}).get('before') or {}, tag=stored.get('tag'))
 
     def stored(self) -> dict[str, Any]:
         """As it stands in the cache."""
@@ -144,7 +157,10 @@ class Vif:
             'profile': dict(self.profile), 'vnic_type': self.vnic_type, 'active': self.active,
             'preserve_on_delete': self.preserve_on_delete, 'devname': self.device_name,
             'ovs_interfaceid': self.id if self.type == 'ovs' else None, 'qbh_params': None, 'qbg_params': None,
-            'delegate_create': True, 'tag': self.tag, 'meta': {'security_groups': list(self.security_groups)},
+            'delegate_create': True, 'tag': self.tag,
+            'meta': {'security_groups': list(self.security_groups),
+                     **({'resource_request': dict(self.resource_request)} if self.resource_request else {}),
+                     **({'before': dict(self.before)} if self.before else {})},
             'network': {
                 'id': self.network_id, 'label': self.label, 'bridge': self.bridge,
                 'subnets': [subnet.stored() for subnet in self.subnets],

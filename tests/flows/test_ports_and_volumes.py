@@ -3,7 +3,7 @@
 A cell says how the server ends and where its ports, or volumes, are then: 'ACTIVE: another host'. A server has some of
 each kind, so that one run tries several cells. Whatever the end: the server has the ports and volumes that it had, on
 its host, or on none, and nowhere else, and its guest has them; Neutron and Cinder have nothing besides, and the audit
-finds nothing. SR-IOV ports are in test_devices.py.
+finds nothing. Those of the user's own guarantee a bandwidth and a packet rate. SR-IOV ports are in test_devices.py.
 """
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def attach_volume(cloud: Any, server: str | None) -> str:
 
 
 def attach_port(cloud: Any, server: str | None) -> str:
-    cloud.ok('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {'net_id': cloud.network}})
+    cloud.ok('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {'port_id': cloud.more_port}})
     return server or ''
 
 
@@ -153,7 +153,8 @@ def test_each_operation_has_a_row_for_each_kind() -> None:
 
 # --- the cloud -------------------------------------------------------------------------------------------------------
 def make_cloud(directories: pytest.TempPathFactory, templates: Templates) -> Any:
-    """It has what is its user's own: ``port``, ``volume``, ``more_volume``, ``network``."""
+    """It has what is its user's own: ``port`` and ``more_port``, which guarantee something, ``volume`` and
+    ``more_volume``, ``network``."""
     neutron, cinder = FakeNeutron(hosts=GPUS), FakeCinder()
     cinder.connection = CONNECTION
     cinder.images = {IMAGE_ID: {}}
@@ -163,7 +164,11 @@ def make_cloud(directories: pytest.TempPathFactory, templates: Templates) -> Any
     cloud.cinder = cinder
     cloud.images.offered[IMAGE_ID]['hw_rescue_bus'] = 'virtio'
     cloud.network = neutron.add_network('private', PROJECT, cidr='10.2.0.0/24')
-    cloud.port = neutron.add_port(cloud.network, PROJECT)
+    cloud.port, cloud.more_port = (neutron.add_port(cloud.network, PROJECT) for _ in range(2))
+    for port in (cloud.port, cloud.more_port):
+        neutron.guarantee(port, kbits=300, packets=10)
+    for host in GPUS:
+        neutron.report(cloud.placement.client, host)
     cloud.volume, cloud.more_volume = cinder.add_volume(PROJECT), cinder.add_volume(PROJECT)
     cloud.small, cloud.large = cloud.flavor(), cloud.flavor(ram=1024)
     cloud.placed = cloud.flavor(**{'hw:numa_nodes': '1'})
@@ -231,7 +236,7 @@ def check_rest(cloud: Any, server: str | None) -> None:
     others = [port for port in neutron.ports.values() if server is None or port['device_id'] != server]
     assert [(port['device_id'], port['device_owner'], port['binding:profile'], *neutron.bindings(port['id']))
             for port in others] == [('', '', {}, '')] * len(others)
-    assert {port['id'] for port in others} <= {cloud.port}
+    assert {port['id'] for port in others} <= {cloud.port, cloud.more_port}
     held = [one['volume_id'] for one in cinder.attachments.values() if one['instance'] == server]
     assert len(held) == len(cinder.attachments) == len(set(held)), cinder.attachments
     free = {volume: status for volume, status in cinder.statuses().items() if volume not in held}

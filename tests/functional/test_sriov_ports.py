@@ -380,13 +380,17 @@ def test_no_device_is_left_to_attach(carded: Carded) -> None:
     carded.cloud.assert_clean()
 
 
-@pytest.mark.parametrize(('kind', 'steps'), [('attach', 3), ('detach', 1)])
-def test_what_fails_leaves_all_as_it_was(carded: Carded, kind: str, steps: int,
+# The steps in which something is done for such a port: it guarantees nothing.
+STEPS = {'attach': (0, 2, 3), 'detach': (0, 1)}
+
+
+@pytest.mark.parametrize(('kind', 'steps'), [('attach', STEPS['attach']), ('detach', (0,))])
+def test_what_fails_leaves_all_as_it_was(carded: Carded, kind: str, steps: tuple[int, ...],
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step, when it was done."""
     attaching = Attaching(carded)
     attaching.before(kind)
-    for step in range(steps):
+    for step in steps:
         def fail(real: Callable[..., None], work: Any) -> None:
             real(work)
             broken()
@@ -394,14 +398,14 @@ def test_what_fails_leaves_all_as_it_was(carded: Carded, kind: str, steps: int,
             disturb(patch, f'{kind}_interface', step, fail)
             attaching.act(kind)
         # The last step ends the operation.
-        attaching.assert_has((kind == 'detach') != (step == 2))
+        attaching.assert_has((kind == 'detach') != (step == 3))
     attaching.gone()
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_delete_wins_over_an_attach(carded: Carded, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each step."""
-    for step in range({'attach': 3, 'detach': 2}[kind]):
+    for step in STEPS[kind]:
         attaching = Attaching(carded)
         attaching.before(kind)
 

@@ -52,6 +52,7 @@ from kilonova.objects import (
     RequestGroup,
     RequestSpec,
     TagList,
+    port_resources,
 )
 from kilonova.pci import request as pci_request
 from kilonova.virt.hardware import constraints, tuning
@@ -112,6 +113,7 @@ class CreateRequest:
     zero_disk_allowed: bool = False
     external_network_allowed: bool = False
     multiattach_allowed: bool = False
+    guarantees_allowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     interfaces = networks.find(backend, ctxt, asked, external=request.external_network_allowed)
+    interfaces.check_version(guarantees=request.guarantees_allowed)
     pci_requests += interfaces.devices(pci_request.numa_affinity_policy(
         flavor['extra_specs'], image.get('properties') or {}))
     # 3. Where it may go.
@@ -464,7 +467,7 @@ def _numa_topology(shared: _Shared, uuid: str) -> InstanceNUMATopology | None:
 
 def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpec:
     request = shared.request
-    return RequestSpec.from_components(
+    spec = RequestSpec.from_components(
         ctxt, instance_uuid=server.uuid, flavor=shared.flavor, image=shared.image, scheduler_hints=request.hints,
         num_instances=shared.count, availability_zone=shared.zone, pci_requests=server.pci_requests,
         numa_topology=server.numa_topology,
@@ -474,6 +477,8 @@ def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpe
         force_nodes=[request.force_node] if request.force_node else None, requested_destination=shared.destination,
         is_bfv=server.is_from_volume,
         requested_resources=shared.accelerators)
+    port_resources.ask(spec, shared.networks.resources)
+    return spec
 
 
 def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, str]:

@@ -87,7 +87,8 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
     row = Operation.new(ctxt, ATTACH, server.uuid, {
         'wish': {'network_id': interface.network_id, 'port_id': interface.port_id, 'address': interface.address,
                  'device': request.request_id if request is not None else None, 'tag': wanted.tag},
-        'request': request.obj_to_primitive() if request is not None else None})
+        'request': request.obj_to_primitive() if request is not None else None,
+        'resources': interface.resource_request})
     before: set[str] = set()
     accept.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', row, ATTACH,
                           write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)))

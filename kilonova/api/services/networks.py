@@ -6,15 +6,16 @@
     found.requests(ctxt), found.security_groups(ctxt)                    # as a request spec has them
 
 Requests to the network service: one for networks and one for the quota; one more for ports, one more where some are
-functions of PCI devices, one or two more for groups other than default, two for fixed addresses; whatever the number of
-servers. Where a project has no network, one more asks whether the network service makes one for it; the conductor has
-it made. A cloud without a network service has no network, and no group but each project's default.
+functions of PCI devices, one or two more for groups other than default, two for fixed addresses, two for networks with
+a QoS policy; whatever the number of servers. Where a project has no network, one more asks whether the network service
+makes one for it; the conductor has it made. A cloud without a network service has no network, and no group but each
+project's default.
 """
 from __future__ import annotations
 
 import ipaddress
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from kilonova.context import RequestContext
 from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
 from kilonova.objects import SecurityGroup as SecurityGroupObject
+from kilonova.objects.port_resources import PortResources
 from kilonova.objects.vif import FUNCTIONS
 from kilonova.pci import ports as pci_ports
 
@@ -85,6 +87,18 @@ class ExternalNetwork(Forbidden):
     msg_fmt = 'It is not allowed to create an interface on external network %(network_id)s.'
 
 
+class NetworkGuarantees(Invalid):
+    msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy '
+               '%(policy)s: make a port of it, and ask for that one.')
+
+
+class GuaranteeTooNew(Invalid):
+    """What a port guarantees is asked for by clients that know of it."""
+
+    msg_fmt = ('Creating servers with ports having resource requests, like port %(port_id)s with a QoS minimum '
+               'bandwidth policy, is not supported until microversion 2.72.')
+
+
 class PortNotServed(Invalid):
     msg_fmt = 'Port %(port_id)s is not served in this cloud: %(reason)s.'
 
@@ -93,13 +107,20 @@ class PortNotServed(Invalid):
 class Interface:
     """An interface that is asked for: a port of its user's, or a new one of a network, with an address if one is
     named. ``network_id`` is '' where only the port says it, AUTO where it is made later. ``device``: what a port that
-    is a function of a PCI device asks of its host; ``tag``: by which the guest is to know it."""
+    is a function of a PCI device asks of its host; ``resource_request``: what a port asks of Placement; ``tag``: by
+    which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None
     address: str | None = None
     device: InstancePCIRequest | None = None
+    resource_request: Mapping[str, Any] | None = None
     tag: str | None = None
+
+    @property
+    def resources(self) -> PortResources | None:
+        """``resource_request``, read."""
+        return PortResources.read(self.port_id or '', self.resource_request)
 
 
 @dataclass(frozen=True)
@@ -130,6 +151,17 @@ class Found:
             ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=one.tag,
             pci_request_id=one.device.request_id if one.device is not None else None,
             arq_uuid=None, device_profile=None) for one in self.interfaces])
+
+    @property
+    def resources(self) -> list[PortResources]:
+        """What its ports ask of Placement."""
+        return [wanted for wanted in (one.resources for one in self.interfaces) if wanted is not None]
+
+    def check_version(self, *, guarantees: bool) -> None:
+        """GuaranteeTooNew, for a client that doesn't know of ``guarantees``."""
+        for one in self.interfaces:
+            if one.resources is not None and not guarantees:
+                raise GuaranteeTooNew(port_id=one.port_id)
 
     def devices(self, numa_policy: str | None) -> list[InstancePCIRequest]:
         """PCI requests of its ports; ``numa_policy`` of flavor or image, for those that have none of their own."""
@@ -230,6 +262,7 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
     new = [one for one in interfaces if one.port_id is None and one.network_id != AUTO]
     for one in new:
         _check_network(networks[one.network_id], external)
+    _check_policies(client, [networks[one.network_id] for one in new])
     _check_free(client, ctxt, networks, [one for one in new if one.address is not None])
     # The one that each project has is the network service's own choice.
     if set(asked.groups) <= {DEFAULT_GROUP}:
@@ -263,7 +296,8 @@ def _named(client: NetworkClient, ctxt: RequestContext,
     ports = _ports(client, ctxt, [one.port_id for one in asked if one.port_id is not None])
     devices = _devices(client, ports.values())
     interfaces = tuple(one if one.port_id is None else replace(
-        one, network_id=ports[one.port_id].network_id, device=devices.get(one.port_id)) for one in asked)
+        one, network_id=ports[one.port_id].network_id, device=devices.get(one.port_id),
+        resource_request=ports[one.port_id].resource_request) for one in asked)
     wanted = list(dict.fromkeys(one.network_id for one in interfaces))
     networks = client.networks(ctxt, wanted)
     if missing := [network_id for network_id in wanted if network_id not in networks]:
@@ -304,8 +338,9 @@ def _check_port(port: Port) -> None:
                                                     f"{', '.join(SERVED)}")
     if port.vnic_type in FUNCTIONS:
         _check_profile(port)
-    if port.resource_request:
-        raise PortNotServed(port_id=port.id, reason='it has a resource request, as of a guaranteed bandwidth')
+    if port.resource_request and port.vnic_type in FUNCTIONS:
+        raise PortNotServed(port_id=port.id, reason="it has a resource request, as of a guaranteed bandwidth, and its "
+                                                    f"vnic_type is '{port.vnic_type}'")
     if port.device_profile:
         raise PortNotServed(port_id=port.id, reason=f"it has the device profile '{port.device_profile}'")
 
@@ -325,6 +360,19 @@ def _check_network(network: Network, external: bool) -> None:
         raise ExternalNetwork(network_id=network.id)
     if not network.subnet_ids:
         raise SubnetMissing(network_id=network.id)
+
+
+def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
+    """NetworkGuarantees: what a port asks of Placement is known when it is made, and a host is chosen before. Only the
+    service sees policies of others, and the physical network, without which no bandwidth is guaranteed."""
+    policies = {network.id: network.qos_policy_id for network in networks if network.qos_policy_id is not None}
+    rules = {policy: client.rules_of(policy) for policy in set(policies.values())}
+    wanted = [network_id for network_id, policy in policies.items() if not rules[policy].isdisjoint(clients.GUARANTEES)]
+    seen = client.networks(None, wanted) if wanted else {}
+    for network_id in wanted:
+        if clients.PACKET_RATE in rules[policies[network_id]] or (
+                network_id in seen and seen[network_id].physical_network is not None):
+            raise NetworkGuarantees(network_id=network_id, policy=policies[network_id])
 
 
 def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str, Network],

@@ -15,6 +15,7 @@ from kilonova import objects
 from kilonova.clients import aggregates
 from kilonova.clients.volume import RESERVED
 from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import guarantees
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import GuestMayRun, HostGone, Step, Work
 from kilonova.db import engine
@@ -35,6 +36,8 @@ MOST_BACKUPS = 1000
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
 # The server whose ports go, and which of them are their user's own.
 PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
+# The port for which the server may still hold something in Placement, and the resource classes of it.
+RESOURCES_OF, CLASSES = 'resources_of', 'classes'
 Write = Callable[[engine.Connection], object]
 
 
@@ -89,7 +92,7 @@ def add_release(work: Work[Any], args: dict[str, Any], same: Sequence[str], *, h
         raise work.standing() or LeaseLost(operation=work.uuid)
 
 
-def now_or_later(work: Work[Any], what: str, give_back: Callable[[], None], release: Callable[[], None]) -> None:
+def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], release: Callable[[], None]) -> None:
     """Give back to another service; where it is silent or refuses, ``release`` notes that for later."""
     try:
         give_back()
@@ -122,7 +125,7 @@ def undo_image(work: Work[Any], method: str) -> None:
 
 def release(work: Work[Outputs]) -> None:
     """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, backups that
-    are too many, accelerators, ports, volumes, or snapshots of these."""
+    are too many, accelerators, ports and what they guarantee, volumes, or snapshots of these."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
         return
@@ -139,6 +142,9 @@ def release(work: Work[Outputs]) -> None:
         return
     if PORTS_OF in work.args:
         _release_ports(work)
+        return
+    if RESOURCES_OF in work.args:
+        _release_resources(work)
         return
     if VOLUMES_OF in work.args:
         _release_volumes(work)
@@ -215,6 +221,20 @@ def _release_ports(work: Work[Outputs]) -> None:
         raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
     give_back_ports(work, work.args[PORTS_GIVEN], [vif['id'] for vif in cache])
+
+
+def _release_resources(work: Work[Outputs]) -> None:
+    """The server holds nothing for this port any more, unless it has it again. While an operation is at it, it may
+    hold what its ports don't say yet."""
+    with engine.silence(), work.db.read() as conn:
+        rows = operations.of_instance(conn, work.instance_uuid)
+        server = instances.get(conn, work.instance_uuid)
+    if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
+        raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
+    port_id = work.args[RESOURCES_OF]
+    cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
+    guarantees.settle(work.env, work.instance_uuid, work.args[CLASSES], work.compare_now,
+                      but=None if port_id in [vif['id'] for vif in cache] else port_id)
 
 
 def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection[str]) -> None:

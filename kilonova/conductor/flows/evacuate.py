@@ -43,7 +43,7 @@ def evacuate_instance(work: ResizeWork) -> None:
     """The chosen host claims for the server and builds it, with what its user asked for besides the image."""
     host, moved = chosen(work), migration(work)
     _check_fenced(work, moved.source_compute)
-    ports.to_host(work, host.host, host.availability_zone)
+    ports.to_host(work, host)
     volumes.to_host(work, host.host)
     with engine.silence(), work.db.write() as conn:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))

@@ -1,13 +1,14 @@
 """A server that is there gets an interface, or gives one up.
 
-Attach: claim · port · plug. The host claims the function of a PCI device that the port is (SR-IOV), the port is made,
-or its user's own is bound, then the guest is plugged in; what fails leaves none of it. Detach: unplug · free_port. A
-guest that keeps its card ends it, and all is as it was; once the card is out, it goes to its end: the port is deleted,
-or unbound where its user made it, and the host has its device back. Neither has a task state; both end with what the
-info cache and the server's PCI requests say from then on.
+Attach: claim · allocate · port · plug. The host claims the function of a PCI device that the port is (SR-IOV),
+Placement allocates what it guarantees, the port is made, or its user's own is bound, then the guest is plugged in; what
+fails leaves none of it. Detach: unplug · free_port. A guest that keeps its card ends it, and all is as it was; once the
+card is out, it goes to its end: the port is deleted, or unbound where its user made it, and the host has its device
+back, and what it guaranteed. Neither has a task state; both end with what the info cache and the server's PCI requests
+say from then on.
 
-Detach also gives back the device of a port that is gone in the network service (``ports.NetworkChanged``); where a move
-has left that port behind, there is nothing to unplug: ``vif`` is None.
+Detach also gives back what a server has for a port that is gone in the network service (``ports.NetworkChanged``);
+where a move has left that port behind, there is nothing to unplug: ``vif`` is None.
 """
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, ports
+from kilonova.conductor.flows import beside, guarantees, ports
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import info_caches, instances
 from kilonova.errors import Unanswered
+from kilonova.objects.port_resources import PortResources
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 
@@ -83,10 +85,11 @@ class _Interfaces(Flow[OutputsT]):
 @dataclass
 class AttachOutputs(Outputs):
     """``vif``: the new interface in the form of the info cache; None: it has no port yet. ``profile``: what its binding
-    says of the device that was claimed for it."""
+    says of the device that was claimed for it; ``mappings``: the providers of what it guarantees, by group."""
 
     vif: dict[str, Any] | None = None
     profile: dict[str, Any] | None = None
+    mappings: dict[str, list[str]] | None = None
 
 
 def _request(work: Work[AttachOutputs]) -> objects.InstancePCIRequest | None:
@@ -112,9 +115,27 @@ def undo_claim(work: Work[AttachOutputs]) -> None:
                            request_id=request.request_id)
 
 
+def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
+    """What the port asks of Placement."""
+    return PortResources.read(work.args['wish']['port_id'] or '', work.args.get('resources'))
+
+
+def allocate(work: Work[AttachOutputs]) -> None:
+    """The server holds in Placement what the port guarantees."""
+    wanted = _wanted(work)
+    if wanted is not None:
+        work.outputs.mappings = guarantees.add(work, work.args['wish']['port_id'], wanted)
+
+
+def undo_allocate(work: Work[AttachOutputs]) -> None:
+    """And no more."""
+    ports.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
+
+
 def port(work: Work[AttachOutputs]) -> None:
     """A port is made, or the user's own is bound to the server and its host."""
-    work.outputs.vif = ports.bind_one(work, ports.Wish(**work.args['wish']), work.outputs.profile).stored()
+    work.outputs.vif = ports.bind_one(work, ports.Wish(**work.args['wish']), work.outputs.profile,
+                                      work.outputs.mappings or {}).stored()
 
 
 def undo_port(work: Work[AttachOutputs]) -> None:
@@ -141,6 +162,7 @@ class Attach(_Interfaces[AttachOutputs]):
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
         Step('claim', claim, undo_claim, saved=lambda work: work.outputs.profile is not None),
+        Step('allocate', allocate, undo_allocate, saved=lambda work: work.outputs.mappings is not None),
         Step('port', port, undo_port),
         Step('plug', plug, undo_plug),
     )
@@ -171,11 +193,14 @@ def _is_out(work: Work[Outputs]) -> bool:
 
 
 def free_port(work: Work[Outputs]) -> None:
-    """The port is deleted, or its user's again, and its device is free; then the server has one interface less."""
+    """The port is deleted, or its user's again, and its device is free, and what it guaranteed; then the server has one
+    interface less."""
     stored = work.args['vif']
     port_id = stored['id'] if stored is not None else work.args['port_id']
     if stored is not None:
-        ports.drop_one(work, Vif.read(stored))
+        vif = Vif.read(stored)
+        ports.drop_one(work, vif)
+        ports.drop_guarantees(work, vif.id, PortResources.read(vif.id, vif.resource_request))
     for request in pci_ports.requests_of_ports(work.instance(fresh=True).pci_requests):
         if request.requester_id == port_id:
             _free_function(work, request.request_id)

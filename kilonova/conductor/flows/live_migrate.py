@@ -124,7 +124,7 @@ def pre_live_migration(work: LiveWork) -> None:
     """The destination makes room for disks, and connects volumes. The server's ports are bound there, too, and its
     volumes attached."""
     host = chosen(work).host
-    ports.announce(work, host, allocated_spec(work).pci_requests)
+    ports.announce(work, chosen(work), allocated_spec(work).pci_requests)
     volumes.announce(work, host)
     said = work.ask(host, 'pre_live_migration', order=_order(work))
     _check_release(work, host, said)

@@ -1,13 +1,13 @@
 """Ports of Neutron in flows: made and bound to a host before it is asked, given back when a server ends.
 
     vifs = ports.bind_wanted(work, host)    # [Vif] of a new server: what its user asked for, on this host
-    ports.to_host(work, 'gpu2', zone)       # of one that moves
+    ports.to_host(work, host)               # of one that moves
     ports.off_host(work)                    # of one that is on none
     ports.drop(work, own)                   # made ones are deleted, those of its user are unbound
 
 Ports that are functions of PCI devices (SR-IOV) say in their binding which one the host claimed for them. A host that
 claims and starts the guest by one order has them bound in between (``bind_devices``); before that they are the
-server's, and bound to no host.
+server's, and bound to no host. What ports guarantee is in ``guarantees``: their bindings say of which providers it is.
 
 Whoever takes an operation over finds its ports by the server's uuid, which is the ``device_id`` of each. A network
 service that is silent holds no unwinding and no delete up: what is left becomes a pending release. So does a port that
@@ -20,6 +20,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from kilonova import objects, states
@@ -36,7 +37,7 @@ from kilonova.clients.network import (
     Subnet,
 )
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside
+from kilonova.conductor.flows import beside, guarantees
 from kilonova.conductor.row import Choice, Outputs
 from kilonova.conductor.work import NotYet, Step, Work
 from kilonova.context import get_admin_context
@@ -51,6 +52,7 @@ from kilonova.errors import (
     Invalid,
     Unanswered,
 )
+from kilonova.objects.port_resources import ALLOCATION, PortResources
 from kilonova.objects.vif import FUNCTIONS, Vif, VifAddress, VifSubnet
 from kilonova.pci import ports as pci_ports
 
@@ -77,8 +79,8 @@ class PortBindingFailed(HostRejected):
 
 
 class PortNeedsBandwidth(Invalid):
-    msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth, which is not served in this cloud: make '
-               'a port without, or ask for another network.')
+    msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate, for which no host was '
+               'asked: make a port of it, and ask for that one.')
 
 
 class PortNamed(Invalid):
@@ -154,9 +156,10 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
                 raise PortChanged(port_id=wish.port_id)
             # A host of an attempt before may have bound it.
             to = host.host if wish.device is None else None
-            ports.append(_bind(work, known[wish.port_id], to, host.availability_zone, name=name))
+            ports.append(_bind(work, known[wish.port_id], to, host.availability_zone, name=name,
+                               profile=guarantees.profile(known[wish.port_id], host.mappings)))
         elif (there := _take(made, wish)) is not None:
-            ports.append(_bind(work, there, host.host, host.availability_zone, name=name))
+            ports.append(_bind(work, _plain(there), host.host, host.availability_zone, name=name))
         else:
             ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups), name))
     # What Neutron gives to ports that ask for nothing.
@@ -174,10 +177,11 @@ def _on_network(work: Work[Any], wish: Wish) -> Wish:
     return dataclasses.replace(wish, network_id=work.env.networks.topology(work.ctxt.project_id or ''))
 
 
-def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = None) -> Vif:
+def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = None,
+             mappings: guarantees.Mappings = MappingProxyType({})) -> Vif:
     """One interface more for a server that is on a host: a port that it has and its info cache lacks, or a new one, or
-    its user's own; bound there, with this ``profile`` to the device that was claimed for it. May be repeated. Errors as
-    ``bind_wanted`` has them."""
+    its user's own; bound there, with this ``profile`` to the device that was claimed for it, and what ``mappings`` say
+    of providers. May be repeated. Errors as ``bind_wanted`` has them."""
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
     at, name = (server.host, server.availability_zone), server.hostname or ''
@@ -189,50 +193,78 @@ def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = No
             raise PortInUse(port_id=wish.port_id)
         if (found[0].vnic_type in FUNCTIONS) != (wish.device is not None):
             raise PortChanged(port_id=wish.port_id)
-        port = _bind(work, found[0], *at, profile=profile, name=name)
+        port = _bind(work, found[0], *at, name=name,
+                     profile={**guarantees.profile(found[0], mappings), **(profile or {})})
     else:
         not_ours = {*cached, *beside.ports_given(work)}
         made = [port for port in client.ports(device_id=work.instance_uuid) if port.id not in not_ours]
         there = _take(made, wish)
-        port = (_bind(work, there, *at, name=name) if there is not None
+        port = (_bind(work, _plain(there), *at, name=name) if there is not None
                 else _make(work, wish, *at, own, name=name))
     groups = client.security_groups_of(port.security_groups)
     (vif,) = _described(work, [port], own, {port.id: tuple(group.name for group in groups.values())}, is_new=False)
     return dataclasses.replace(vif, tag=wish.tag)
 
 
-def to_host(work: Work[Any], host: str, zone: str | None, requests: objects.InstancePCIRequests | None = None, *,
-            agent_away: bool = False) -> None:
-    """The ports that a server has are bound to this host, in this zone, and its info cache says so. May be repeated; no
-    request for a server without any.
+def to_host(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests | None = None) -> None:
+    """The ports that a server has are bound to the host of this attempt, and its info cache says so. May be repeated;
+    no request for a server without any.
 
     ``requests``: those for which the host claimed what the ports are functions of; without, these are bound to no host.
-    PortBindingFailed, but with ``agent_away`` it is left at that: they are bound by ``bound_here``. One
-    that its owner has deleted, or given to somebody else, is the server's no more.
+    PortBindingFailed; PortChanged: one asks for something else than Placement was asked for. One that its owner has
+    deleted, or given to somebody else, is the server's no more.
     """
-    vifs, there = _with_ports(work)
-    devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
-    after = []
-    for vif in vifs:
-        if vif.id in there:
-            to = host if not vif.is_function or vif.id in devices else None
-            # The host has had it bound to a device already, if this is done again.
-            port = there[vif.id] if to is None and there[vif.id].host == host else _bind(
-                work, there[vif.id], to, zone, agent_away, devices.get(vif.id))
-            after.append(_moved(vif, port))
-    _say(work, vifs, after)
+    move = work.args.get('migration_uuid')
+
+    def before(vif: Vif) -> Mapping[str, Any]:
+        if move is None or move in vif.before:
+            return vif.before
+        # Said once: done again, the binding may be that of this host already.
+        return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
+    _to_host(work, host.host, host.availability_zone, requests,
+             lambda _, port: guarantees.profile(port, host.mappings), before)
 
 
 def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
-    """``to_host`` of a server that is back where this move began, with the devices that it had there. The destination
-    may have written already what the server was to be."""
+    """``to_host`` of a server that is back where this move began, with the devices and providers that it had there.
+    With ``agent_away`` a failed binding is left at that: it is bound by ``bound_here``. The destination may have
+    written already what the server was to be."""
     requests = None
     if moves_here(work):
         server = work.instance(fresh=True)
         context = server.migration_context
         requests = (context.old_pci_requests if context is not None and context.migration_id == migration.id
                     else server.pci_requests)
-    to_host(work, migration.source_compute, zone, requests, agent_away=agent_away)
+
+    def allocation(vif: Vif, port: Port) -> dict[str, Any]:
+        was = vif.before.get(migration.uuid, vif.profile.get(ALLOCATION))
+        return {ALLOCATION: was} if was is not None else {}
+    _to_host(work, migration.source_compute, zone, requests, allocation, lambda _: {}, agent_away)
+
+
+def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.InstancePCIRequests | None,
+             allocation: Callable[[Vif, Port], dict[str, Any]], before: Callable[[Vif], Mapping[str, Any]],
+             agent_away: bool = False) -> None:
+    """``allocation``: what the bindings say of providers in Placement; ``before``: see ``Vif``."""
+    vifs, there = _with_ports(work)
+    devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
+    after = []
+    for vif in vifs:
+        if vif.id in there:
+            to = host if not vif.is_function or vif.id in devices else None
+            profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
+            # The host has had it bound to a device already, if this is done again.
+            port = there[vif.id] if to is None and there[vif.id].host == host else _bind(
+                work, there[vif.id], to, zone, agent_away, profile)
+            after.append(dataclasses.replace(_moved(vif, port), before=before(vif)))
+    _say(work, vifs, after)
+
+
+def ask(work: Work[Any], spec: objects.RequestSpec) -> None:
+    """The request for a host of a server that moves asks for what its ports guarantee, as Neutron says it now; no
+    request to it for a server without ports."""
+    vifs, there = _with_ports(work)
+    guarantees.ask(spec, (there[vif.id] for vif in vifs if vif.id in there))
 
 
 def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> dict[str, dict[str, Any]]:
@@ -243,11 +275,12 @@ def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> d
 
 
 def moves_here(work: Work[Any]) -> bool:
-    """Whether something of the server's ports changes when it moves on its host: it gets other devices."""
-    return any(vif.is_function for vif in work.instance().vifs)
+    """Whether something of the server's ports changes when it moves on its host: it gets other devices, or has what
+    they guarantee of another provider."""
+    return any(vif.is_function or vif.resource_request for vif in work.instance().vifs)
 
 
-def announce(work: Work[Any], host: str, requests: objects.InstancePCIRequests | None) -> None:
+def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests | None) -> None:
     """A running guest with ports will be on this host: they are bound there, too, and active where it is. May be
     repeated. ``requests``: those for which the host claimed what the ports are functions of; such a card leaves the
     guest before it goes, and comes anew. HostRejected: they can't be, or the guest would see a difference."""
@@ -258,12 +291,13 @@ def announce(work: Work[Any], host: str, requests: objects.InstancePCIRequests |
             continue
         work.before_sending()
         try:
-            binding = work.env.networks.add_binding(there[vif.id], host, devices.get(vif.id, {}))
+            binding = work.env.networks.add_binding(there[vif.id], host.host, {
+                **guarantees.profile(there[vif.id], host.mappings), **devices.get(vif.id, {})})
         except PortBindingRefused as error:
-            raise PortBindingFailed(port_id=vif.id, host=host) from error
+            raise PortBindingFailed(port_id=vif.id, host=host.host) from error
         if binding.vif_type != vif.type or _plug(binding.vif_details) != _plug(vif.details):
-            raise HostRejected(f'Port {vif.id} is plugged in another way on host {host}: a running guest can not be '
-                               f'moved there.')
+            raise HostRejected(f'Port {vif.id} is plugged in another way on host {host.host}: a running guest can not '
+                               f'be moved there.')
 
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -273,7 +307,7 @@ def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def arrived(work: Work[Any], host: str, source: str) -> None:
     """The guest is on this host, where its ports were announced: they are, too, and no more on its source. Those that
-    are functions are others there. May be repeated."""
+    are functions are others there, and what they guarantee is of other providers. May be repeated."""
     vifs, there = _with_ports(work)
     left = []
     for vif in vifs:
@@ -282,9 +316,9 @@ def arrived(work: Work[Any], host: str, source: str) -> None:
             if port.host != host:
                 work.before_sending()
                 work.env.networks.activate_binding(vif.id, host)
-                if vif.is_function:
+                if vif.is_function or port.resource_request:
                     port = work.env.networks.port(None, vif.id)
-            left.append(_moved(vif, port) if vif.is_function else vif)
+            left.append(_moved(vif, port) if vif.is_function or port.resource_request else vif)
             work.env.networks.delete_binding(vif.id, source)
     _say(work, vifs, left)
 
@@ -308,7 +342,8 @@ def bound_here(work: Work[Any]) -> None:
     request where there are none of these."""
     server = work.instance()
     if server.host and any(vif.type in _UNBOUND for vif in server.vifs):
-        to_host(work, server.host, server.availability_zone, server.pci_requests)
+        _to_host(work, server.host, server.availability_zone, server.pci_requests,
+                 lambda _, port: guarantees.kept(port), lambda vif: vif.before)
 
 
 def off_host(work: Work[Any]) -> None:
@@ -329,7 +364,7 @@ def off_host(work: Work[Any]) -> None:
 def _moved(vif: Vif, port: Port) -> Vif:
     # A physical function has a MAC address of its own, which its port takes over.
     return dataclasses.replace(vif, type=port.vif_type or '', details=port.vif_details, profile=port.profile,
-                               active=port.active, mac=port.mac)
+                               active=port.active, mac=port.mac, resource_request=port.resource_request)
 
 
 def _say(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]) -> None:
@@ -364,10 +399,14 @@ def _make(work: Work[Any], wish: Wish, host: str, zone: str | None, own: Sequenc
         _release(work, own, delay=LATE)
         raise
     LOG.info('Port %s of %s was made, bound to %s', port.id, work.instance_uuid, host)
+    return _bound(_plain(port), host)
+
+
+def _plain(port: Port) -> Port:
+    """One that we made. PortNeedsBandwidth: since the API looked its network got a policy that guarantees something."""
     if port.resource_request:
-        # By a policy of the network; the API sees those of users' ports.
-        raise PortNeedsBandwidth(network_id=wish.network_id)
-    return _bound(port, host)
+        raise PortNeedsBandwidth(network_id=port.network_id)
+    return port
 
 
 def _bind(work: Work[Any], port: Port, host: str | None, zone: str | None, agent_away: bool = False,
@@ -428,7 +467,8 @@ def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uu
         if port_id not in there:
             raise BuildAbort(instance_uuid=uuid, reason=PortNotFound(port_id=port_id).message)
         port = there[port_id]
-        bound[port_id] = _bound(_bind_port(client, port, host, uuid, port.device_owner, profile, check), host)
+        bound[port_id] = _bound(_bind_port(client, port, host, uuid, port.device_owner,
+                                           {**guarantees.kept(port), **profile}, check), host)
     for _ in range(TRIES):
         with engine.silence(), db.read() as conn:
             seen = operations.instance_or_404(conn, uuid)['extra_network_info']
@@ -470,7 +510,8 @@ def _vif(port: Port, network: Network | None, subnets: Mapping[str, Subnet], flo
         id=port.id, mac=port.mac, network_id=port.network_id, label=network.name if network else port.network_id,
         project_id=port.project_id, type=port.vif_type or '', mtu=network.mtu if network else None,
         details=port.vif_details, profile=port.profile, vnic_type=port.vnic_type, active=port.active,
-        preserve_on_delete=is_given, physical_network=network.physical_network if network else None,
+        resource_request=port.resource_request, preserve_on_delete=is_given,
+        physical_network=network.physical_network if network else None,
         tunneled=network is not None and network.network_type in _TUNNELS, security_groups=groups,
         subnets=tuple(_subnet(subnets[subnet_id], addresses, floating) for subnet_id, addresses in of_subnet.items()
                       if subnet_id in subnets))
@@ -513,6 +554,19 @@ def drop_one(work: Work[Any], vif: Vif) -> None:
                         lambda: _release(work, [vif.id] if vif.preserve_on_delete else []))
 
 
+def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
+    """The server holds nothing in Placement for this port any more, which is gone or goes; later, while Placement or
+    the network service are silent."""
+    if wanted is None:
+        return
+    classes = sorted(wanted.classes)
+    beside.now_or_later(
+        work, 'Guarantees of ports',
+        lambda: guarantees.settle(work.env, work.instance_uuid, classes, work.compare_now, but=port_id),
+        lambda: beside.add_release(work, {beside.RESOURCES_OF: port_id, beside.CLASSES: classes},
+                                   (beside.RESOURCES_OF,)))
+
+
 def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
     beside.add_release(work, {beside.PORTS_OF: work.instance_uuid, beside.PORTS_GIVEN: list(own)},
                        (beside.PORTS_OF, beside.PORTS_GIVEN), delay=delay)
@@ -521,18 +575,18 @@ def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
 # --- something of them was changed -----------------------------------------------------------------------------------
 @dataclass
 class ChangedOutputs(Outputs):
-    """``gone``: ports that the server has no more, and whose devices it may hold."""
+    """``gone``: ports that the server has no more, and for which it may hold something."""
 
     gone: list[str] = field(default_factory=list)
 
 
 def refresh(work: Work[ChangedOutputs]) -> None:
     """The info cache says of the server's interfaces what Neutron says now: addresses, floating ones, groups. Those
-    whose ports are gone, or another's, are gone, but functions that the guest may have (see ``give_back``); there are
+    whose ports are gone, or another's, are gone, but those that hold something (see ``give_back``); there are
     no new ones: who attaches a port writes it himself."""
     row = work.instance_row(fresh=True)
-    vifs, seen, functions = work.instance().vifs, row['extra_network_info'], _functions(work)
-    if not vifs and not functions:
+    vifs, seen, held = work.instance().vifs, row['extra_network_info'], _held(work)
+    if not vifs and not held:
         return
     client = work.env.networks
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
@@ -544,11 +598,11 @@ def refresh(work: Work[ChangedOutputs]) -> None:
         work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
         {port.id: tuple(groups[one].name for one in port.security_groups if one in groups) for port in ports},
         is_new=False)}
-    left = [dataclasses.replace(described.get(vif.id, vif), tag=vif.tag) for vif in vifs
-            if vif.id in described or vif.id in functions]
+    left = [dataclasses.replace(described.get(vif.id, vif), tag=vif.tag, before=vif.before) for vif in vifs
+            if vif.id in described or vif.id in held]
     with engine.silence(), work.db.write() as conn:
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
-            work.outputs.gone = [port_id for port_id in functions if port_id not in there]
+            work.outputs.gone = [port_id for port_id in held if port_id not in there]
             return
     raise Unanswered(who=f'server {work.instance_uuid}', reason='its ports were changed meanwhile')
 
@@ -566,15 +620,18 @@ def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
             LOG.warning('Port %s of %s keeps its name in DNS: %s', port.id, port.device_id, error)
 
 
-def _functions(work: Work[Any]) -> list[str]:
-    """The ports for which the server asks for devices where it is."""
+def _held(work: Work[Any]) -> list[str]:
+    """The ports for which the server asks for devices where it is, or holds something in Placement."""
     server = work.instance()
-    return [request.requester_id for request in pci_ports.requests_of_ports(server.pci_requests)] if server.host else []
+    if not server.host:
+        return []
+    devices = [request.requester_id for request in pci_ports.requests_of_ports(server.pci_requests)]
+    return list(dict.fromkeys([*devices, *(vif.id for vif in server.vifs if vif.held)]))
 
 
 def give_back(work: Work[ChangedOutputs]) -> None:
-    """The guest lets functions go whose ports are gone, and their devices are free: a detach for each. NotYet: an
-    operation works on the server. In a state in which nothing can be detached it goes on having them."""
+    """The guest lets cards go whose ports are gone, and their devices and guarantees are free: a detach for each.
+    NotYet: an operation works on the server. In a state in which nothing can be detached it goes on having them."""
     while work.outputs.gone:
         _detach(work, work.outputs.gone[0])
         del work.outputs.gone[0]
@@ -583,7 +640,7 @@ def give_back(work: Work[ChangedOutputs]) -> None:
 def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     row, uuid = work.instance_row(fresh=True), work.instance_uuid
     there = [port for port in work.env.networks.ports(ids=[port_id]) if port.device_id == uuid]
-    if there or port_id not in _functions(work) or row['vm_state'] not in states.TRANSITIONS[DETACH].vm:
+    if there or port_id not in _held(work) or row['vm_state'] not in states.TRANSITIONS[DETACH].vm:
         return
     vif = next((vif.stored() for vif in work.instance().vifs if vif.id == port_id), None)
     ctxt = get_admin_context()
@@ -599,7 +656,7 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
                 'action': 'detach_interface', 'request_id': ctxt.request_id, 'user_id': None, 'project_id': None})
     except InstanceInvalidState as error:
         raise NotYet(f'server {uuid}', 'an operation works on it', BUSY) from error
-    LOG.info('Port %s of %s is gone: its device is given back', port_id, uuid)
+    LOG.info('Port %s of %s is gone: what the server has for it is given back', port_id, uuid)
     work.env.runner.wake(work.db, [detach.uuid])
 
 

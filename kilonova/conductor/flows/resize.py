@@ -138,11 +138,14 @@ def new_flavor(work: Work[Any]) -> objects.Flavor:
 
 
 def select(work: Work[Any]) -> None:
-    """Hosts for the request spec, behind those that refused before; nothing is claimed yet."""
+    """Hosts for the request spec and what the server's ports guarantee, behind those that refused before; nothing is
+    claimed yet."""
     refused = work.outputs.hosts[:work.attempt - 1]
+    spec = request_spec(work)
+    ports.ask(work, spec)
     work.before_sending()
     found = work.env.select_destinations(
-        work.ctxt, spec_obj=request_spec(work), instance_uuids=[work.instance_uuid], return_objects=True,
+        work.ctxt, spec_obj=spec, instance_uuids=[work.instance_uuid], return_objects=True,
         return_alternates=True, claim=False, time_left=boot.SELECT_DEADLINE)
     work.outputs.select = refused + Choice.all_of(found[0])
 
@@ -222,7 +225,7 @@ def finish_resize(work: ResizeWork) -> None:
     host, spec = chosen(work), allocated_spec(work)
     is_away = host.host != migration(work).source_compute
     if is_away or ports.moves_here(work):
-        ports.to_host(work, host.host, host.availability_zone, spec.pci_requests)
+        ports.to_host(work, host, spec.pci_requests)
     if is_away:
         volumes.to_host(work, host.host)
     work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(

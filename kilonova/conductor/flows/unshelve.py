@@ -76,7 +76,7 @@ def undo_claim(work: UnshelveWork) -> None:
 def unshelve_instance(work: UnshelveWork) -> None:
     """The host claims and builds the guest from the image."""
     host = chosen(work)
-    ports.to_host(work, host.host, host.availability_zone)
+    ports.to_host(work, host)
     volumes.to_host(work, host.host)
     instance = work.instance(fresh=True)
     with engine.silence(), work.db.read() as conn:

@@ -12,7 +12,7 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def to_host(work: Any, host: str, zone: str | None, requests: Any = None, *, agent_away: bool = False) -> None:
+    def to_source(work: Any, migration: Any, zone: str | None, *, agent_away: bool = False) -> None:
         if work.kind != 'revert':
-            real(work, host, zone, requests, agent_away=agent_away)
-    real = replace(ports, 'to_host', to_host)
+            real(work, migration, zone, agent_away=agent_away)
+    real = replace(ports, 'to_source', to_source)

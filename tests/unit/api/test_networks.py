@@ -206,8 +206,8 @@ def test_forms_that_are_none(site, neutron, private):
         'its binding:profile asks for the capability switchdev, and hosts offload nothing of Open vSwitch to devices')),
     ({'binding:vnic_type': 'direct', 'binding:profile': {'trusted': 'true'}},
      'its binding:profile asks for a trusted function, and hosts trust none'),
-    ({'resource_request': {'request_groups': [{'id': NOSUCH, 'required': [], 'resources': {'X': 1}}]}},
-     'it has a resource request, as of a guaranteed bandwidth'),
+    ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'macvtap'},
+     "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'macvtap'"),
     ({'device_profile': 'fpga'}, "it has the device profile 'fpga'")])
 def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reason):
     port = neutron.add_port(private, PROJECT, **fields)
@@ -242,6 +242,43 @@ def test_how_near_a_function_must_be(site, neutron, private):
     created(site, [{'port': port} for port in ports])
     (spec,) = site.asked_for('request_spec')
     assert [one.numa_policy for one in spec.pci_requests.requests] == ['required', 'preferred']
+
+
+GUARANTEE = {'request_groups': [{'id': 'g1', 'required': ['CUSTOM_PHYSNET_X'], 'resources': {'NET_BW_EGR': 5}}],
+             'same_subtree': ['g1']}
+
+
+def test_ports_that_guarantee_something(site, neutron, private):
+    """Row 2.72: of both forms, beside what the flavor asks for; older clients don't know of it."""
+    flat = {'required': [], 'resources': {'NET_PACKET_RATE': 7}}
+    ports = [neutron.add_port(private, PROJECT, resource_request=one) for one in (GUARANTEE, flat, None)]
+    networks = [{'port': port} for port in ports]
+    assert refused(site, networks, version='2.71') == (400, (
+        f'Creating servers with ports having resource requests, like port {ports[0]} with a QoS minimum bandwidth '
+        'policy, is not supported until microversion 2.72.'))
+    created(site, networks, version='2.72')
+    (spec,) = site.asked_for('request_spec')
+    assert [(one.requester_id, one.resources, one.required_traits, one.use_same_provider)
+            for one in spec.requested_resources] == [
+        ('g1', {'NET_BW_EGR': 5}, {'CUSTOM_PHYSNET_X'}, True), (ports[1], {'NET_PACKET_RATE': 7}, set(), True)]
+    assert spec.same_subtree == [['g1']]
+    created(site, [{'port': ports[2]}], version='2.71')
+
+
+@pytest.mark.parametrize(('rules', 'physical', 'is_refused'), [
+    (['bandwidth_limit', 'minimum_bandwidth'], 'physnet1', True), (['minimum_bandwidth'], None, False),
+    (['minimum_packet_rate'], None, True), (['bandwidth_limit'], 'physnet1', False), (None, 'physnet1', False)])
+def test_networks_whose_ports_guarantee_something(site, neutron, rules, physical, is_refused):
+    """What a port of them asks of Placement is known too late. No bandwidth is guaranteed without physical network."""
+    network = neutron.add_network('wire', PROJECT, cidr='10.9.0.0/24', qos_policy_id=NOSUCH,
+                                  **{'provider:physical_network': physical})
+    neutron.policies = {} if rules is None else {NOSUCH: rules}
+    if is_refused:
+        assert refused(site, [{'uuid': network}]) == (400, (
+            f'Network {network} gives its ports a guaranteed bandwidth or packet rate by its QoS policy {NOSUCH}: make '
+            'a port of it, and ask for that one.'))
+    else:
+        created(site, [{'uuid': network}])
 
 
 def test_external_networks(site, neutron):

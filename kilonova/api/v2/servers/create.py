@@ -126,7 +126,7 @@ BODY = Obj(Prop('server', _SERVER, required=True), Prop('os:scheduler_hints', _H
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
-DESCRIPTION_SINCE, MULTIATTACH_SINCE = 19, 60
+DESCRIPTION_SINCE, MULTIATTACH_SINCE, GUARANTEES_SINCE = 19, 60, 72
 # What services tell one another by hints; from a request it would get around filters and allocations.
 INTERNAL_HINTS = '_nova_'
 
@@ -169,7 +169,7 @@ def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
         access_ip_v6=body.get('accessIPv6'), description=description, tags=sorted(set(body.get('tags') or ())),
         hostname=body.get('hostname'), hints=hints, certificates=body.get('trusted_image_certificates') or [],
         zero_disk_allowed=call.may(ZERO_DISK), external_network_allowed=call.may(ATTACH_EXTERNAL),
-        multiattach_allowed=call.version >= MULTIATTACH_SINCE)
+        multiattach_allowed=call.version >= MULTIATTACH_SINCE, guarantees_allowed=call.version >= GUARANTEES_SINCE)
 
 
 def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
