@@ -119,7 +119,7 @@ unit: bootstrap ## tests of single parts
 	@$(TESTS) unit
 
 .PHONY: functional
-functional: bootstrap-test ## the whole cloud in one process: SQLite, a tenth on MariaDB, another on PostgreSQL
+functional: bootstrap-test ## the whole cloud in one process: SQLite, a twentieth on MariaDB, another on PostgreSQL
 	@$(TESTS) functional
 
 .PHONY: api
@@ -174,6 +174,10 @@ test-databases: bootstrap-test ## all functional tests on MariaDB and on Postgre
 .PHONY: test-placement
 test-placement: bootstrap ## all tests of flows with the real Placement; make test has its model there
 	@$(TESTS) placement
+
+.PHONY: test-cells
+test-cells: bootstrap ## each operation with each kind of device, port and volume, disturbed in each way at each place; make test has a share of it
+	@$(TESTS) cells
 
 .PHONY: fuzz
 fuzz: bootstrap ## random hostile requests to the API in one process: N=20000, SEED=7 repeats them

@@ -113,7 +113,10 @@ def fingerprint(parts: Iterable[str], files: Iterable[Path]) -> str:
 
 
 def ensure_environment(directory: Path, what: str, arguments: Sequence[str], files: Sequence[Path]) -> None:
-    """Make a virtual environment and install into it, unless it was made from the same things before."""
+    """Make a virtual environment and install into it, unless it was made from the same things before.
+
+    ``arguments``: of ``pip install``.
+    """
     stamp = directory / '.stamp'
     wanted = fingerprint([sys.version, str(directory), *arguments], files)
     if stamp.exists() and stamp.read_text() == wanted:
@@ -126,6 +129,11 @@ def ensure_environment(directory: Path, what: str, arguments: Sequence[str], fil
     _pip([str(python), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *arguments])
     stamp.write_text(wanted)
     say(f'{directory.name} is ready')
+
+
+def of_a_service(requirements: Path) -> list[str]:
+    """Arguments of pip for one: its daemons import a small part of what is installed, and compile that once."""
+    return ['--no-compile', '-r', str(requirements)]
 
 
 def made_with_another(directory: Path) -> bool:
@@ -150,17 +158,18 @@ def environments(layout: Layout, *, services: bool, tempest: bool = False, cybor
     if not os.environ.get('KILONOVA_VENV'):
         jobs.append((layout.venv, 'Kilonova', ['-e', '.[test]'], [ROOT / 'setup.cfg', ROOT / 'pyproject.toml']))
     if services and not os.environ.get('KILONOVA_SERVICES_VENV'):
-        jobs.append((layout.services_venv, 'Keystone, Glance and Placement', ['-r', str(REQUIREMENTS)],
+        jobs.append((layout.services_venv, 'Keystone, Glance and Placement', of_a_service(REQUIREMENTS),
                      [REQUIREMENTS]))
     if cyborg and not os.environ.get('KILONOVA_CYBORG_VENV'):
-        jobs.append((layout.cyborg_venv, 'Cyborg', ['-r', str(CYBORG)], [CYBORG]))
+        jobs.append((layout.cyborg_venv, 'Cyborg', of_a_service(CYBORG), [CYBORG]))
     if network and not os.environ.get('KILONOVA_NEUTRON_VENV'):
-        jobs.append((layout.neutron_venv, 'Neutron', ['-r', str(NEUTRON)], [NEUTRON]))
+        jobs.append((layout.neutron_venv, 'Neutron', of_a_service(NEUTRON), [NEUTRON]))
     if volume and not os.environ.get('KILONOVA_CINDER_VENV'):
-        jobs.append((layout.cinder_venv, 'Cinder', ['-r', str(CINDER)], [CINDER]))
+        jobs.append((layout.cinder_venv, 'Cinder', of_a_service(CINDER), [CINDER]))
     if tempest and not os.environ.get('KILONOVA_TEMPEST_VENV'):
         jobs.append((layout.tempest_venv, 'Tempest', ['-r', str(ACCEPTANCE)], [ACCEPTANCE]))
-    with ThreadPoolExecutor(2) as pool:
+    # More than there are cores: half of the time each waits for downloads.
+    with ThreadPoolExecutor(max(len(jobs), 1)) as pool:
         for future in [pool.submit(ensure_environment, *job) for job in jobs]:
             future.result()
 

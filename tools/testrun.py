@@ -66,7 +66,7 @@ class Run:
 
 MORE_FLOWS = tuple(f'tests/flows/test_{name}.py' for name in (
     'second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts'))
-# Each operation with each kind of device, with ports and with volumes.
+# Each operation with each kind of device, with ports and with volumes; in each way: make test-cells.
 DEVICE_FLOWS = ('tests/flows/test_devices.py', 'tests/flows/test_ports_and_volumes.py')
 # Real daemons that wait most of their time: three runs of about the same length, each with a cloud of its own.
 APART = tuple(f'tests/integration/test_{name}.py' for name in (
@@ -112,12 +112,12 @@ PARTS: dict[str, tuple[Run, ...]] = {
     'unit': (Run('unit-first', paths=UNIT_FIRST, seconds=200),
              Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=210)),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
-    # Each test runs on SQLite with Placement's model, and of each file a tenth on MariaDB and, with the real Placement,
-    # another on PostgreSQL (make test-databases: all on both with the real one); the statements themselves are tested
-    # on all three (tests/integration/test_databases.py).
+    # Each test runs on SQLite with Placement's model, and of each file a twentieth on MariaDB and, with the real
+    # Placement, another on PostgreSQL (make test-databases: all on both with the real one); the statements
+    # themselves are tested on all three (tests/integration/test_databases.py).
     'functional': (functional('sqlite', 'eventlet', seconds=240, model=True),
-                   functional('mariadb', 'eventlet', '0/10', seconds=45, model=True),
-                   functional('postgresql', 'threading', '5/10', seconds=60)),
+                   functional('mariadb', 'eventlet', '0/20', seconds=45, model=True),
+                   functional('postgresql', 'threading', '10/20', seconds=60)),
     # What an answer says doesn't depend on the runtime, what a hostile request costs does.
     'api': (Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=50),
             Run('api-eventlet', paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
@@ -153,6 +153,7 @@ EXTRA: dict[str, tuple[Run, ...]] = {
                   Run('outages', paths=('tests/integration/test_database_outage.py',),
                       env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
     'placement': tuple(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
+    'cells': (Run('cells', paths=DEVICE_FLOWS, env={**MODELLED, 'KILONOVA_FULL': 'yes'}),),
     'qemu': (REAL_KILLS,),
     'guests': (NETWORKED,),
     'vfio': (PASSTHROUGH,),
@@ -287,12 +288,13 @@ def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) 
 
 
 def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
-    """Runs that may go side by side, as many at once as there are cores, and those that mostly wait."""
+    """Runs that may go side by side: one more at once than there are cores, as each waits a third of its time, and
+    those that mostly wait."""
     waiting = sum(run.waits for run in runs)
-    workers = (os.cpu_count() or 1) + waiting
+    workers = (os.cpu_count() or 1) + 1 + waiting
     longest_first = sorted(runs, key=lambda run: -run.seconds)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        futures = {run.name: pool.submit(execute, run, layout, workers == 1 or len(runs) == 1, waiting > 0)
+        futures = {run.name: pool.submit(execute, run, layout, len(runs) == 1, waiting > 0)
                    for run in longest_first}
         return {name: future.result() for name, future in futures.items()}
 

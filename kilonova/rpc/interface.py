@@ -30,6 +30,11 @@ class VersionCapError(KilonovaError):
     msg_fmt = 'Requested message version, %(version)s is incompatible: the peer accepts up to %(cap)s.'
 
 
+@functools.cache
+def _signature(declared: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(declared)
+
+
 @dataclass(frozen=True)
 class Declared:
     """``kind``: cast, call or long. ``args_since``: argument → version it came with."""
@@ -78,7 +83,7 @@ class Interface:
     @classmethod
     def arguments(cls, method: str) -> frozenset[str]:
         """The names of what a method takes besides the context."""
-        return frozenset(inspect.signature(cls.methods()[method]).parameters) - {'self', 'ctxt'}
+        return frozenset(_signature(cls.methods()[method]).parameters) - {'self', 'ctxt'}
 
     @classmethod
     def fingerprint(cls) -> dict[str, list[Any]]:
@@ -94,7 +99,7 @@ class Interface:
             have = getattr(endpoint, name, None)
             if have is None:
                 raise TypeError(f'{cls.topic}.{name} has no implementation in {type(endpoint).__name__}')
-            wanted = [(p.name, p.default) for p in list(inspect.signature(func).parameters.values())[1:]]
+            wanted = [(p.name, p.default) for p in list(_signature(func).parameters.values())[1:]]
             found = [(p.name, p.default) for p in inspect.signature(have).parameters.values()]
             if wanted != found:
                 raise TypeError(f'{cls.topic}.{name}: {found} is not {wanted}')
@@ -139,7 +144,7 @@ class Client:
         if func is None:
             raise AttributeError(f'{self.interface.__name__} declares no method {name}')
         declared: Declared = func.rpc  # type: ignore[attr-defined]
-        signature = inspect.signature(func)
+        signature = _signature(func)
 
         def send(ctxt: RequestContext, *, server: str | None = None, **kwargs: Any) -> Any:
             signature.bind(self, ctxt, **kwargs)

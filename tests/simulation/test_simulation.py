@@ -26,11 +26,11 @@ def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> tuple[int, l
 
 
 # Which clouds, which seeds; other seeds than those are ``make simulate``'s business.
-HEALTHY = (('--seeds', '1-16'), ('--seeds', '1-10', '--shape', 'functions'), ('--seeds', '1-10', '--shape', 'pins'),
-           ('--seeds', '1-80', '--shape', 'kinds'), ('--seeds', '1-16', '--shape', 'ports'),
-           ('--seeds', '1-16', '--shape', 'wires'), ('--seeds', '1-20', '--shape', 'volumes'))
+HEALTHY = (('--seeds', '1-8'), ('--seeds', '1-6', '--shape', 'functions'), ('--seeds', '1-6', '--shape', 'pins'),
+           ('--seeds', '1-32', '--shape', 'kinds'), ('--seeds', '1-8', '--shape', 'ports'),
+           ('--seeds', '1-8', '--shape', 'wires'), ('--seeds', '1-12', '--shape', 'volumes'))
 # Accepted operations over hosts with every kind of device.
-OPERATIONS = 1000
+OPERATIONS = 400
 
 
 @pytest.mark.parametrize('arguments', HEALTHY, ids=[

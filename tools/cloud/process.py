@@ -62,7 +62,7 @@ def recorded(layout: Layout) -> list[str]:
 
 def child_environment(layout: Layout, service: str, extra: Mapping[str, str]) -> dict[str, str]:
     """A small environment: nothing of the caller's OS_* or PYTHON* reaches a daemon."""
-    passed = ('PATH', 'HOME', 'LANG', 'LC_ALL', 'TZ', 'PYTHONDONTWRITEBYTECODE', 'KILONOVA_CONCURRENCY')
+    passed = ('PATH', 'HOME', 'LANG', 'LC_ALL', 'TZ', 'KILONOVA_CONCURRENCY')
     kept = {name: os.environ[name] for name in passed if name in os.environ}
     own = {
         'PYTHONUNBUFFERED': '1',
