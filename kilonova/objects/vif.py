@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oslo_utils import strutils
+
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
 # Characters of a port's id in the name of its device on the host: Linux takes 15 in all.
@@ -23,6 +25,11 @@ VIRTUAL = (DIRECT, MACVTAP)
 # The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
 ON_INTERFACE = 'macvtap'
 FUNCTIONS = (*VIRTUAL, PHYSICAL)
+
+
+def trusts(profile: Mapping[str, Any]) -> bool:
+    """Whether a binding profile asks for a trusted function."""
+    return strutils.bool_from_string(profile.get('trusted'))
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,11 @@ class Vif:
         """What the server has for it in Placement: {provider: {resource class: amount}}."""
         wanted = PortResources.read(self.id, self.resource_request)
         return wanted.held(self.profile.get(ALLOCATION)) if wanted is not None else {}
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its owner asks for a function that may change its own MAC address and receive all frames."""
+        return trusts(self.profile)
 
     @property
     def slot(self) -> str | None:

@@ -49,7 +49,7 @@ KEPT = ('rp_uuid', RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY)
 # Characters of such a text.
 MOST_REASON = 255
 
-_EXTRA_TAGS = ('managed', 'live_migratable')
+_EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
 _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address'], ...] = ('parent_ifname', 'mac_address')
 
 # What requests may ask of a device, by name.

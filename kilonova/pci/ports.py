@@ -19,12 +19,15 @@ from kilonova.pci.pools import NETWORK
 from kilonova.pci.request import as_list
 
 
-def request_of(port_id: str, vnic_type: str, physical_network: str | None,
-               numa_policy: str | None) -> InstancePCIRequest:
-    """One function in this physical network, None: whose device_spec says null, for networks that are tunnelled."""
+def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_policy: str | None, *,
+               trusted: bool = False) -> InstancePCIRequest:
+    """One function in this physical network, None: whose device_spec says null, for networks that are tunnelled.
+    ``trusted``: whose device_spec says so."""
+    wanted = {NETWORK: physical_network, 'dev_type': PF if vnic_type == PHYSICAL else VF,
+              **({'trusted': 'true'} if trusted else {})}
     return InstancePCIRequest(
-        count=1, spec=[{NETWORK: physical_network, 'dev_type': PF if vnic_type == PHYSICAL else VF}], alias_name=None,
-        is_new=False, request_id=uuidutils.generate_uuid(), requester_id=port_id, numa_policy=numa_policy)
+        count=1, spec=[wanted], alias_name=None, is_new=False, request_id=uuidutils.generate_uuid(),
+        requester_id=port_id, numa_policy=numa_policy)
 
 
 def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
@@ -35,7 +38,8 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
 def words(request: InstancePCIRequest) -> str:
     """What it asks for, for people."""
     network = request.spec[0].get(NETWORK)
-    return f'{request.spec[0]["dev_type"]} devices of ' + (
+    trusted = 'trusted ' if request.spec[0].get('trusted') else ''
+    return f'{trusted}{request.spec[0]["dev_type"]} devices of ' + (
         f'physical network {network}' if network is not None else 'no physical network')
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from kilonova.pci.device import BARS, GROUP, GROUP_HEAD, KIND_OF
 
 # Of ``extra_info``, which a device has some of.
-TAGS = ('managed', 'live_migratable', 'parent_ifname', 'mac_address')
+TAGS = ('managed', 'live_migratable', 'trusted', 'parent_ifname', 'mac_address')
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,6 +15,7 @@ import pytest
 from kilonova import errors, objects
 from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import instances
+from kilonova.virt import command
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, SPEC, Cloud
 from tests.fixtures.hosts import sriov_nic
 from tests.flows.cases import bring_back, crash_at, disturb, force_down, lose_host
@@ -22,16 +23,18 @@ from tests.functional.test_ports import HOSTS, Networked, broken, other
 
 PHYSICAL = '0000:81:00.0'
 VIRTUAL = ('0000:81:00.2', '0000:81:00.3')
+TRUSTED = '{"vendor_id": "8086", "address": "0000:81:00.3", "physical_network": "physnet1", "trusted": "true"}'
 NICS = ['{"vendor_id": "8086", "address": "0000:81:00.*", "physical_network": "physnet1"}', SPEC]
 
 
 class Carded(Networked):
     """Each host has one network card with two virtual functions in physnet1, and a GPU."""
 
-    def __init__(self, make_cloud: Callable[..., Cloud], **options: Any) -> None:
+    def __init__(self, make_cloud: Callable[..., Cloud], nics: Sequence[str] = NICS, hosts: Sequence[str] = HOSTS,
+                 **options: Any) -> None:
         super().__init__(make_cloud, devices={host: sriov_nic(PHYSICAL, VIRTUAL, f'52:54:00:00:00:0{number}')
-                                              for number, host in enumerate(HOSTS)},
-                         specs=dict.fromkeys(HOSTS, NICS), **options)
+                                              for number, host in enumerate(hosts)},
+                         specs={host: list(nics) for host in hosts}, **options)
         self.wire = self.neutron.add_network('wire', PROJECT, cidr='10.5.0.0/24', **{
             'provider:network_type': 'vlan', 'provider:physical_network': 'physnet1'})
 
@@ -116,6 +119,31 @@ def test_a_virtual_function(carded: Carded) -> None:
     assert '<hostdev' not in carded.cloud.xml(server)
     carded.assert_at(server, port, host)
     carded.gone(server, port)
+
+
+def test_a_trusted_function(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port whose profile asks for that gets a function that its device_spec offers, which the host is told to trust
+    before the guest starts, as is the guest. The next server's isn't trusted, and the one after it finds none."""
+    said: list[str] = []
+    run = command.run
+    monkeypatch.setattr(command, 'run', lambda *argv: said.append(' '.join(argv[-5:])) or '' if argv[0] == 'ip'
+                        else run(*argv))
+    carded = Carded(make_cloud, nics=[TRUSTED, *NICS], hosts=HOSTS[:1])
+    ports = [carded.port(**{'binding:profile': profile})
+             for profile in ({'trusted': 'true'}, {}, {}, {'trusted': True})]
+    server = carded.boot({'port': ports[0], 'tag': 'fast'})
+    assert carded.profile(ports[0])['pci_slot'] == VIRTUAL[1] and said == ['nic0 vf 1 trust on']
+    with carded.cloud.cell.read() as conn:
+        kept = objects.InstanceDeviceMetadata.from_json(
+            (instances.get(conn, server) or {})['extra_device_metadata'])
+    assert [one.vf_trusted for one in kept.devices] == [True]
+    carded.delete(server)
+    said.clear()
+    for port in ports[1:3]:
+        carded.boot({'port': port})
+    assert said == ['nic0 vf 1 trust off']
+    last = carded.boot({'port': ports[3]}, status='ERROR')
+    assert 'trusted type-VF devices of physical network physnet1' in carded.cloud.show(last)['fault']['message']
 
 
 def test_a_function_through_macvtap(carded: Carded) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oslo_utils import strutils, uuidutils
+from oslo_utils import uuidutils
 
 from kilonova.api.services import refusals
 from kilonova.api.services.backend import Backend
@@ -30,7 +30,7 @@ from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
 from kilonova.objects import SecurityGroup as SecurityGroupObject
 from kilonova.objects.port_resources import PortResources
-from kilonova.objects.vif import FUNCTIONS
+from kilonova.objects.vif import FUNCTIONS, trusts
 from kilonova.pci import ports as pci_ports
 
 NONE, AUTO = 'none', 'auto'
@@ -327,7 +327,7 @@ def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, Instance
         if port.network_id not in networks:
             raise clients.NetworkNotFound(network_id=port.network_id)
     return {port.id: pci_ports.request_of(port.id, port.vnic_type, networks[port.network_id].physical_network,
-                                          port.numa_policy) for port in functions}
+                                          port.numa_policy, trusted=trusts(port.profile)) for port in functions}
 
 
 def _check_port(port: Port) -> None:
@@ -350,9 +350,6 @@ def _check_profile(port: Port) -> None:
     if 'switchdev' in (port.profile.get('capabilities') or ()):
         raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, and hosts '
                                                     'offload nothing of Open vSwitch to devices')
-    if strutils.bool_from_string(port.profile.get('trusted')):
-        raise PortNotServed(port_id=port.id, reason='its binding:profile asks for a trusted function, and hosts trust '
-                                                    'none')
 
 
 def _check_network(network: Network, external: bool) -> None:

@@ -96,11 +96,14 @@ class Domains:
 
     def card(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
              pci_devices: Iterable[objects.PciDevice]) -> str:
-        """What a port is, as ``build`` makes it. InterfaceUnsupported, UnsupportedHardware."""
+        """What a port is, as ``build`` makes it; a function is trusted or not. InterfaceUnsupported,
+        UnsupportedHardware, GuestFailed."""
         _, of_ports = functions.split(instance, pci_devices)
         guest = replace(self._bare(instance, image_meta), functions=functions.of(of_ports),
                         netdevs=functions.netdevs(self._libvirt, [vif], of_ports))
-        return to_text(interface.card(guest, vif).element())
+        card = interface.card(guest, vif)
+        functions.trust(instance, [vif], guest.functions)
+        return to_text(card.element())
 
     def volume_places(self, instance: objects.Instance, image_meta: driver.ImageMeta,
                       disks: tuple[GuestDisk, ...]) -> list[VolumePlace]:
@@ -131,13 +134,15 @@ class Domains:
         self.show(guest)
 
     def prepare(self, guest: GuestSpec) -> str:
-        """A domain's definition; the mediated devices that it names are made. The server's domain and disks aren't
-        touched. UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor, MdevUnavailable."""
+        """A domain's definition; the mediated devices that it names are made, and its ports' functions are trusted or
+        not. The server's domain and disks aren't touched. UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor,
+        MdevUnavailable; GuestFailed, InterfaceUnsupported: a function isn't trusted."""
         uuid = guest.instance.uuid
         LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', guest.disks, guest.image_meta, instance_uuid=uuid)
         xml = builder.build(guest).to_xml()
         LOG.debug('End _get_guest_xml xml=%s', xml, instance_uuid=uuid)
         self._mediated.ensure(guest.hostdevs)
+        functions.trust(guest.instance, guest.instance.vifs, guest.functions)
         return xml
 
     def prepare_devices(self, pci_devices: Iterable[objects.PciDevice]) -> None:

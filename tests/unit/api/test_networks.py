@@ -204,8 +204,6 @@ def test_forms_that_are_none(site, neutron, private):
                                                'direct, macvtap, direct-physical')),
     ({'binding:vnic_type': 'direct', 'binding:profile': {'capabilities': ['switchdev']}}, (
         'its binding:profile asks for the capability switchdev, and hosts offload nothing of Open vSwitch to devices')),
-    ({'binding:vnic_type': 'direct', 'binding:profile': {'trusted': 'true'}},
-     'its binding:profile asks for a trusted function, and hosts trust none'),
     ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'macvtap'},
      "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'macvtap'"),
     ({'device_profile': 'fpga'}, "it has the device profile 'fpga'")])

@@ -4,15 +4,17 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from kilonova import objects
-from kilonova.objects.vif import MACVTAP, PHYSICAL, Vif
+from kilonova.objects.vif import MACVTAP, PHYSICAL, VIRTUAL, Vif
 from kilonova.pci.ports import requests_of_ports
+from kilonova.virt import command
+from kilonova.virt.driver import GuestFailed, InterfaceUnsupported
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import hostdevs, pci
-from kilonova.virt.libvirt.devices.pci import PciFunction
+from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 
 Devices = list[objects.PciDevice]
 
@@ -31,6 +33,32 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
 def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
     """They by address."""
     return {one.address: one for one in hostdevs.host_devices(devices) if isinstance(one, PciFunction)}
+
+
+def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, PciFunction]) -> None:
+    """What these ports of a server are, the host trusts where their owners ask for that. Who had one of these functions
+    before may have been trusted: it isn't any more. Those that are never trusted (device_spec) aren't touched.
+
+    InterfaceUnsupported: this host can't trust it. GuestFailed: it doesn't.
+    """
+    for vif in vifs:
+        function = held.get(vif.slot or '') if vif.vnic_type in VIRTUAL else None
+        if function is None:
+            continue
+        if function.trustable is not None:
+            _say(instance, function.trustable, vif.is_trusted)
+        elif vif.is_trusted:
+            raise InterfaceUnsupported(port=vif.id, type=(
+                f'{vif.type} on {vif.slot}, which is not trusted by its device_spec, or whose physical function has no '
+                'network interface'))
+
+
+def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
+    try:
+        command.run('ip', 'link', 'set', 'dev', function.interface, 'vf', str(function.number), 'trust',
+                    'on' if wanted else 'off')
+    except command.CommandFailed as error:
+        raise GuestFailed(act='set the trust of a function for', uuid=instance.uuid, reason=error.message) from error
 
 
 def netdevs(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:

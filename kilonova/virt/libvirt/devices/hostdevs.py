@@ -8,7 +8,8 @@ The dicts are those of ``driver.Host.get_available_resource``.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,7 +20,7 @@ from kilonova.pci.device import MDEV
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import mdev, pci
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice, MediatedDevices
-from kilonova.virt.libvirt.devices.pci import PciFunction
+from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 
 HostDevice = PciFunction | MediatedDevice
 
@@ -37,9 +38,17 @@ def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
 
 
 def _function(device: PciDevice) -> PciFunction:
-    # device_spec's tag travels in extra_info.
-    return PciFunction(device.address, strutils.bool_from_string((device.extra_info or {}).get('managed', 'true'),
-                                                                 default=True))
+    # device_spec's tags travel in extra_info.
+    info = device.extra_info or {}
+    return PciFunction(device.address, strutils.bool_from_string(info.get('managed', 'true'), default=True),
+                       _trustable(info))
+
+
+def _trustable(info: Mapping[str, str]) -> Virtual | None:
+    about = json.loads(info.get('capabilities') or '{}').get('sriov') or {}
+    if info.get('trusted') != 'true' or 'vf_num' not in about or 'parent_ifname' not in info:
+        return None
+    return Virtual(info['parent_ifname'], about['vf_num'])
 
 
 def _mediated(device: PciDevice) -> MediatedDevice:

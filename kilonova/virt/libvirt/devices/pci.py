@@ -21,14 +21,24 @@ _MAX_DOMAIN = 0xFFFF
 
 
 @dataclass(frozen=True)
+class Virtual:
+    """A virtual function as its physical one knows it: by that one's network interface, and its number there."""
+
+    interface: str
+    number: int
+
+
+@dataclass(frozen=True)
 class PciFunction:
     """A PCI function of the host that a guest gets whole.
 
-    ``managed``: libvirt takes it from its driver and gives it back.
+    ``managed``: libvirt takes it from its driver and gives it back. ``trustable``: of one that the host may trust, what
+    it is to its physical function.
     """
 
     address: str
     managed: bool = True
+    trustable: Virtual | None = None
 
 
 @dataclass(frozen=True)

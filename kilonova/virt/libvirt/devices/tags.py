@@ -62,7 +62,7 @@ def _interface(vif: Vif, address: ElementTree.Element | None) -> objects.Network
     if (vlan := _vlan(vif)) is not None:
         found.vlan = vlan
     if vif.is_function:
-        found.vf_trusted = False
+        found.vf_trusted = vif.is_trusted
     return found
 
 

@@ -1,10 +1,15 @@
 """Which of a server's devices are its ports."""
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from kilonova.pci.ports import request_of
+from kilonova.virt import command
+from kilonova.virt.driver import GuestFailed, InterfaceUnsupported
 from kilonova.virt.libvirt.devices import functions
 from kilonova.virt.libvirt.devices.pci import PciFunction
 from tests.fixtures.hosts import sriov_nic
@@ -37,6 +42,40 @@ def test_devices_of_ports_are_no_devices_of_the_guest() -> None:
     given, of_ports = functions.split(instance, held(*requests, addresses=(VIRTUAL, PHYSICAL, SECOND)))
     assert [one.address for one in given] == [GPU, '0000:99:00.0', PHYSICAL]
     assert functions.of(of_ports) == {one: PciFunction(one) for one in (VIRTUAL, PHYSICAL, SECOND)}
+
+
+def trusting(monkeypatch: pytest.MonkeyPatch, *vifs: Any, **info: str) -> list[str]:
+    """What the host is told of these ports, whose function has this besides."""
+    said: list[str] = []
+    monkeypatch.setattr(command, 'run', lambda *argv: said.append(' '.join(argv)))
+    known = {'parent_ifname': 'nic0', 'capabilities': json.dumps({'sriov': {'vf_num': 3}}), **info}
+    functions.trust(new_instance(), vifs, functions.of([device(VIRTUAL, **known)]))
+    return said
+
+
+def port(vnic_type: str = 'direct', **profile: Any) -> Any:
+    return new_vif(vnic_type=vnic_type, type='hw_veb', profile={'pci_slot': VIRTUAL, **profile})
+
+
+@pytest.mark.parametrize(('vif', 'word'), [
+    (port(trusted='true'), 'on'), (port('macvtap', trusted=True), 'on'), (port(), 'off'), (port(trusted='no'), 'off')])
+def test_a_function_that_may_be_trusted(monkeypatch: pytest.MonkeyPatch, vif: Any, word: str) -> None:
+    """What its last owner asked for doesn't count."""
+    assert trusting(monkeypatch, vif, new_vif(), trusted='true') == [f'ip link set dev nic0 vf 3 trust {word}']
+
+
+def test_functions_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for info in ({}, {'trusted': 'false'}, {'trusted': 'true', 'capabilities': '{}'}):
+        assert trusting(monkeypatch, port(), **info) == []
+        with pytest.raises(InterfaceUnsupported, match=f'hw_veb on {VIRTUAL}, which is not trusted by its device_spec'):
+            trusting(monkeypatch, port(trusted='true'), **info)
+
+
+def test_a_host_that_does_not_trust_a_function() -> None:
+    held_ = functions.of([device(VIRTUAL, trusted='true', parent_ifname='none-such',
+                                 capabilities=json.dumps({'sriov': {'vf_num': 3}}))])
+    with pytest.raises(GuestFailed, match='could not set the trust of a function for guest'):
+        functions.trust(new_instance(), [port(trusted='true')], held_)
 
 
 def test_interfaces_are_looked_for_where_macvtap_needs_them() -> None:
