@@ -177,11 +177,12 @@ TRANSITIONS: dict[str, Rule] = {
     # No state is changed: its guest is plugged into one network more, or less.
     'attach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'attach_interface'),
     'detach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'detach_interface'),
-    # Nor here: it gets a volume, gives one up, or one of them has grown.
+    # Nor here: it gets a volume, gives one up, one of them has grown, or is replaced by another.
     'attach_volume.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None,
                                  'attach_volume'),
     'detach_volume.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None,
                                  'detach_volume'),
+    'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
     'rescue.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.ERROR), IDLE, None, _T.RESCUING, 'rescue'),
     'rescue.done':     _rule(ANY, _T.RESCUING, _V.RESCUED, None, 'rescue'),
     'rescue.failed':   _rule(ANY, _T.RESCUING, None, None, 'rescue'),

@@ -71,10 +71,10 @@ class Route:
     """One row of the table.
 
     ``policy`` ANYBODY: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
-    the policy is asked, and what for (see ``services.accept``). ``owner``: the variable of the path that names the
-    project whose right is asked for, instead of the caller's. ``action``: the one key of the body that chooses this
-    row among those of its path. ``asks``: rules besides ``policy`` that the handler checks. Outside ``since`` …
-    ``until`` the route doesn't exist.
+    the policy is asked, and what for (see ``services.accept``); ``for_services``: other services find it too.
+    ``owner``: the variable of the path that names the project whose right is asked for, instead of the caller's.
+    ``action``: the one key of the body that chooses this row among those of its path. ``asks``: rules besides
+    ``policy`` that the handler checks. Outside ``since`` … ``until`` the route doesn't exist.
     """
 
     method: str
@@ -86,6 +86,7 @@ class Route:
     status: int = 200
     action: str | None = None
     server: str | None = None
+    for_services: bool = False
     owner: str | None = None
     asks: tuple[str, ...] = ()
     since: int = versions.MIN
@@ -303,7 +304,8 @@ class Dispatcher:
         if route.body is not None:
             call.body = route.body.check(body, version, relaxed=relaxed)
         if route.server:
-            call.found = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version)
+            call.found = find_server(self._backend, ctxt, path['server_id'], purpose=route.server, version=version,
+                                     for_services=route.for_services)
         if route.policy is not None:
             call.authorise(route.policy)
         return _render(route.handler(call), route.status)

@@ -122,13 +122,23 @@ class Volume:
     # Properties of the image that it was made from.
     image_metadata: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: str | None = None
-    # On its way to another back end; only the service sees it.
-    migrating: bool = False
+    # Of one on its way to another back end: starting, migrating, completing …, and 'target:' with its id of the volume
+    # to which that goes; success, error: it was once. Only the service sees it.
+    migration: str | None = None
     attachments: tuple[AttachedTo, ...] = ()
     description: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     # As Cinder writes times: without a zone, UTC.
     created_at: str | None = None
+
+    @property
+    def migrating(self) -> bool:
+        """Whether it is on its way to another back end, or the place to which one is."""
+        return self.migration not in (None, 'success', 'error')
+
+    def is_target_of(self, volume_id: str) -> bool:
+        """Whether that one is on its way to this one, which goes when it is there."""
+        return self.migration == f'target:{volume_id}'
 
     @property
     def is_written(self) -> bool:
@@ -144,7 +154,7 @@ class Volume:
             multiattach=body['multiattach'], encrypted=body['encrypted'], volume_type=body.get('volume_type'),
             availability_zone=body.get('availability_zone'),
             image_metadata=body.get('volume_image_metadata') or {}, snapshot_id=body.get('snapshot_id'),
-            migrating=body.get('os-vol-mig-status-attr:migstat') not in (None, 'success', 'error'),
+            migration=body.get('os-vol-mig-status-attr:migstat'),
             attachments=tuple(AttachedTo(one['server_id'], one['attachment_id'], one.get('host_name'),
                                          one.get('device')) for one in body['attachments']),
             description=body.get('description'), metadata=body.get('metadata') or {},
@@ -382,6 +392,18 @@ class VolumeClient(_Attachments):
     def call_reserved(self, volume_id: str) -> None:
         """A volume in error that a server has is reserved for it again: so it can be written anew. VolumeNotFound."""
         self._act(volume_id, 'os-reset_status', {'status': 'reserved'})
+
+    def call_available(self, volume_id: str) -> None:
+        """A volume that nobody has is available, whatever it was called. VolumeNotFound."""
+        self._act(volume_id, 'os-reset_status', {'status': 'available'})
+
+    def complete_migration(self, volume_id: str, target_id: str, *, failed: bool) -> None:
+        """A server's guest has moved from a volume to the one to which that is on its way: from now on the first id
+        has what the second had, attachments too, and the second goes. ``failed``: it hasn't, and only the second goes.
+        A volume may have no attachment then, but of those that the target has. VolumeNotFound: one of both is gone;
+        VolumeInvalid: the one isn't on its way to the other."""
+        self._act(volume_id, 'os-migrate_volume_completion', {'new_volume': target_id, 'error': failed}, MICROVERSION,
+                  VolumeNotFound(volume_id=target_id))
 
     def _act(self, volume_id: str, action: str, body: Mapping[str, Any], microversion: str = MICROVERSION,
              *missing: errors.NotFound) -> None:

@@ -120,6 +120,8 @@ class Facts(TypedDict, total=False):
     snapshot_image_id: str
     rescue_image_ref: str | None
     volume_id: str
+    old_volume_id: str
+    new_volume_id: str
     rescue_image_name: str
 
 

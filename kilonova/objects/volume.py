@@ -22,6 +22,8 @@ ENCRYPTION = 'encryption'
 # Arguments of releases: the server whose attachments go, which volumes are deleted then, and whether all that were made
 # for it are.
 VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
+# The same of a volume that was on its way to another: both ids, and whether the guest has the second.
+VOLUME_SWAPPED = 'volume_swapped'
 # What an entry of ``known_at`` has of an attachment that isn't the volume's own.
 ANOTHER = 'attachment_id'
 # The same of an image that was to be made of snapshots: its id.
@@ -102,6 +104,13 @@ class AttachedVolume:
             bus=row.get('disk_bus'), device_type=row.get('device_type'), tag=row.get('tag'),
             volume_type=row.get('volume_type'), source_type=row.get('source_type') or 'volume',
             known_at=stored.get('hosts') or {})
+
+    def successor(self, columns: Mapping[str, Any]) -> AttachedVolume:
+        """The volume that takes its place, from columns that are other than its own: its id, size, attachment and
+        connection."""
+        read = AttachedVolume.read({'uuid': self.uuid, **columns})
+        return replace(self, volume_id=read.volume_id, size=read.size, attachment_id=read.attachment_id,
+                       host=read.host, connection=read.connection, known_at=read.known_at)
 
     def connection_info(self, server: str, host: str | None = None, connection: Mapping[str, Any] | None = None,
                         connector: Mapping[str, Any] | None = None) -> str:

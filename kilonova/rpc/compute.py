@@ -269,6 +269,22 @@ class Volumes(Interface):
     def undo_detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
 
     @long_call('6.13')
+    def copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any:
+        """A volume of the server's is copied to another one while the guest uses it: both are the same from when this
+        returns. ``copy``: columns of the second's (``AttachedVolume.successor``); ``of``: the first's id."""
+
+    @long_call('6.13')
+    def undo_copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any: ...
+
+    @long_call('6.13')
+    def swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any:
+        """The guest has the copy in place of the volume."""
+
+    @long_call('6.13')
+    def undo_swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any:
+        """The same, if the guest still can: {swapped: whether it has the copy}."""
+
+    @long_call('6.13')
     def extend_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
 
 

@@ -107,6 +107,7 @@ _TABLE: list[Notification] = [
     *_phases('start end', 'instance.interface_detach', COMPUTE, payloads.InstanceActionPayload),
     *_action('start end error', 'volume_attach', 'volume.attach', **_VOLUME),
     *_action('start end', 'volume_detach', 'volume.detach', **_VOLUME),
+    *_phases('start end error', 'instance.volume_swap', COMPUTE, payloads.InstanceActionVolumeSwapPayload),
     *_action('start end error', 'rebuild', **_REBUILD),
     Notification('instance.rebuild_scheduled', CONDUCTOR, payloads.InstanceActionRebuildPayload,
                  'compute.instance.rebuild.scheduled'),

@@ -741,6 +741,26 @@ class Volumes(Protocol):
         """This host lets go of it, for a server whose guest doesn't use it here: an undo, a move. Other servers keep
         what they have of it. VolumeFailed."""
 
+    def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume,
+             check: Check) -> None:
+        """Connect ``new`` to this host and copy the volume to it while the guest uses that; from when this returns what
+        the guest writes is written to both, until ``swap`` or ``end_copy``. A copy under way goes on. Undo:
+        ``end_copy``.
+
+        VolumeUnsupported, GuestFailed (it doesn't run, or QEMU ended the copy), and what ``check()`` raises: the copy
+        may be there, and going on.
+        """
+
+    def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
+        """What ``copy`` did is ended, and this host lets go of ``new``, which the guest hasn't; fine if there is no
+        copy. GuestFailed, VolumeFailed."""
+
+    def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume) -> bool:
+        """The guest has ``new`` in place of the volume, now and whenever it is started, under the volume's id, and sees
+        its size; this host lets go of the volume. Fine if it has it already. False: it has the volume as before, for it
+        was stopped or the copy failed before."""
+
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         """It has ``volume.size`` GiB now: a guest that runs sees it, one that is off sees it at its start.
         GuestFailed, VolumeFailed."""

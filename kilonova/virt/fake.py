@@ -48,6 +48,9 @@ class FakeDomain:
     volumes: dict[str, int] = field(default_factory=dict)
     # What the guest has done with them since it was started.
     used: dict[str, driver.VolumeCounters] = field(default_factory=dict)
+    # {id of a volume: id of what it is being copied to; of what has taken its place}.
+    copies: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -815,6 +818,38 @@ class FakeVolumes(_Part):
     @_scripted
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         self.fake.disconnect(instance, [volume])
+
+    @_scripted
+    def copy(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume, check: driver.Check) -> None:
+        self.fake.check_volume(new)
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
+            raise driver.GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run')
+        self.fake.connected.setdefault(new.volume_id, set()).add(instance.uuid)
+        check()
+        domain.copies[volume.volume_id] = new.volume_id
+
+    @_scripted
+    def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None:
+            domain.copies.pop(volume.volume_id, None)
+        self.fake.disconnect(instance, [new])
+
+    @_scripted
+    def swap(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume) -> bool:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None:
+            return False
+        if domain.copies.get(volume.volume_id) == new.volume_id and domain.state in (
+                PowerState.RUNNING, PowerState.PAUSED):
+            del domain.copies[volume.volume_id]
+            domain.moved[volume.volume_id] = new.volume_id
+            domain.volumes[volume.volume_id] = new.size
+            self.fake.disconnect(instance, [new])
+        return domain.moved.get(volume.volume_id) == new.volume_id
 
     @_scripted
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:

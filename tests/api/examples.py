@@ -159,7 +159,7 @@ EXAMPLES: dict[str, Example] = {
         'volumeId': '{free_volume}', 'device': '/dev/vdc', 'tag': 'scratch', 'delete_on_termination': True}},
         other=((101, 104, 202),)),
     'PUT /servers/{server_id}/os-volume_attachments/{volume_id} since 1': say({'volumeAttachment': {
-        'volumeId': '{free_volume}', 'device': '/dev/vdb'}}),
+        'volumeId': '{free_volume}', 'device': '/dev/vdb'}}, prepare=World.migrating),
     'PUT /servers/{server_id}/os-volume_attachments/{volume_id} since 85': say({'volumeAttachment': {
         'volumeId': '{volume}', 'device': '/dev/vdb', 'tag': 'data', 'delete_on_termination': True, 'id': '{volume}',
         'serverId': '{server}'}}),

@@ -517,6 +517,11 @@ class World(Site):
         """The server's port has the project's default group, and no other."""
         self.neutron.ports[PORT]['security_groups'] = [GROUP]
 
+    def migrating(self) -> None:
+        """Cinder moves the server's volume to the one that nobody has."""
+        for volume, said in ((VOLUME, 'migrating'), (FREE, f'target:{VOLUME}')):
+            self.cinder.volumes[volume]['os-vol-mig-status-attr:migstat'] = said
+
     def on_a_dead_host(self) -> None:
         """The server's host is off, and its service forced down."""
         self._touched.add('cell1')

@@ -34,11 +34,12 @@ FORMS = {'image': (PORT, VOLUME), BOOT_VOLUME: (PORT, VOLUME, BOOT_VOLUME)}
 # A server that boots from a volume is never SHELVED; what is attached and detached is never what it boots from; its
 # rebuild is a flow of its own, of which tests/functional/test_reimage.py has all.
 OF_IMAGE = ('shelve-offload', 'unshelve-start', 'attach-volume', 'detach-volume', 'attach-port', 'detach-port',
-            'rebuild', 'rebuild-stopped')
+            'swap-volume', 'rebuild', 'rebuild-stopped')
 # Flows that ask Neutron and Cinder, or whose action does: of these each step, moment and request is tried. Others ask
 # nothing, and of these one is.
 ASK_OTHERS = ('boot', 'resize', 'confirm', 'revert', 'live_migrate', 'evacuate', 'shelve', 'shelve_offload', 'unshelve',
-              'delete', 'snapshot', 'attach_volume', 'detach_volume', 'attach_interface', 'detach_interface')
+              'delete', 'snapshot', 'attach_volume', 'detach_volume', 'swap_volume', 'attach_interface',
+              'detach_interface')
 # Where a server boots in both ways: the one with which each place is tried; with the other each sixth is.
 WHOLE = {'Neutron is silent': 'image', 'Cinder is silent': BOOT_VOLUME, 'a step fails': BOOT_VOLUME,
          'the host dies': BOOT_VOLUME}
@@ -74,6 +75,18 @@ def detach_volume(cloud: Any, server: str | None) -> str:
     return server or ''
 
 
+def swap_volume(cloud: Any, server: str | None) -> str:
+    """Cinder moves it to another back end; where that isn't taken on, it does no more."""
+    copy = cloud.cinder.migrate(cloud.volume)
+    try:
+        cloud.ok('PUT', f'/servers/{server}/os-volume_attachments/{cloud.volume}',
+                 {'volumeAttachment': {'volumeId': copy}}, version='2.1')
+    except AssertionError:
+        cloud.cinder.end_migration(cloud.volume, copy, failed=True)
+        raise
+    return server or ''
+
+
 def detach_port(cloud: Any, server: str | None) -> str:
     port = next(one['id'] for one in cloud.neutron.ports.values() if one['device_id'] == server)
     cloud.ok('DELETE', f'/servers/{server}/os-interface/{port}')
@@ -96,6 +109,7 @@ OPERATIONS = {name: case for name, case in CASES.items() if name not in WITHOUT_
     'unrescue': replace(CASES['unrescue'], before=rescued),
     'attach-volume': Case('attach_volume', booted, attach_volume, 'ACTIVE', 'ACTIVE'),
     'detach-volume': Case('detach_volume', with_one_more, detach_volume, 'ACTIVE', 'ACTIVE'),
+    'swap-volume': Case('swap_volume', booted, swap_volume, 'ACTIVE', 'ACTIVE'),
     'attach-port': Case('attach_interface', booted, attach_port, 'ACTIVE', 'ACTIVE'),
     'detach-port': Case('detach_interface', booted, detach_port, 'ACTIVE', 'ACTIVE'),
 }
@@ -142,6 +156,9 @@ def stride(name: str, form: str, way: str) -> int:
         return 1
     if OPERATIONS[name].variant:
         return 4
+    # It makes many requests.
+    if name == 'swap-volume' and way in ('Cinder is silent', LOST):
+        return 3
     return 6 if name not in OF_IMAGE and WHOLE.get(way, form) != form else 1
 
 

@@ -435,6 +435,39 @@ def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, ma
     site.assert_nothing_held()
 
 
+def test_a_volume_in_use_is_retyped(site: Site, client: VolumeClient, make: Callable[..., Volume],
+                                    flavor: str) -> None:
+    """Cinder makes another one, and asks for a swap: refused while the server is off, and then done. One is left."""
+    volume = make()
+    server = boot(site, flavor, there(volume))
+    host = site.at(server)
+
+    def retype() -> str | None:
+        """What Cinder says of the migration."""
+        http.call('POST', f'{site.url("cinder")}/volumes/{volume.id}/action', {'os-retype': {
+            'new_type': 'fast', 'migration_policy': 'on-demand'}}, token=site.token('demo'))
+        until(lambda: client.volume(None, volume.id).status != 'retyping' and not client.volume(
+            None, volume.id).migrating)
+        site.settle([server])
+        assert held(client, server) == {volume.id: ('attached', host)} and status(client, volume) == 'in-use'
+        until(lambda: [one['id'] for one in http.call('GET', f'{site.url("cinder")}/volumes', token=site.token(
+            'demo')).data['volumes']] == [volume.id])
+        site.audit()
+        return client.volume(None, volume.id).migration
+    site.act(server, 'os-stop')
+    site.await_status([server], 'SHUTOFF')
+    assert retype() == 'error' and f"volumes/volume-{volume.id}'" in disks(site, host, server)
+    site.act(server, 'os-start')
+    site.await_status([server], 'ACTIVE')
+    assert retype() == 'success'
+    assert client.volume(None, volume.id).volume_type == 'fast'
+    # libvirt's test driver lets no guest that runs go along.
+    site.act(server, 'reboot', {'type': 'HARD'})
+    site.await_status([server], 'ACTIVE')
+    (name,) = re.findall(r'name=.fast/volume-([\w-]+)', disks(site, host, server))
+    assert name != volume.id and held(client, server) == {volume.id: ('attached', host)}
+
+
 def other(host: str) -> str:
     return {'gpu1': 'gpu2', 'gpu2': 'gpu1'}[host]
 

@@ -8,6 +8,8 @@ import itertools
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -344,6 +346,47 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
         rig.driver.power.power_off(server)
         volumes.detach(server, virtio, lambda: None)
         assert virtio.volume_id not in domain.XMLDesc()
+
+
+def test_a_running_guest_goes_along_with_its_volume(daemon: Libvirtd) -> None:
+    """To another file, which is larger. Until then it has the first, and keeps that when it stops before; from then on
+    nothing of it is written to the first."""
+    host = 'moves'
+    with share(daemon, host) as path, rig_of(daemon, host) as rig:
+        old, new = (new_volume(
+            volume_id=str(uuid4()), host=host, device='/dev/vda', boot_index=0, size=size,
+            connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': name, 'format': 'raw'})
+            for name, size in (('old', 1), ('new', 2)))
+        shutil.copy(daemon.image, path / 'old')
+        with (path / 'new').open('wb') as file:
+            file.truncate((path / 'old').stat().st_size)
+        server, volumes, image = rig.boot(volumes=[old], image_ref=''), rig.driver.volumes, rig.image()
+        domain = _Again(daemon, server.uuid)
+
+        def files() -> list[str]:
+            texts = domain.XMLDesc(), domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+            return [re.findall(r"<source file='[^']*/(\w+)'", text)[0] for text in texts]
+        rig.says(server, 'GUEST-BOOT 1')
+        for end in (lambda: volumes.end_copy(server, old, new), lambda: rig.driver.power.power_off(server)):
+            volumes.copy(server, image, old, new, lambda: None)
+            assert (path / 'new').read_bytes() == (path / 'old').read_bytes()
+            end()
+            assert not volumes.swap(server, image, old, new) and files() == ['old', 'old']
+        with pytest.raises(driver.GuestFailed, match='it does not run'):
+            volumes.copy(server, image, old, new, lambda: None)
+        rig.driver.power.power_on(server, image)
+        rig.says(server, 'GUEST-BOOT 2')
+        for _again in range(2):
+            volumes.copy(server, image, old, new, lambda: None)
+        assert files() == ['old', 'old']
+        for _again in range(2):
+            assert volumes.swap(server, image, old, new) and files() == ['new', 'new']
+        assert domain.blockInfo('vda')[0] == 2 << 30 and f'<serial>{old.volume_id}</serial>' in domain.XMLDesc()
+        (path / 'old').unlink()
+        server.volumes = [replace(new, volume_id=old.volume_id)]
+        rig.driver.power.power_off(server)
+        rig.driver.power.power_on(server, image)
+        rig.says(server, 'GUEST-BOOT 3')
 
 
 def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:

@@ -23,6 +23,7 @@ TYPES: dict[str, dict[str, str]] = {
     'shared': {'connection:kind': 'rbd', 'multiattach': '<is> True'},
     'iscsi': {'connection:kind': 'iscsi'},
     'encrypted': {'connection:kind': 'rbd'},
+    'fast': {'connection:kind': 'rbd', 'connection:pool': 'fast'},
 }
 ENCRYPTED = {'encrypted': {'provider': 'luks', 'cipher': 'aes-xts-plain64', 'key_size': 256,
                            'control_location': 'front-end'}}

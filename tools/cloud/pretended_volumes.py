@@ -3,7 +3,8 @@
     [pretended]
     volume_driver = tools.cloud.pretended_volumes.Driver
 
-A connection is of the kind that the volume's type says (``connection:kind``; rbd if nothing): one of KINDS. Nothing is
+A connection is of the kind that the volume's type says (``connection:kind``; rbd if nothing): one of KINDS, for rbd in
+the pool ``connection:pool``. Nothing is
 at its other end: libvirt's test driver doesn't look. Metadata ``fail`` of a volume names a step that fails for it:
 create, connect, disconnect or delete.
 """
@@ -17,7 +18,8 @@ from cinder.volume import driver
 
 
 def rbd(volume: Any) -> dict[str, Any]:
-    return {'name': f'volumes/{volume.name}', 'hosts': ['192.0.2.1', '192.0.2.2'], 'ports': ['6789', '6789'],
+    pool = volume.volume_type.extra_specs.get('connection:pool', 'volumes')
+    return {'name': f'{pool}/{volume.name}', 'hosts': ['192.0.2.1', '192.0.2.2'], 'ports': ['6789', '6789'],
             'cluster_name': 'ceph', 'auth_enabled': True, 'auth_username': 'cinder', 'secret_type': 'ceph',
             'secret_uuid': '457eb676-33da-42ec-9a8c-9293d545c337', 'volume_id': volume.id, 'discard': True}
 

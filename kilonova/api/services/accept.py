@@ -47,11 +47,14 @@ class Found:
         return {'project_id': self.row['project_id'], 'user_id': self.row['user_id']}
 
 
-def find_server(backend: Backend, ctxt: RequestContext, uuid: str, *, purpose: str = VIEW, version: int = 1) -> Found:
-    """InstanceNotFound also for servers of other projects: nobody learns that they exist. Two statements."""
+def find_server(backend: Backend, ctxt: RequestContext, uuid: str, *, purpose: str = VIEW, version: int = 1,
+                for_services: bool = False) -> Found:
+    """InstanceNotFound also for servers of other projects: nobody learns that they exist; ``for_services``: but another
+    service. Two statements."""
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
-    if place is not None and (ctxt.is_admin or place['project_id'] == ctxt.project_id):
+    if place is not None and (ctxt.is_admin or place['project_id'] == ctxt.project_id or (
+            for_services and 'service' in ctxt.roles)):
         if place['cell_id'] is not None:
             cell = backend.cells.by_id(place['cell_id'])
             try:

@@ -3,6 +3,7 @@
     attach = volumes.attach(backend, ctxt, server, volumes.Wanted(volume_id), multiattach=True)
     volumes.attached(backend, ctxt, server, attach)             # its row, once it has a place at the server
     volumes.detach(backend, ctxt, server, volume_id)
+    volumes.swap(backend, ctxt, server, volume_id, copy_id)     # the volume service asks for it
 
     chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # what there is
     with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # what is made,
@@ -35,7 +36,7 @@ from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, A
 
 LOG = logging.getLogger(__name__)
 
-ATTACH, DETACH = 'attach_volume', 'detach_volume'
+ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
 # What the volume service calls a volume that a server may get; one that several may have is in use, too.
 AVAILABLE, IN_USE = 'available', 'in-use'
 # Seconds after which a create that made volumes has come to an end: longer than a service may take to answer each of
@@ -74,6 +75,22 @@ class NotBootable(Invalid):
 
 class VolumeOfMany(Invalid):
     msg_fmt = 'Cannot attach one or more volumes to multiple instances'
+
+
+class NotMigrating(Conflict):
+    msg_fmt = 'volume %(volume)s is not migrating; this API should only be called by Cinder'
+
+
+class NotItsTarget(Invalid):
+    msg_fmt = 'Invalid volume: volume %(volume)s is not the one to which volume %(old)s is migrating'
+
+
+class TooSmall(Invalid):
+    msg_fmt = 'Invalid volume: New volume must be the same size or larger.'
+
+
+class SwapNotServed(Invalid):
+    msg_fmt = 'Volume %(volume)s is not swapped: it is %(reason)s.'
 
 
 class AttachFailed(Conflict):
@@ -226,6 +243,46 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str
             raise NotAttached(server=server.uuid, volume=volume_id)
     accept.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'volume_id': row['volume_id']},
                hosted=not _is_offloaded(server), write=check)
+
+
+# --- swap ------------------------------------------------------------------------------------------------------------
+def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, copy_id: str) -> None:
+    """Begin to put a volume in the place of the one that is migrating to it. Both are looked at as the service, which
+    alone sees that.
+
+    Errors: those of ``accept.check``, NotAttached, NotMigrating, VolumeNotFound, NotItsTarget, SwapNotServed, TooSmall,
+    NotAvailable.
+    """
+    client, row = backend.volumes, one_of(server, volume_id)
+    accept.check(ctxt, server, f'{SWAP}.start')
+    if client is None:
+        raise block_devices.NoVolumeService(wanted=f'volume {copy_id}')
+    old = client.volume(None, row['volume_id'])
+    if not old.migrating:
+        raise NotMigrating(volume=old.id)
+    copy = client.volume(None, copy_id)
+    if not copy.is_target_of(old.id):
+        raise NotItsTarget(volume=copy.id, old=old.id)
+    for volume in (old, copy):
+        for is_so, reason in ((volume.multiattach, 'one that several servers may have'),
+                              (volume.encrypted, 'encrypted')):
+            if is_so:
+                raise SwapNotServed(volume=volume.id, reason=reason)
+    if copy.size < old.size:
+        raise TooSmall
+    if copy.status != AVAILABLE:
+        raise NotAvailable(volume=copy.id, status=copy.status)
+    accept.run(backend, ctxt, server, SWAP, f'{SWAP}.start', {
+        'volume_id': old.id, 'copy': copy.id, 'row': row['uuid'], 'attachment': row['attachment_id'],
+        'columns': {'volume_size': copy.size, 'volume_type': copy.volume_type}},
+        write=lambda conn: _check_attached(conn, server, row))
+
+
+def _check_attached(conn: engine.Connection, server: Found, row: Mapping[str, Any]) -> None:
+    """NotAttached: not any more, or anew."""
+    if not any(one['uuid'] == row['uuid'] and one['attachment_id'] == row['attachment_id']
+               for one in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())):
+        raise NotAttached(server=server.uuid, volume=row['volume_id'])
 
 
 # --- those of new servers --------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from kilonova.api.schemas.base import Obj, Prop, Query
 from kilonova.api.services import volumes
 from kilonova.api.services.accept import WORK
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
-from kilonova.errors import Conflict, Invalid
+from kilonova.errors import Invalid
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 INDEX, SHOW, CREATE, UPDATE, SWAP, DELETE = (
@@ -41,12 +41,6 @@ UPDATE_BODY = Obj(Prop('volumeAttachment', Obj(
     Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE), Prop('tag', t.TAG),
     Prop('delete_on_termination', t.BOOLEAN), Prop('id', t.UUID), Prop('serverId', t.UUID)), required=True))
 MULTIATTACH_SINCE, ASYNC_SINCE, UPDATE_SINCE = 60, 101, 85
-
-
-class NotMigrating(Conflict):
-    """Volumes are not swapped: there is no migration between back ends while a server has the volume."""
-
-    msg_fmt = 'volume %(volume)s is not migrating; this API should only be called by Cinder'
 
 
 class NotMutable(Invalid):
@@ -107,20 +101,23 @@ def create(call: Call) -> Any:
 
 
 def swap(call: Call) -> None:
-    """PUT /servers/{server_id}/os-volume_attachments/{volume_id}, until 2.84: always refused."""
-    raise NotMigrating(volume=volumes.one_of(call.server, call.path['volume_id'])['volume_id'])
+    """PUT /servers/{server_id}/os-volume_attachments/{volume_id}, until 2.84: Cinder asks for it."""
+    asked = call.body['volumeAttachment']['volumeId']
+    volumes.swap(call.backend, call.ctxt, call.server, call.path['volume_id'], asked)
 
 
 def update(call: Call) -> None:
-    """The same from 2.85 on: of the same volume it says whether that is deleted with its server."""
+    """The same from 2.85 on: it says whether the volume is deleted with its server, and may be of the same one."""
     asked, row = call.body['volumeAttachment'], volumes.one_of(call.server, call.path['volume_id'])
-    if asked['volumeId'].lower() != row['volume_id']:
+    is_another = asked['volumeId'].lower() != row['volume_id']
+    if is_another:
         call.authorise(SWAP)
-        swap(call)
     for name, value in (('id', row['volume_id']), ('serverId', call.server.uuid), ('device', row['device_name']),
                         ('tag', row['tag'])):
         if name in asked and asked[name] != value:
             raise NotMutable(name=name, value=value)
+    if is_another:
+        swap(call)
     if 'delete_on_termination' in asked:
         volumes.set_delete_on_termination(call.server, row['volume_id'],
                                           strutils.bool_from_string(asked['delete_on_termination']))
@@ -137,7 +134,7 @@ ROUTES = (
     Route('GET', _ALL, index, INDEX, query=QUERY, server=WORK),
     Route('GET', _ONE, show, SHOW, server=WORK),
     Route('POST', _ALL, create, CREATE, body=CREATE_BODY, server=WORK),
-    Route('PUT', _ONE, swap, SWAP, body=SWAP_BODY, status=409, server=WORK, until=UPDATE_SINCE - 1),
+    Route('PUT', _ONE, swap, SWAP, body=SWAP_BODY, status=202, server=WORK, for_services=True, until=UPDATE_SINCE - 1),
     Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY, status=202, server=WORK, asks=(SWAP,), since=UPDATE_SINCE),
     Route('DELETE', _ONE, delete, DELETE, status=202, server=WORK),
 )

@@ -1,8 +1,9 @@
 """Give a guest that is there a volume more, or less. The flow attaches it to this host before, and writes the end."""
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypedDict
 
 from kilonova import errors, objects
 from kilonova.compute.endpoint import answer, order
@@ -11,6 +12,11 @@ from kilonova.compute.operation import Check, Operation, Reply
 from kilonova.context import RequestContext
 from kilonova.objects.volume import AttachedVolume
 from kilonova.rpc.compute import Compute
+
+
+class NotSwapped(errors.KilonovaError):
+    msg_fmt = ('Server %(server)s still has volume %(old_volume_id)s: its guest has stopped, or the copy '
+               '%(new_volume_id)s has failed.')
 
 
 @answer(Compute.prepare_volumes)
@@ -58,6 +64,69 @@ def undo_detach(op: Operation, volume_id: str) -> Reply:
     with op.turn():
         _plug(op, volume_id)
     return {}
+
+
+@order(Compute.copy_volume)
+def make_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
+    """Returns when both volumes are the same, and stay so while the guest writes."""
+    with op.turn(), _told(op, copy):
+        op.notify('instance.volume_swap.start', **_ids(copy))
+        old, new = _both(op, copy)
+        op.host.driver.volumes.copy(op.instance, image_of(op.instance), old, new, op.check)
+    return {}
+
+
+@order(Compute.undo_copy_volume, checks=Check.UNDO, forward=True)
+def undo_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
+    """The flow's undo: the host has let go of the copy; safe when there was none."""
+    with op.turn():
+        op.host.driver.volumes.end_copy(op.instance, *_both(op, copy))
+    return {}
+
+
+@order(Compute.swap_volume)
+def swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
+    """The guest has the copy from now on."""
+    with op.turn(), _told(op, copy):
+        if not _swap(op, copy):
+            raise NotSwapped(server=op.instance.uuid, **_ids(copy))
+        op.notify('instance.volume_swap.end', **_ids(copy))
+    return {}
+
+
+@order(Compute.undo_swap_volume, checks=Check.UNDO, forward=True)
+def undo_swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
+    """Cancelled behind the copy it goes to its end, if the guest still can."""
+    with op.turn():
+        return {'swapped': _swap(op, copy)}
+
+
+def _swap(op: Operation, copy: Mapping[str, Any]) -> bool:
+    return op.host.driver.volumes.swap(op.instance, image_of(op.instance), *_both(op, copy))
+
+
+def _both(op: Operation, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
+    """The volume that the server has, and the one that takes its place."""
+    old = _volume(op, copy['of'])
+    return old, old.successor(copy)
+
+
+class _Ids(TypedDict):
+    old_volume_id: str
+    new_volume_id: str
+
+
+def _ids(copy: Mapping[str, Any]) -> _Ids:
+    return {'old_volume_id': copy['of'], 'new_volume_id': copy['volume_id']}
+
+
+@contextmanager
+def _told(op: Operation, copy: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        op.notify('instance.volume_swap.error', fault=error, **_ids(copy))
+        raise
 
 
 @order(Compute.extend_volume)

@@ -19,6 +19,7 @@ from kilonova.conductor.flows import (
     resize,
     resized,
     shelve,
+    swap,
     unshelve,
 )
 from kilonova.conductor.row import Chosen
@@ -27,7 +28,7 @@ FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
     *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged(),
-    *interfaces.FLOWS, *attachments.FLOWS)}
+    *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW)}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import beside, volumes
-from kilonova.conductor.row import Outputs
+from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import instances
@@ -24,7 +24,7 @@ class VolumeGone(KilonovaError):
     msg_fmt = 'Server %(server)s has no volume %(volume_id)s any more.'
 
 
-def _volume(work: Work[Any]) -> AttachedVolume:
+def volume_of(work: Work[Any]) -> AttachedVolume:
     """The one that it is about, as it stands now. VolumeGone."""
     for volume in work.instance(fresh=True).volumes:
         if volume.volume_id == work.args['volume_id']:
@@ -32,16 +32,16 @@ def _volume(work: Work[Any]) -> AttachedVolume:
     raise VolumeGone(server=work.instance_uuid, volume_id=work.args['volume_id'])
 
 
-class _OneVolume(Flow[Outputs]):
+class OneVolume(Flow[OutputsT]):
     """``event``: of the action. A failure leaves the server as it was, with the reason in the event."""
 
     event: str
 
-    def ended_badly(self, work: Work[Outputs]) -> None:
-        _end(work, self.event, 'Error')
+    def ended_badly(self, work: Work[OutputsT]) -> None:
+        end_with(work, self.event, 'Error')
 
 
-def _end(work: Work[Any], event: str, result: str = 'Success', remove: str | None = None) -> None:
+def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str | None = None) -> None:
     """The operation is over: the event, the action, and the row to ``remove``, together."""
     host = work.instance_row()['host']
 
@@ -56,7 +56,7 @@ def _end(work: Work[Any], event: str, result: str = 'Success', remove: str | Non
 # --- attach ----------------------------------------------------------------------------------------------------------
 def attach(work: Work[Outputs]) -> None:
     """The volume is attached to the server's host, or to the server alone."""
-    _volume(work)
+    volume_of(work)
     host = work.instance_row()['host']
     if host is not None:
         volumes.to_host(work, host, but=work.args['volume_id'])
@@ -74,13 +74,13 @@ def undo_attach(work: Work[Outputs]) -> None:
 def plug(work: Work[Outputs]) -> None:
     """The guest gets it. Who waits until the volume is in use may ask for something else then."""
     _ask(work, 'attach_volume')
-    work.env.volumes.complete_attachment(_volume(work).attachment_id or '')
-    _end(work, Attach.event)
+    work.env.volumes.complete_attachment(volume_of(work).attachment_id or '')
+    end_with(work, Attach.event)
 
 
 def _ask(work: Work[Outputs], method: str) -> None:
     """The server's host, if it is on one."""
-    _volume(work)
+    volume_of(work)
     host = work.instance_row()['host']
     if host is not None:
         work.ask(host, method, instance=work.instance(), volume_id=work.args['volume_id'])
@@ -97,13 +97,13 @@ def _undo(work: Work[Outputs], method: str) -> None:
         beside.ask_to_undo(work, server.host, method, instance=server, volume_id=work.args['volume_id'])
 
 
-class Attach(_OneVolume):
+class Attach(OneVolume[Outputs]):
     name, outputs, event = 'attach_volume', Outputs, 'compute_attach_volume'
     steps = (Step('attach', attach, undo_attach), Step('plug', plug, undo_plug))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
         """The server never had it."""
-        _end(work, self.event, 'Error', work.args['row'])
+        end_with(work, self.event, 'Error', work.args['row'])
 
 
 # --- detach ----------------------------------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ def _is_out(work: Work[Outputs]) -> bool:
 
 def free(work: Work[Outputs]) -> None:
     """The attachment goes; then the server has one volume less."""
-    volume = _volume(work)
+    volume = volume_of(work)
     volumes.drop_one(work, volume)
-    _end(work, Detach.event, remove=volume.uuid)
+    end_with(work, Detach.event, remove=volume.uuid)
 
 
-class Detach(_OneVolume):
+class Detach(OneVolume[Outputs]):
     name, outputs, event = 'detach_volume', Outputs, 'compute_detach_volume'
     steps = (Step('unplug', unplug, undo_unplug), Step('free', free))
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from kilonova import objects
 from kilonova.clients import aggregates
-from kilonova.clients.volume import RESERVED
+from kilonova.clients.volume import RESERVED, VolumeInvalid, VolumeNotFound
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import guarantees
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import GuestMayRun, HostGone, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import compute_nodes, instances, operations
+from kilonova.db.queries import compute_nodes, instances, operations, volumes
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Cancelled, ImageNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
-from kilonova.objects.volume import SNAPSHOTS_OF, VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF
+from kilonova.objects.volume import SNAPSHOTS_OF, VOLUME_SWAPPED, VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
@@ -42,15 +42,15 @@ Write = Callable[[engine.Connection], object]
 
 
 def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = None,
-                may_run: Callable[[str], Exception | None] = lambda host: None, **kwargs: Any) -> None:
+                may_run: Callable[[str], Exception | None] = lambda host: None, **kwargs: Any) -> Any:
     """Ask a host to give back. A host that is down gets a pending release; so does one that can't do it (its hypervisor
     is away), for another host waits for the server, or whoever unwinds has tried often enough.
 
-    ``write``: see ``pend``. ``may_run(host)``: what to raise in place of that where the host may still run the guest
-    and what follows would start it elsewhere as well.
+    Its answer; None: it did not do it yet. ``write``: see ``pend``. ``may_run(host)``: what to raise in place of that
+    where the host may still run the guest and what follows would start it elsewhere as well.
     """
     try:
-        work.ask(host, method, **kwargs)
+        return work.ask(host, method, **kwargs)
     except HostGone:
         second = may_run(host)
         if second is not None:
@@ -66,6 +66,7 @@ def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = N
         LOG.warning('%s of %s on host %s failed, it is left to a pending release: %s', method, work.instance_uuid,
                     host, error)
         pend(work, host, method, write, **kwargs)
+    return None
 
 
 def pend(work: Work[Any], host: str, method: str, write: Write | None = None, **kwargs: Any) -> None:
@@ -254,6 +255,35 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
         client.delete_volume(volume_id)
 
 
+def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool) -> None:
+    """The volume service learns whether the server's guest has ``target_id`` in the place of ``volume_id``, which has
+    no attachments of its own any more, or the other way round. May be repeated."""
+    client = work.env.volumes
+    try:
+        if client.volume(None, volume_id).migrating:
+            client.complete_migration(volume_id, target_id, failed=not swapped)
+    except (VolumeNotFound, VolumeInvalid) as error:
+        LOG.warning('The volume service knows nothing any more of a move of volume %s to %s: %s', volume_id, target_id,
+                    error)
+    held = client.attachments(work.instance_uuid)
+    with contextlib.suppress(VolumeNotFound):
+        # It calls the volume what it was when the move began, whoever has left it since.
+        if client.volume(None, volume_id).status == 'in-use' and all(one.volume_id != volume_id for one in held):
+            client.call_available(volume_id)
+    if swapped:
+        _call_as(work, {one.id: one.volume_id for one in held}, volume_id)
+
+
+def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
+    """The server's row of a volume has the id by which the volume service knows what is attached."""
+    with engine.silence(), work.db.write() as conn:
+        for row in volumes.of_servers(conn, [work.instance_uuid]).get(work.instance_uuid, ()):
+            known = held.get(row['attachment_id'] or '', volume_id)
+            if row['volume_id'] == volume_id != known:
+                LOG.warning('Volume %s of %s is %s from now on', volume_id, work.instance_uuid, known)
+                volumes.change(conn, row['uuid'], row['attachment_id'], {'volume_id': known})
+
+
 def _release_volumes(work: Work[Outputs]) -> None:
     """What the server has of attachments besides those of its rows goes: all, of one that is deleted, or never came to
     a cell. While an operation is at it, nobody knows which are its own."""
@@ -263,6 +293,10 @@ def _release_volumes(work: Work[Outputs]) -> None:
     if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
         raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     kept = [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []
+    if VOLUME_SWAPPED in work.args:
+        give_back_volumes(work, kept, ())
+        end_migration(work, *work.args[VOLUME_SWAPPED])
+        return
     made = work.env.volumes.made_for(work.instance_uuid) if work.args.get(VOLUMES_MADE) else []
     give_back_volumes(work, kept, [*work.args[VOLUMES_DELETED], *made])
 

@@ -39,7 +39,7 @@ from kilonova.errors import (
     Unanswered,
 )
 from kilonova.objects.image_meta import SYSMETA_PREFIX
-from kilonova.objects.volume import ENCRYPTION, VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
+from kilonova.objects.volume import ENCRYPTION, VOLUME_SWAPPED, VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
 from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
@@ -332,6 +332,50 @@ def forget_source(work: Work[Any], *, later: bool = False) -> None:
         return
     beside.now_or_later(work, 'Volumes', lambda: _drop_strays(work, work.instance(fresh=True).volumes),
                         lambda: _release(work, ()))
+
+
+# --- one in the place of another -------------------------------------------------------------------------------------
+def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[str, Any]:
+    """A volume that is to take the place of one of the server's is attached to its host, too: what the row of that has
+    when the guest has it. May be repeated.
+
+    HostRejected: the host can't have it. VolumeInvalid, VolumeNotFound: nobody can.
+    """
+    server = work.instance(fresh=True)
+    _drop_strays(work, server.volumes)
+    connector, _names = _connector(work, server, server.host)
+    # What hosts before knew of it is no more.
+    known = replace(volume, known_at={})
+    made = _make(work, replace(known, volume_id=copy_id), server.host, connector, volume.device, is_complete=False)
+    return {'attachment_id': made.id, 'connection_info': known.connection_info(
+        server.uuid, server.host, made.connection, connector)}
+
+
+def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
+    """The guest has a copy in the place of a volume, as the server's row says: the volume service makes one of both.
+    May be repeated."""
+    server = work.instance(fresh=True)
+    for volume in server.volumes:
+        if volume.volume_id == volume_id and volume.attachment_id is not None:
+            work.before_sending()
+            work.env.volumes.complete_attachment(volume.attachment_id)
+    _drop_strays(work, server.volumes)
+    beside.end_migration(work, volume_id, copy_id, swapped=True)
+
+
+def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -> None:
+    """A swap that goes no further ends: the guest has the copy, or the volume. Later, while the volume service is
+    silent."""
+    def give_back() -> None:
+        if has_copy:
+            swapped(work, volume_id, copy_id)
+            return
+        _drop_strays(work, work.instance(fresh=True).volumes)
+        beside.end_migration(work, volume_id, copy_id, swapped=False)
+
+    beside.now_or_later(work, 'Volumes', give_back, lambda: beside.add_release(
+        work, {VOLUMES_OF: work.instance_uuid, VOLUME_SWAPPED: [volume_id, copy_id, has_copy]},
+        (VOLUMES_OF, VOLUME_SWAPPED)))
 
 
 # --- back ------------------------------------------------------------------------------------------------------------

@@ -295,6 +295,19 @@ class InstanceActionVolumePayload(InstanceActionPayload):
 
 
 @register
+class InstanceActionVolumeSwapPayload(InstanceActionPayload):
+    """With the volume that is replaced, and the one that takes its place."""
+
+    VERSION = '1.8'
+    fields = {**InstanceActionPayload.fields, 'old_volume_id': fields.UUIDField(), 'new_volume_id': fields.UUIDField()}
+
+    @classmethod
+    def more(cls, about: About, server: Instance, *, old_volume_id: str = '', new_volume_id: str = '',
+             **facts: Any) -> dict[str, Any]:
+        return {**super().more(about, server, **facts), 'old_volume_id': old_volume_id, 'new_volume_id': new_volume_id}
+
+
+@register
 class InstanceActionSnapshotPayload(InstanceActionPayload):
     """With the image that is made of the server."""
 

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from dataclasses import replace
 from typing import Any
 
 import libvirt
@@ -11,7 +13,8 @@ from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices.elements import VOLUMES, targets
+from kilonova.virt.libvirt.devices import mirrors
+from kilonova.virt.libvirt.devices.elements import VOLUMES, place, relocated, targets
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
@@ -20,6 +23,9 @@ from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
 
 LOG = logging.getLogger(__name__)
+
+# Seconds between two looks whether a volume is copied.
+_LOOK = 0.5
 
 
 class Volumes:
@@ -80,6 +86,93 @@ class Volumes:
     @translated
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         self._volumes.disconnect(instance, volume)
+
+    @translated
+    def copy(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume, check: driver.Check) -> None:
+        self._volumes.check([new])
+        guest = self._libvirt.find(instance.uuid)
+        target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)
+        if guest is None or target is None:
+            raise driver.GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run with it')
+        disk = self._copy_of(instance, image_meta, volume, new, guest)
+        if not mirrors.begin(guest, target, disk):
+            LOG.debug('This hypervisor copies no disks of guests', instance_uuid=instance.uuid)
+            return
+        while (state := mirrors.state(guest.xml(), target)) != mirrors.READY:
+            if state is None:
+                raise driver.GuestFailed(act=f'copy volume {volume.volume_id} of', uuid=instance.uuid,
+                                         reason='QEMU ended the copy, or the guest stopped')
+            check()
+            time.sleep(_LOOK)
+        LOG.info('Volume %s is copied to %s.', volume.volume_id, new.volume_id, instance_uuid=instance.uuid)
+
+    def _copy_of(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+                 new: AttachedVolume, guest: Guest) -> str:
+        """Connected; as the guest has it: under the id of the volume."""
+        given = self._volumes.connect(instance, new)
+        return self._domains.volume_disk(instance, image_meta, replace(
+            given, volume=replace(new, volume_id=volume.volume_id)), guest)
+
+    @translated
+    def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
+        guest, path = self._libvirt.find(instance.uuid), None
+        if guest is not None and guest.is_active():
+            xml = guest.xml()
+            target = targets(xml).get(volume.volume_id)
+            if target is not None:
+                path = mirrors.path(xml, target)
+                mirrors.end(guest, target)
+        self._volumes.disconnect(instance, new, path)
+
+    @translated
+    def swap(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume) -> bool:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is None:
+            return False
+        disk = self._copy_of(instance, image_meta, volume, new, guest)
+        is_active, path = guest.is_active(), None
+        was = guest.xml() if is_active else guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+        had = VOLUMES.found(was, volume.volume_id).get(volume.volume_id)
+        if had is None:
+            return False
+        if place(had) != place(disk):
+            if not is_active or not self._pivot(guest, volume, had, disk):
+                return False
+            path = next(filter(None, place(had)[-2:]), None)
+        self._domains.change(guest, lambda definition: relocated(definition, volume.volume_id, disk))
+        self._volumes.replace(instance, volume, new, path)
+        if is_active and new.size > volume.size:
+            self._show_size(guest, replace(new, volume_id=volume.volume_id))
+        LOG.info('Volume %s is %s now.', volume.volume_id, new.volume_id, instance_uuid=instance.uuid)
+        return True
+
+    def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
+        """The guest has the copy, and is defined so before: one that stops from here on is started from it."""
+        if self._libvirt.is_test:
+            return True
+        xml = guest.xml()
+        target = targets(xml).get(volume.volume_id) or ''
+        if mirrors.state(xml, target) == mirrors.READY:
+            self._domains.change(guest, lambda definition: relocated(definition, volume.volume_id, disk))
+            try:
+                mirrors.pivot(guest, target)
+            except libvirt.libvirtError as error:
+                LOG.warning('The guest does not get the copy of volume %s: %s', volume.volume_id, error,
+                            instance_uuid=guest.uuid)
+            else:
+                return True
+        self._domains.change(guest, lambda definition: relocated(definition, volume.volume_id, had))
+        return False
+
+    def _show_size(self, guest: Guest, volume: AttachedVolume) -> None:
+        """The guest has it, and sees what it has more as soon as that can be."""
+        try:
+            grow(guest, targets(guest.xml()).get(volume.volume_id) or '', self._volumes.extend(volume))
+        except (driver.GuestFailed, driver.VolumeFailed) as error:
+            LOG.warning('The guest sees the size of volume %s at its next start: %s', volume.volume_id, error,
+                        instance_uuid=guest.uuid)
 
     @translated
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:

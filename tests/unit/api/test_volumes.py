@@ -792,16 +792,55 @@ def test_whether_a_volume_goes_with_its_server(site, cinder):
     assert fault(put(site, server, NOSUCH)) == (404, f'Instance {server} is not attached to volume {NOSUCH}')
 
 
-def test_volumes_are_not_swapped(site, cinder):
-    server, volume = site.server(), cinder.new_uuid()
-    put_volume(site, server, volume)
-    said = f'volume {volume} is not migrating; this API should only be called by Cinder'
-    for version in ('2.1', '2.84', '2.85', '2.104'):
-        assert fault(put(site, server, volume, version, 'admin', volumeId=NOSUCH)) == (409, said)
-        assert fault(put(site, server, volume, version, volumeId=NOSUCH)) == (
-            403, "Policy doesn't allow os_compute_api:os-volumes-attachments:swap to be performed.")
-    assert fault(put(site, server, volume, '2.84', 'admin')) == (409, said)
-    assert cinder.asked == [] and site.rows(server) == []
+def swapping(site, cinder, vm_state='active', **fields):
+    """A server, one of its volumes, and the one to which that is on its way."""
+    server, volume = site.server(vm_state=vm_state), cinder.add_volume(PROJECT, status='in-use', **fields)
+    put_volume(site, server, volume, attachment_id=NOSUCH)
+    return server, volume, cinder.migrate(volume)
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.84', '2.85', '2.104'])
+def test_a_volume_that_migrates_is_swapped(site, cinder, version):
+    server, volume, copy = swapping(site, cinder)
+    more = {'delete_on_termination': True} if version > '2.84' else {}
+    assert fault(put(site, server, volume, version, volumeId=copy)) == (
+        403, "Policy doesn't allow os_compute_api:os-volumes-attachments:swap to be performed.")
+    assert cinder.asked == []
+    answer = put(site, server, volume, version, 'admin', volumeId=copy, **more)
+    assert (answer.status_int, answer.body) == (202, b'')
+    (operation,), (row,) = site.rows(server), site.row(server)['extra_volumes']
+    assert (operation['kind'], operation['args']) == ('swap_volume', {
+        'volume_id': volume, 'copy': copy, 'row': row['uuid'], 'attachment': NOSUCH,
+        'columns': {'volume_size': 1, 'volume_type': 'plain'}})
+    assert bool(row['delete_on_termination']) is bool(more) and cinder.statuses()[copy] == 'available'
+    assert fault(put(site, server, volume, version, 'admin', volumeId=copy))[0] == 409
+
+
+def test_a_volume_that_is_not_swapped(site, cinder):
+    server, volume, copy = swapping(site, cinder)
+    other, encrypted = cinder.add_volume(PROJECT), cinder.migrate(volume, encrypted=True)
+    small, taken = cinder.migrate(volume, size=0), cinder.migrate(volume, status='reserved')
+    for wanted, code, said in (
+            (NOSUCH, 404, f'Volume {NOSUCH} could not be found.'),
+            (other, 400, f'Invalid volume: volume {other} is not the one to which volume {volume} is migrating'),
+            (encrypted, 400, f'Volume {encrypted} is not swapped: it is encrypted.'),
+            (small, 400, 'Invalid volume: New volume must be the same size or larger.'),
+            (taken, 400, (f'Invalid volume: Volume {taken} status must be available to reserve, but the current status '
+                          f'is reserved.'))):
+        assert fault(put(site, server, volume, '2.1', 'admin', volumeId=wanted)) == (code, said)
+    assert fault(put(site, server, other, '2.1', 'admin', volumeId=copy)) == (
+        404, f'Instance {server} is not attached to volume {other}')
+    cinder.end_migration(volume, copy, failed=True)
+    assert fault(put(site, server, volume, '2.104', 'admin', volumeId=other)) == (
+        409, f'volume {volume} is not migrating; this API should only be called by Cinder')
+    assert site.rows(server) == []
+    server, volume, copy = swapping(site, cinder, 'stopped')
+    assert fault(put(site, server, volume, '2.1', 'admin', volumeId=copy)) == (
+        409, f"Cannot 'swap_volume' instance {server} while it is in vm_state stopped")
+    server, volume, copy = swapping(site, cinder, volume_type='shared')
+    assert fault(put(site, server, volume, '2.1', 'admin', volumeId=copy)) == (
+        400, f'Volume {volume} is not swapped: it is one that several servers may have.')
+    assert site.rows(server) == []
 
 
 def test_bodies_of_attachments(site, cinder):

@@ -69,6 +69,29 @@ def test_when_a_volume_migrates(cinder, said, migrating):
     assert cinder.client.volume(None, volume).migrating is migrating
 
 
+@pytest.mark.parametrize('failed', [True, False])
+def test_a_migration_comes_to_its_end(cinder, failed):
+    volume = cinder.add_volume(PROJECT)
+    old = attached(cinder, volume)
+    copy = cinder.migrate(volume, size=3)
+    assert cinder.client.volume(None, copy).is_target_of(volume)
+    new = cinder.client.create_attachment(copy, SERVER, CONNECTOR)
+    with pytest.raises(client.VolumeInvalid, match='expected target'):
+        cinder.client.complete_migration(volume, cinder.add_volume(PROJECT), failed=failed)
+    with pytest.raises(client.VolumeNotFound, match=f'^Volume {SERVER} could not be found.$'):
+        cinder.client.complete_migration(volume, SERVER, failed=failed)
+    cinder.client.delete_attachment(new.id if failed else old.id)
+    cinder.client.complete_migration(volume, copy, failed=failed)
+    known = cinder.client.volume(None, volume)
+    assert (known.migration, known.status, known.size) == (
+        ('error', 'in-use', 1) if failed else ('success', 'in-use', 3))
+    assert cinder.client.attachment(old.id if failed else new.id).volume_id == volume
+    with pytest.raises(client.VolumeNotFound):
+        cinder.client.volume(None, copy)
+    cinder.client.call_available(volume)
+    assert status(cinder, volume) == 'available'
+
+
 def test_what_this_user_may_not_see(cinder):
     hidden = cinder.add_volume(OTHER)
     snapshot = cinder.add_snapshot(hidden)

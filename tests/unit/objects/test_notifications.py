@@ -48,6 +48,7 @@ FINGERPRINTS = {
     'InstanceActionResizePrepPayload': '1.4-778c78effa57a109',
     'InstanceActionSnapshotPayload': '1.10-01e7c1c3022ee6e9',
     'InstanceActionVolumePayload': '1.6-96d52e558a6bebac',
+    'InstanceActionVolumeSwapPayload': '1.8-04547a39c8e4d48a',
     'InstanceCreatePayload': '1.13-f1a93fda876656c3',
     'InstanceExistsPayload': '2.1-c52c86a1a25c595f',
     'InstanceNUMACellPayload': '1.2-091915b2326d063b',
@@ -185,7 +186,9 @@ def facts_of(event: str) -> dict[str, Any]:
         facts['new_flavor'] = flavor('tmp2', 2)
     if rest.startswith('rescue'):
         facts |= {'rescue_image_ref': IMAGE, 'rescue_image_name': 'repair'}
-    if rest.startswith('volume'):
+    if rest.startswith('volume_swap'):
+        facts |= {'old_volume_id': IMAGE, 'new_volume_id': SERVER}
+    elif rest.startswith('volume'):
         facts['volume_id'] = IMAGE
     if rest.startswith('snapshot'):
         facts['snapshot_image_id'] = 'd2aae36f-785c-4518-8016-bc9534d9fc7f'

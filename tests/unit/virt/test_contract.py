@@ -904,6 +904,36 @@ def test_a_guest_gets_a_volume_and_gives_it_up(rig: Any, power_on: bool, times: 
 
 
 @with_volumes
+@pytest.mark.parametrize('power_on', [True, False])
+def test_a_guest_goes_along_with_its_volume(rig: Any, power_on: bool) -> None:
+    """It knows what takes the place of one by the same id, and goes on with that. One that is off stays as it is."""
+    volume, volumes = new_volume(), rig.here.volumes
+    new = new_volume(volume_id=VOLUME2, size=2, connection={**volume.connection, 'name': 'volumes/other'})
+    instance = spawn(rig, volumes=[volume])
+    if not power_on:
+        rig.here.power.power_off(instance)
+        with pytest.raises(driver.GuestFailed, match='it does not run'):
+            volumes.copy(instance, image_meta(), volume, new, lambda: None)
+        assert not volumes.swap(instance, image_meta(), volume, new)
+        volumes.end_copy(instance, volume, new)
+        assert rig.connected('gpu1') == {VOLUME: {instance.uuid}}
+        return
+    wrong = dataclasses.replace(new, host='gpu2')
+    with pytest.raises(driver.VolumeUnsupported, match='attached to host gpu2'):
+        volumes.copy(instance, image_meta(), volume, wrong, lambda: None)
+    for end in (volumes.end_copy, lambda *each: volumes.swap(instance, image_meta(), *each[1:])):
+        volumes.copy(instance, image_meta(), volume, new, lambda: None)
+        assert rig.connected('gpu1') == {VOLUME: {instance.uuid}, VOLUME2: {instance.uuid}}
+        for _again in range(2):
+            assert end(instance, volume, new) in (None, True)
+            assert rig.connected('gpu1') == {VOLUME: {instance.uuid}}
+    assert rig.volumes_at_start('gpu1', instance.uuid) == [VOLUME]
+    instance.volumes = [dataclasses.replace(new, volume_id=VOLUME)]
+    volumes.detach(instance, instance.volumes[0], lambda: None)
+    assert rig.volumes_at_start('gpu1', instance.uuid) == [] and rig.connected('gpu1') == {}
+
+
+@with_volumes
 def test_what_a_guest_does_with_its_volumes_is_counted_while_it_runs(rig: Any) -> None:
     """Of those that it has; its own disks aren't among them."""
     absent = new_volume(volume_id=MDEV, device='/dev/vdd')

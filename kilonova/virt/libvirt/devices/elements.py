@@ -81,6 +81,27 @@ def targets(xml: str) -> dict[str | None, str | None]:
     return {_serial(disk): _device(disk) for disk in ElementTree.fromstring(xml).iterfind('devices/disk')}
 
 
+def place(disk: str) -> tuple[str | None, ...]:
+    """Where a disk is, of its element."""
+    element = ElementTree.fromstring(disk)
+    source = element.find('source')
+    return element.get('type'), *(None if source is None else source.get(name)
+                                  for name in ('protocol', 'name', 'file', 'dev'))
+
+
+def relocated(definition: str, name: str, disk: str) -> str:
+    """The definition whose volume of that name is where ``disk`` is, and otherwise what it was."""
+    domain, new = ElementTree.fromstring(definition), ElementTree.fromstring(disk)
+    for known in domain.iterfind('devices/disk'):
+        if _serial(known) == name:
+            known.set('type', new.get('type', ''))
+            for tag in ('driver', 'auth', 'source', 'iotune'):
+                for old in known.findall(tag):
+                    known.remove(old)
+                known.extend(new.findall(tag))
+    return ElementTree.tostring(domain, encoding='unicode')
+
+
 def of_port(vif: Vif) -> tuple[Kind, str]:
     """What a port is in its guest's domain, and by which name."""
     if vif.vnic_type == PHYSICAL:

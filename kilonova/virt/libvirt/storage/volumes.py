@@ -106,6 +106,17 @@ class HostVolumes:
                 del self._users[volume.volume_id]
                 self._paths.pop(volume.volume_id, None)
 
+    def replace(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume,
+                path: str | None) -> None:
+        """The guest has ``new`` in the place of the volume, which this host lets go of; ``path``: it was there."""
+        self._paths[volume.volume_id] = path
+        try:
+            self.disconnect(instance, volume, path)
+        except driver.VolumeFailed as error:
+            LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
+        self._users[volume.volume_id] = self._users.pop(new.volume_id, {instance.uuid})
+        self._paths[volume.volume_id] = self._paths.pop(new.volume_id, None)
+
     @contextlib.contextmanager
     def given_back(self, instance: objects.Instance, which: Iterable[AttachedVolume],
                    force: bool = False) -> Iterator[None]:
