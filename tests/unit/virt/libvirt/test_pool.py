@@ -172,6 +172,18 @@ def test_a_move_keeps_the_disks_where_they_are(rig: PoolRig) -> None:
     assert images[root].snaps == {} and rig.cluster.has(root)
 
 
+@pytest.mark.parametrize('first', ['here', 'there'])
+def test_a_server_that_is_deleted_in_the_middle_of_a_move_leaves_nothing(rig: PoolRig, first: str) -> None:
+    """Both hosts are told, in any order; neither fails for what the other removed."""
+    instance = spawn(rig, flavor=new_flavor(swap=64))
+    info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
+    rig.there.moves.finish_migration(instance, image_meta(), [], True, info)
+    for host in (rig.here, rig.there) if first == 'here' else (rig.there, rig.here):
+        host.guests.destroy(instance)
+    assert rig.cluster.images == {}
+    assert rig.here.disks.list_directories() == rig.there.disks.list_directories() == []
+
+
 def test_a_host_without_the_pool_gets_no_such_disks(rig: PoolRig) -> None:
     instance = spawn(rig)
     other = {**rig.there.moves.prepare_move(), 'pool': f'{SECRET}/vms'}
