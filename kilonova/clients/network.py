@@ -12,6 +12,7 @@ same account that it is one. Routes: https://docs.openstack.org/api-ref/network/
 """
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from kilonova.context import RequestContext
 WHO = 'The network service'
 # Characters of a query: servers and proxies take request lines of 4 KiB at least.
 QUERY_LIMIT = 3000
+_LABEL = re.compile('[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?', re.ASCII)
 # Seconds for which the list of its extensions is good, and the one by which ports have names.
 EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
 # Types of rules of QoS policies that ask something of Placement.
@@ -754,6 +756,19 @@ def _singular(collection: str) -> str:
 def _named(port: Port, name: str) -> dict[str, str]:
     """What gives a port a name in DNS that it hasn't got."""
     return {'dns_name': name} if name and port.dns_name not in (None, name) else {}
+
+
+def name_in_dns(hostname: str) -> str:
+    """A server's hostname as Neutron takes it for the name of a port; '' where it doesn't.
+
+    >>> name_in_dns('Web.example.org'), name_in_dns('ubuntu-24.04'), name_in_dns('a..b')
+    ('web.example.org', '', '')
+    """
+    labels = hostname.lower().split('.')
+    # No top-level domain is a number.
+    if not all(map(_LABEL.fullmatch, labels)) or (len(labels) > 1 and labels[-1].isdecimal()):
+        return ''
+    return '.'.join(labels)
 
 
 def _theirs(profile: Mapping[str, Any]) -> dict[str, Any]:

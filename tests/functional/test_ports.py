@@ -244,7 +244,7 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
     assert names() == {'web'}
     networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'db.example.org'}}, version='2.94')
     assert names() == {'db.example.org'}
-    networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'no..name'}}, version='2.94')
+    networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'ubuntu-24.04'}}, version='2.94')
     assert names() == {'db.example.org'}
     again = {'imageRef': IMAGE_ID, 'hostname': 'other'}
     networked.cloud.ok('POST', f'/servers/{server}/action', {'rebuild': again}, version='2.94')
@@ -258,10 +258,13 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
 
 
 def test_a_port_with_another_name_is_not_taken(networked: Networked) -> None:
+    """But by a server whose hostname is no name in DNS, as no top-level domain is a number."""
     own = networked.neutron.add_port(networked.network, PROJECT, dns_name='mail')
     server = networked.boot({'port': own}, status='ERROR', hostname='web')
     assert networked.cloud.show(server)['fault']['message'].startswith(f"Port {own} has the name 'mail' in DNS")
     assert (networked.neutron.ports[own]['dns_name'], networked.neutron.ports[own]['device_id']) == ('mail', '')
+    networked.boot({'port': own}, hostname='ubuntu-24.04')
+    assert networked.neutron.ports[own]['dns_name'] == 'mail'
 
 
 def test_a_network_is_made_for_a_project_that_has_none(networked: Networked) -> None:

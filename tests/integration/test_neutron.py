@@ -143,8 +143,13 @@ def test_ports_have_names_in_dns(client: NetworkClient, site: Site, user: Reques
     assert port.dns_name == 'web'
     client.set_name(port, 'web.example.org')
     assert client.port(None, port.id).dns_name == 'web.example.org'
-    with pytest.raises(network_client.NetworkInvalid, match='dns_name'):
-        client.set_name(client.port(None, port.id), 'web..org')
+    for hostname in ('123', 'a-b', 'x' * 63, 'Web.1b'):
+        client.set_name(client.port(None, port.id), network_client.name_in_dns(hostname))
+        assert client.port(None, port.id).dns_name == hostname.lower()
+    for refused in ('web..org', 'ubuntu-24.04', 'x' * 64, 'a-.b'):
+        assert network_client.name_in_dns(refused) == ''
+        with pytest.raises(network_client.NetworkInvalid, match='dns_name'):
+            client.set_name(client.port(None, port.id), refused)
     client.unbind(client.port(None, port.id))
     bare = client.port(None, port.id)
     assert bare.dns_name == ''

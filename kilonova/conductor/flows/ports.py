@@ -35,6 +35,7 @@ from kilonova.clients.network import (
     PortInUse,
     PortNotFound,
     Subnet,
+    name_in_dns,
 )
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import beside, guarantees
@@ -147,7 +148,7 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
     if any(port_id not in known for port_id in own):
         known.update((port.id, port) for port in client.ports(ids=own))
     made = [port for port in known.values() if port.id not in own]
-    name, ports = work.instance().hostname or '', []
+    name, ports = name_in_dns(work.instance().hostname or ''), []
     for wish in wanted:
         if wish.port_id is not None:
             if wish.port_id not in known:
@@ -184,7 +185,7 @@ def bind_one(work: Work[Any], wish: Wish, profile: Mapping[str, Any] | None = No
     of providers. May be repeated. Errors as ``bind_wanted`` has them."""
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
-    at, name = (server.host, server.availability_zone), server.hostname or ''
+    at, name = (server.host, server.availability_zone), name_in_dns(server.hostname or '')
     if wish.port_id is not None:
         found = client.ports(ids=own)
         if not found:
@@ -592,7 +593,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if work.args.get('renamed'):
-        _name(client, ports, row['hostname'] or '')
+        _name(client, ports, name_in_dns(row['hostname'] or ''))
     groups = client.security_groups_of(one for port in ports for one in port.security_groups)
     described = {vif.id: vif for vif in _described(
         work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
@@ -608,7 +609,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
 
 
 def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
-    """They have this name in DNS."""
+    """They have this name in DNS; '': they keep what they have."""
     for port in ports:
         try:
             client.set_name(port, name)

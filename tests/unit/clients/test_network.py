@@ -64,6 +64,13 @@ def test_ports_have_names_where_neutron_knows_such(neutron, private):
     assert neutron.client.port(None, own.id).dns_name == ''
 
 
+@pytest.mark.parametrize(('hostname', 'name'), [
+    ('Web.example.org', 'web.example.org'), ('123', '123'), ('a' * 63, 'a' * 63), ('ubuntu-24.04', ''), ('a..b', ''),
+    ('a' * 64, ''), ('-a', ''), ('a-.b', ''), ('a.1b', 'a.1b'), ('', '')])
+def test_hostnames_as_names_in_dns(hostname, name):
+    assert client.name_in_dns(hostname) == name
+
+
 def test_ports_have_no_names_where_neutron_knows_none(private, neutron):
     neutron.extensions.clear()
     assert create(neutron, private, name='web').dns_name is None
