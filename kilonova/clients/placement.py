@@ -315,9 +315,13 @@ class PlacementClient:
 
     def delete_tree(self, root_uuid: str) -> None:
         """Delete a compute's providers, children first. PlacementConflict: one still has allocations."""
-        found = self.list_providers(in_tree=root_uuid)
-        for provider in sorted(found, key=lambda provider: provider['uuid'] == root_uuid):
-            self.delete_provider(provider['uuid'])
+        parents = {provider['uuid']: provider['parent_provider_uuid']
+                   for provider in self.list_providers(in_tree=root_uuid)}
+
+        def depth(uuid: str) -> int:
+            return 1 + depth(parents[uuid]) if uuid in parents else 0
+        for uuid in sorted(parents, key=depth, reverse=True):
+            self.delete_provider(uuid)
         self._trees.drop(root_uuid)
 
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:

@@ -5,10 +5,12 @@ import contextlib
 import json
 import re
 import sqlite3
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -520,6 +522,67 @@ def test_a_port_goes_where_its_server_goes(site: Site, client: NetworkClient, pr
     site.clean()
     until(lambda: client.ports(ids=[port.id]) == [] and 'in flight' not in site.audit())
     site.assert_nothing_held()
+
+
+def offer_bandwidth(site: Site, host: str) -> str:
+    """A host's chassis says that its bridge is in the physical network, and has so much; the name of what Neutron
+    reports of it to Placement."""
+    options = f'resource_provider_bandwidths=br-ex:1000:1000,resource_provider_hypervisors=br-ex:{host}'
+    subprocess.run([str(neutron.SBCTL), f'--db={neutron.remote(site.layout, "sb")}', 'set', 'Chassis', host,
+                    f'other_config:ovn-bridge-mappings={neutron.PHYSICAL_NETWORK}:br-ex',
+                    f'other_config:ovn-cms-options="{options}"'], check=True, timeout=30)
+    return f'{host}:OVN Controller agent:br-ex'
+
+
+def test_a_port_that_guarantees_a_bandwidth(site: Site, client: NetworkClient, flavor: str) -> None:
+    """It is held where the server is, and the port says on which of Neutron's providers; a network that gives its ports
+    one is refused."""
+    url, token = site.url('neutron') + '/v2.0', site.token('admin')
+
+    def make(noun: str, path: str, **fields: object) -> Any:
+        return http.call('POST', f'{url}/{path}', {noun: fields}, token=token).data[noun]
+
+    def providers(**query: str) -> list[Any]:
+        found: list[Any] = http.call('GET', f'{site.url("placement")}/resource_providers?{urlencode(query)}',
+                                     token=token).data['resource_providers']
+        return found
+    names = {host: offer_bandwidth(site, host) for host in ('gpu1', 'gpu2')}
+    until(lambda: all(providers(name=name) for name in names.values()))
+    bridges = {providers(name=name)[0]['uuid']: host for host, name in names.items()}
+    policy = make('policy', 'qos/policies', name='gold', shared=True)['id']
+    make('minimum_bandwidth_rule', f'qos/policies/{policy}/minimum_bandwidth_rules', min_kbps=600, direction='egress')
+    assert client.rules_of(policy) == {network_client.BANDWIDTH}
+    wire = make('network', 'networks', name='gold-wire', shared=True, qos_policy_id=policy, **{
+        'provider:network_type': 'vlan', 'provider:physical_network': neutron.PHYSICAL_NETWORK})['id']
+    make('subnet', 'subnets', network_id=wire, ip_version=4, cidr='10.51.0.0/24')
+    refused = site.ask_create('refused', flavor, networks=[{'uuid': wire}])
+    assert refused.status == 400 and policy in str(refused.data)
+    port = http.call('POST', f'{url}/ports', {'port': {'network_id': wire}},
+                     token=site.token('demo')).data['port']['id']
+    (server,) = site.boot(1, flavor, networks=[{'port': port}])
+
+    def is_held() -> None:
+        found = client.port(None, port)
+        assert [bridges[uuid] for uuid in found.profile['allocation'].values()] == [site.at(server)]
+        until(lambda: active(client, found))
+        site.audit()
+    is_held()
+    site.act(server, 'migrate')
+    site.await_status([server], 'VERIFY_RESIZE')
+    is_held()
+    site.act(server, 'revertResize')
+    site.await_status([server], 'ACTIVE')
+    is_held()
+    site.call('DELETE', f'/servers/{server}/os-interface/{port}')
+    until(lambda: client.port(None, port).profile == {} and 'in flight' not in site.audit())
+    site.call('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {'port_id': port}})
+    is_held()
+    site.clean()
+    until(lambda: 'in flight' not in site.audit())
+    site.assert_nothing_held()
+    assert client.port(None, port).profile == {}
+    client.delete_port(port)
+    http.call('DELETE', f'{url}/networks/{wire}', token=token)
 
 
 def other(host: str) -> str:

@@ -55,7 +55,7 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *
             'core_plugin': 'ml2',
             # Ports keep their names in DNS only where it is another one than the default.
             'dns_domain': 'kilonova.test.',
-            'service_plugins': 'ovn-router,trunk,tag,auto_allocate',
+            'service_plugins': 'ovn-router,trunk,tag,auto_allocate,qos,placement',
             # No agents that it would speak to.
             'transport_url': 'fake:/',
         },
@@ -63,10 +63,12 @@ def conf(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str], *
         'keystone_authtoken': render.token_check(ports, secrets, 'neutron') | {'service_token_roles_required': 'true'},
         # Events about ports go to the compute API in the catalog.
         'nova': account,
+        # What ports guarantee, of hosts whose chassis says how much there is.
+        'placement': account,
         'oslo_concurrency': {'lock_path': str(layout.var / 'lock')},
         'oslo_messaging_notifications': {'driver': 'noop'},
         'ml2': {'type_drivers': 'geneve,flat,vlan,local', 'project_network_types': 'geneve',
-                'mechanism_drivers': 'ovn,sriovnicswitch', 'extension_drivers': 'port_security,dns'},
+                'mechanism_drivers': 'ovn,sriovnicswitch', 'extension_drivers': 'port_security,dns,qos'},
         # Of SR-IOV ports, where an agent of theirs is known.
         'ml2_type_vlan': {'network_vlan_ranges': f'{PHYSICAL_NETWORK}:100:199'},
         'ml2_type_geneve': {'vni_ranges': '1:65535', 'max_header_size': 38},

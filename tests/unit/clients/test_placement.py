@@ -399,6 +399,10 @@ def test_another_compute_with_the_same_node_name_is_refused(placement, gpu_host)
 
 
 def test_delete_tree_takes_children_first(placement, gpu_host):
+    """Other services report providers of more levels."""
+    parent = gpu_host[0]
+    for name in ('agent', 'bridge', 'another'):
+        parent = placement.client.ensure_provider(name, uuid(), parent)['uuid']
     placement.client.delete_tree(gpu_host[0])
     assert placement.client.list_providers() == []
     assert placement.client.delete_provider(gpu_host[0]) is False
