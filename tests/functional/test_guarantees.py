@@ -120,8 +120,7 @@ def test_a_port_that_asks_for_something_else_by_now(guaranteed: Guaranteed) -> N
 
 
 # --- moves -----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize('is_flat', [True, False])
-@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+@pytest.mark.parametrize(('end', 'is_flat'), [('confirmResize', True), ('revertResize', False)])
 def test_a_resize(guaranteed: Guaranteed, end: str, is_flat: bool) -> None:
     """Of the other host's provider; a revert says what was there before."""
     port = guaranteed.port(is_flat=is_flat)
