@@ -36,6 +36,7 @@ class NoSuchAddress(Invalid):
 
 def add(call: Call) -> None:
     """addFixedIp: its first port of the network gets one of a subnet that has any."""
+    accept.check_lock(call.ctxt, call.server)
     network = call.body['addFixedIp']['networkId']
     port = next((port for port in ports_of(call) if port.network_id == network.lower()), None)
     if port is None:
@@ -53,6 +54,7 @@ def add(call: Call) -> None:
 
 def remove(call: Call) -> None:
     """removeFixedIp."""
+    accept.check_lock(call.ctxt, call.server)
     address = call.body['removeFixedIp']['address']
     for port in ports_of(call):
         rest = [one for one in _of(port) if one['ip_address'] != address]

@@ -363,6 +363,16 @@ def test_a_fixed_address_more_and_one_less(site, neutron):
         400, f'No fixed IP addresses available for network: {neutron.private}')
 
 
+def test_a_locked_server_keeps_its_fixed_addresses(site, neutron):
+    server, port = networked(site, neutron)
+    before = list(neutron.ports[port]['fixed_ips'])
+    ask(site, 'POST', f'/servers/{server}/action', {'lock': None})
+    for action, body in (('addFixedIp', {'networkId': neutron.private}),
+                         ('removeFixedIp', {'address': before[0]['ip_address']})):
+        assert act(site, server, action, **body) == (409, f'Instance {server} is locked')
+    assert neutron.ports[port]['fixed_ips'] == before
+
+
 @pytest.mark.parametrize(('action', 'body'), [
     ('addFixedIp', {'networkId': NOSUCH}), ('removeFixedIp', {'address': '10.2.0.3'}),
     ('addFloatingIp', {'address': '203.0.113.2'}), ('removeFloatingIp', {'address': '203.0.113.2'})])
