@@ -1,7 +1,7 @@
 """The pool of Ceph that servers' disks are in ([libvirt]images_type = rbd).
 
     pool = Pool(conf)
-    pool.put('UUID_disk', path, 16 << 30)            # or: pool.clone('UUID_disk', pool.parent(url), 16 << 30)
+    pool.put('UUID_disk', path, 16 << 30)            # or: pool.clone('UUID_disk', pool.parent(image_id, url), 16 << 30)
     pool.own('UUID_disk', 'gpu1', Wish())            # it is whole now, and that host's
     pool.keep('UUID_disk', move)                     # a move begins: pool.go_back(…) or pool.forget(…) ends it
     pool.remove('UUID_disk')
@@ -154,15 +154,16 @@ class Pool:
             left -= 1
             time.sleep(self._interval)
 
-    def parent(self, url: str) -> Parent | None:
-        """What the image service says of where an image is; None: not in this cluster, or out of this user's reach."""
+    def parent(self, image_id: str, url: str) -> Parent | None:
+        """What the image service says of where an image is; None: not in this cluster, or out of this user's reach.
+        Users may add locations to their images: what doesn't have the image's name isn't theirs to read."""
         found = _LOCATION.fullmatch(url)
         if found is None:
             return None
         fsid, *parts = map(unquote, found.groups())
-        if fsid != self._ceph.cluster().fsid or not all(map(NAME.fullmatch, parts)):
-            return None
         pool, image, snapshot = parts
+        if fsid != self._ceph.cluster().fsid or image != image_id or not all(map(NAME.fullmatch, parts)):
+            return None
         name = f'{pool}/{image}@{snapshot}'
         try:
             return Parent(name, int(json.loads(self._ceph.rbd('info', '--format', 'json', name))['size']))

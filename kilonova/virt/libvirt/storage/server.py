@@ -277,9 +277,9 @@ class ServerDisks(DiskPlaces):
     def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.Base | Parent:
         """What a root disk is made of. Errors: as ``ImageCache.image`` has them."""
         if self.format == RBD and image_meta.get('disk_format') == 'raw' and self._images is not None:
-            record = self._images.get(image_meta.get('id') or instance.image_ref)
-            for url in _locations(record):
-                parent = self.pool.parent(url)
+            image_id = image_meta.get('id') or instance.image_ref
+            for url in _locations(self._images.get(image_id)):
+                parent = self.pool.parent(image_id, url)
                 if parent is not None:
                     if most is not None and parent.virtual_size > most:
                         raise FlavorDiskSmallerThanImage(flavor_size=most, image_size=parent.virtual_size)

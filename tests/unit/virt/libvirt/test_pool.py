@@ -99,11 +99,14 @@ def test_an_image_of_the_same_cluster_is_cloned(rig: PoolRig) -> None:
                                  f'rbd://{FSID}/nowhere/image-1/snap', f'rbd://{FSID}/images/-c/snap',
                                  'file:///var/lib/glance/image-1'])
 def test_any_other_image_is_copied(rig: PoolRig, url: str, tmp_path: Path) -> None:
-    """One of another cluster, that is out of reach, or is in no cluster at all."""
+    """One of another cluster, that is out of reach, another image, which may be somebody else's, or in no cluster at
+    all."""
     rig.images.url = url
     rig.images.path = tmp_path / 'raw'
     make_image(rig.images.path)
-    instance = spawn(rig, store(rig))
+    record = store(rig)
+    rig.cluster.images['images/other'] = rig.cluster.images['images/image-1']
+    instance = spawn(rig, record)
     assert rig.cluster.images[f'vms/{instance.uuid}_disk'].parent is None and rig.images.fetched == 1
 
 
