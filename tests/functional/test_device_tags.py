@@ -128,7 +128,7 @@ def test_what_is_undone_is_noted_too(tagged: Tagged, monkeypatch: pytest.MonkeyP
         raise errors.KilonovaError('enough')
     cloud.action(server, 'os-stop')
     front = tagged.cache(server)[1]['id']
-    disturb(monkeypatch, f'{kind}_interface', 2 if kind == 'attach' else 0, fails)
+    disturb(monkeypatch, f'{kind}_interface', 3 if kind == 'attach' else 0, fails)
     if kind == 'attach':
         assert cloud.request('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {
             'net_id': tagged.network, 'tag': 'back'}}).status_int == 409

@@ -148,7 +148,7 @@ def test_what_users_do_not_see_and_cannot_have(client: VolumeClient, site: Site,
         client.snapshot(user, nothing)
     for fields, error, text in (
             ({'snapshot_id': nothing}, volume_client.SnapshotNotFound, f'Snapshot {nothing} could not be found.'),
-            ({'volume_type': 'fast'}, volume_client.VolumeTypeNotFound, 'Volume type fast could not be found.'),
+            ({'volume_type': 'nosuch'}, volume_client.VolumeTypeNotFound, 'Volume type nosuch could not be found.'),
             ({'image_id': nothing}, volume_client.VolumeInvalid,
              'Invalid image identifier or unable to access requested image.'),
             ({'availability_zone': 'far'}, volume_client.VolumeInvalid, "Availability zone 'far' is invalid."),

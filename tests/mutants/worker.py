@@ -110,7 +110,8 @@ def functions() -> Functions:
     gc.unfreeze()
     found: Functions = defaultdict(list)
     for each in gc.get_objects():
-        if isinstance(each, FunctionType):
+        # Not isinstance: that asks what a weak reference stands for, which may be gone.
+        if type(each) is FunctionType:
             code = each.__code__
             found[code.co_filename, code.co_qualname, code.co_firstlineno].append(each)
     return found
