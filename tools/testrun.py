@@ -292,7 +292,7 @@ def execute_all(runs: Sequence[Run], layout: Layout) -> dict[str, Counts]:
     those that mostly wait."""
     waiting = sum(run.waits for run in runs)
     workers = (os.cpu_count() or 1) + 1 + waiting
-    longest_first = sorted(runs, key=lambda run: -run.seconds)
+    longest_first = sorted(runs, key=lambda run: (not run.waits, -run.seconds))
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         futures = {run.name: pool.submit(execute, run, layout, len(runs) == 1, waiting > 0)
                    for run in longest_first}
