@@ -163,7 +163,7 @@ def is_tried_whole(name: str, form: str, way: str) -> bool:
 def stride(name: str, form: str, way: str) -> int:
     """With which an operation is disturbed at its places."""
     if FULL or is_tried_whole(name, form, way):
-        return 1
+        return 1 if FULL or name in OF_IMAGE or way == 'a step fails' else 2
     return 4 if OPERATIONS[name].variant else 3 if name in MANY else 6
 
 
@@ -443,7 +443,7 @@ def outcomes(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, form: str, 
     if way == 'a step fails':
         number = min(number, steps - 1) if asks_others(name) else steps - 1
     while more:
-        trial = Trial(cloud, name, form, way, number, is_done=step > 1)
+        trial = Trial(cloud, name, form, way, number, is_done=step > 2)
         trials = [trial.run(monkeypatch)]
         if trial.changes and not trial.is_done:
             trials.append(Trial(cloud, name, form, way, number, is_done=True).run(monkeypatch))
@@ -469,7 +469,7 @@ def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: st
     """Each cell: works; each step fails once; each request gets no answer, and those after it for half a minute; the
     host dies before each thing that it tells of a step, and is back later; each reply is lost once."""
     expected, found = wanted(name, form, way), outcomes(ground, monkeypatch, name, form, way)
-    if way == 'works' or (asks_others(name) and is_tried_whole(name, form, way)):
+    if way == 'works' or (asks_others(name) and is_tried_whole(name, form, way) and stride(name, form, way) == 1):
         assert found == expected
     else:
         assert all(found[kind] and found[kind] <= expected[kind] for kind in expected), (found, expected)

@@ -44,6 +44,10 @@ class Standstill:
         finally:
             self._asking.discard(worker)
 
+    def _is_over(self) -> bool:
+        self._second.runner.sweep()
+        return not self._cloud.rows()
+
     def at(self, what: str) -> None:
         """An act is about to happen."""
         if not by(self._first) or threading.get_ident() in self._asking or self._standing:
@@ -56,8 +60,7 @@ class Standstill:
 
     def _stand(self) -> None:
         stand_still(self._cloud, self._first)
-        self._second.runner.sweep()
-        until(lambda: not self._cloud.rows())
+        until(self._is_over)
         until(self._second.runner.idle)
         forget_keys(self._cloud)
         self.after = everything(self._cloud)
@@ -81,7 +84,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def two(ground: Cloud) -> Iterator[Cloud]:
     """The second conductor takes only what it is told to."""
-    ground.start_conductor().runner.sweep_interval = 3600
+    ground.start_conductor(sweeps=False)
     yield ground
     ground.on_message = ground.placement.before = None
     first = ground.conductors.pop(0)
