@@ -246,11 +246,11 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
 
 @engine.retried
 def add_beside(cell_db: engine.Database, row: Operation) -> str:
-    """A row that runs beside a server's others, unless one that says the same waits to be taken; the uuid of the one
-    that is there."""
+    """A row that runs beside a server's others, unless one that says the same waits to be taken and has done nothing
+    yet; the uuid of the one that is there."""
     with cell_db.write() as conn:
         for other in of_instance(conn, row.instance_uuid):
-            if (other.kind, other.args, other.owner) == (row.kind, row.args, None):
+            if (other.kind, other.args, other.owner, other.position) == (row.kind, row.args, None, 0):
                 return other.uuid
         insert(conn, [row])
     return row.uuid

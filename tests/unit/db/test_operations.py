@@ -414,6 +414,20 @@ def test_the_age_of_a_row_is_asked_by_the_clock_of_the_database(cell, monkeypatc
         assert [row.uuid for row in operations.free(conn, 'me', 10, age=-1.0)] == ['o1']
 
 
+def test_what_is_asked_for_again_is_one_row_until_somebody_begins_it(cell):
+    """One that waits in the middle looked at what was there before."""
+    def beside(uuid, **args):
+        return op(uuid, 'network_changed', slot=uuid, args=args)
+    assert [operations.add_beside(cell, row) for row in (beside('o1'), beside('o2'), beside('o3', renamed=True))] == [
+        'o1', 'o1', 'o3']
+    for change in ({'owner': 'other'}, {'owner': None, 'position': 1}):
+        with cell.write() as conn:
+            conn.execute(models.Operation.__table__.update().where(models.Operation.uuid == 'o1').values(change))
+        assert operations.add_beside(cell, beside('o2')) == 'o2'
+        with cell.write() as conn:
+            conn.execute(models.Operation.__table__.delete().where(models.Operation.uuid == 'o2'))
+
+
 def test_deletes_that_wait_for_long_hide_no_later_ones(cell):
     """Each call goes on behind what the one before it told, and begins anew at the end."""
     with cell.write() as conn:
