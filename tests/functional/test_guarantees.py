@@ -276,6 +276,21 @@ def test_a_port_that_its_owner_deletes(guaranteed: Guaranteed) -> None:
     assert guaranteed.cache(server) == []
 
 
+@pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
+def test_a_port_that_its_owner_deletes_before_a_move_is_over(guaranteed: Guaranteed, end: str) -> None:
+    """Then, wherever the server is."""
+    port = guaranteed.port()
+    server = guaranteed.boot({'port': port})
+    cloud, source = guaranteed.cloud, guaranteed.cloud.host_of(server)
+    cloud.action(server, 'migrate')
+    del guaranteed.neutron.ports[port]
+    guaranteed.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
+    cloud.settle()
+    cloud.action(server, end)
+    assert guaranteed.cache(server) == [], cloud.story(server)
+    guaranteed.assert_at(server, source if end == 'revertResize' else other(source))
+
+
 def test_a_detach_while_neutron_is_silent(guaranteed: Guaranteed) -> None:
     """It ends; what the server held is given back later."""
     port = guaranteed.port()

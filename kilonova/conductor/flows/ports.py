@@ -258,6 +258,9 @@ def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.Ins
             port = there[vif.id] if to is None and there[vif.id].host == host else _bind(
                 work, there[vif.id], to, zone, agent_away, profile)
             after.append(dataclasses.replace(_moved(vif, port), before=before(vif)))
+        elif vif.held:
+            # What the server holds for it is given back when the move is over (``looked_at``).
+            after.append(vif)
     _say(work, vifs, after)
 
 
@@ -628,6 +631,13 @@ def _held(work: Work[Any]) -> list[str]:
         return []
     devices = [request.requester_id for request in pci_ports.requests_of_ports(server.pci_requests)]
     return list(dict.fromkeys([*devices, *(vif.id for vif in server.vifs if vif.held)]))
+
+
+def looked_at(work: Work[Any]) -> list[operations.Operation]:
+    """What is to begin when a resize is confirmed or reverted: until then a port that was deleted gave nothing back of
+    what the server holds for it. Empty for servers that hold nothing for ports."""
+    return [operations.Operation.new(work.ctxt, NetworkChanged.name, work.instance_uuid, {}, beside=True)
+            ] if _held(work) else []
 
 
 def give_back(work: Work[ChangedOutputs]) -> None:

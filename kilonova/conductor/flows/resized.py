@@ -14,7 +14,7 @@ from kilonova.conductor.flows.resize import migration, request_spec, second_gues
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db.engine import Connection
-from kilonova.db.queries import instances, migrations
+from kilonova.db.queries import instances, migrations, operations
 from kilonova.errors import HostRejected
 
 
@@ -57,6 +57,7 @@ def mark_confirmed(work: Work[Outputs]) -> None:
     event = 'confirm.stopped' if row.power_state == 4 or not was_active(work) else 'confirm.active'
     settle = settled(work)
     source = migration(work).source_compute if work.env.notify.enabled else None
+    begun = ports.looked_at(work)
 
     moved = False
 
@@ -65,7 +66,10 @@ def mark_confirmed(work: Work[Outputs]) -> None:
         moved = instances.transition(conn, work.instance_uuid, event)
         settle(conn)
         instances.finish_action(conn, work.instance_uuid, work.request_id)
+        if begun:
+            operations.insert(conn, begun)
     work.end(end)
+    work.env.runner.wake(work.db, [each.uuid for each in begun])
     work.env.notify.emit(work.ctxt, 'instance.resize_confirm.end', instance=row, moved=event if moved else None,
                          host=source)
 
@@ -134,6 +138,7 @@ def mark_reverted(work: Work[Outputs]) -> None:
     event = 'revert.active' if was_active(work) else 'revert.stopped'
     kept = work.instance().system_metadata
     bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
+    begun = ports.looked_at(work)
 
     moved = False
 
@@ -145,8 +150,11 @@ def mark_reverted(work: Work[Outputs]) -> None:
         instances.set_system_metadata(conn, uuid, {'old_vm_state': None, **bound})
         migrations.update(conn, work.args['migration_uuid'], {'status': 'reverted'})
         instances.finish_action(conn, uuid, work.request_id)
+        if begun:
+            operations.insert(conn, begun)
     row = work.instance()
     work.end(end)
+    work.env.runner.wake(work.db, [each.uuid for each in begun])
     work.env.notify.emit(work.ctxt, 'instance.resize_revert.end', instance=row, moved=event if moved else None,
                          host=row.host)
 
