@@ -322,8 +322,8 @@ def test_the_conductor_crashes_after_each_effect_in_turn(attaching: Attaching, m
         if happened:
             cloud.crash_conductor()
             cloud.start_conductor()
-        asking.join(60)
         cloud.settle()
+        asking.join(60)
         assert [answer.status_int for answer in answers] == [200 if kind == 'attach' else 202]
         if kind == 'attach':
             assert attaching.ports()[:-1] == before

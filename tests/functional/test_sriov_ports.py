@@ -495,8 +495,8 @@ def test_the_conductor_of_an_attach_crashes(carded: Carded, monkeypatch: pytest.
         if happened:
             carded.cloud.crash_conductor()
             carded.cloud.start_conductor()
-        asking.join(60)
         carded.cloud.settle()
+        asking.join(60)
         assert [answer.status_int for answer in answers] == [200 if kind == 'attach' else 202]
         attaching.assert_has(kind == 'attach')
         if kind == 'attach':
