@@ -226,7 +226,8 @@ def to_host(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests
              lambda _, port: guarantees.profile(port, host.mappings), before)
 
 
-def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
+def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False,
+              is_revert: bool = False) -> None:
     """``to_host`` of a server that is back where this move began, with the devices and providers that it had there.
     With ``agent_away`` a failed binding is left at that: it is bound by ``bound_here``. The destination may have
     written already what the server was to be."""
@@ -240,13 +241,14 @@ def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *
     def allocation(vif: Vif, port: Port) -> dict[str, Any]:
         was = vif.before.get(migration.uuid, vif.profile.get(ALLOCATION))
         return {ALLOCATION: was} if was is not None else {}
-    _to_host(work, migration.source_compute, zone, requests, allocation, lambda _: {}, agent_away)
+    _to_host(work, migration.source_compute, zone, requests, allocation, lambda _: {}, agent_away, is_revert)
 
 
 def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.InstancePCIRequests | None,
              allocation: Callable[[Vif, Port], dict[str, Any]], before: Callable[[Vif], Mapping[str, Any]],
-             agent_away: bool = False) -> None:
-    """``allocation``: what the bindings say of providers in Placement; ``before``: see ``Vif``."""
+             agent_away: bool = False, is_revert: bool = False) -> None:
+    """``allocation``: what the bindings say of providers in Placement; ``before``: see ``Vif``. ``is_revert``: ports
+    that are gone, and for which the server holds something, stay until that is given back (``looked_at``)."""
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
     after = []
@@ -258,8 +260,7 @@ def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.Ins
             port = there[vif.id] if to is None and there[vif.id].host == host else _bind(
                 work, there[vif.id], to, zone, agent_away, profile)
             after.append(dataclasses.replace(_moved(vif, port), before=before(vif)))
-        elif vif.held:
-            # What the server holds for it is given back when the move is over (``looked_at``).
+        elif is_revert and vif.held:
             after.append(vif)
     _say(work, vifs, after)
 

@@ -120,7 +120,7 @@ def finish_revert(work: Work[Outputs]) -> None:
     moved = migration(work)
     is_away = moved.source_compute != moved.dest_compute
     if is_away or ports.moves_here(work):
-        ports.to_source(work, moved, work.instance().availability_zone)
+        ports.to_source(work, moved, work.instance().availability_zone, is_revert=True)
     if is_away:
         volumes.to_host(work, moved.source_compute)
     work.ask(moved.source_compute, 'finish_revert_resize', instance=work.instance(), migration=moved)
