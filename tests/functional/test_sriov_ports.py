@@ -689,6 +689,19 @@ def test_shelve_and_unshelve(carded: Carded) -> None:
     carded.gone(server, port)
 
 
+def test_shelve_and_unshelve_after_an_attach_and_a_detach(carded: Carded) -> None:
+    """It comes back with the ports that it has now, and claims nothing for one that it had when it was made."""
+    server, first = carded.with_port()
+    cloud, second = carded.cloud, carded.port()
+    cloud.ok('POST', f'/servers/{server}/os-interface', {'interfaceAttachment': {'port_id': second}})
+    cloud.ok('DELETE', f'/servers/{server}/os-interface/{first}')
+    cloud.settle()
+    cloud.action(server, 'shelve')
+    cloud.action(server, 'unshelve')
+    assert cloud.status(server) == 'ACTIVE' and len(cloud.owned(server)) == 1, cloud.story(server)
+    carded.assert_at(server, second, cloud.host_of(server))
+
+
 @pytest.mark.parametrize('act', [None, 'os-stop', 'suspend'])
 def test_a_port_that_is_gone(carded: Carded, monkeypatch: pytest.MonkeyPatch, act: str | None) -> None:
     """Its owner deletes it: the guest gives the function up, and the device is free. One that sleeps has it until it

@@ -14,7 +14,15 @@ from kilonova.context import RequestContext
 from kilonova.db.queries import instances, migrations, operations, request_specs, withdrawals
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import FlavorNotFound, Invalid
-from kilonova.objects import CellMapping, Destination, Flavor, Instance, InstancePCIRequests, RequestSpec
+from kilonova.objects import (
+    CellMapping,
+    Destination,
+    Flavor,
+    Instance,
+    InstancePCIRequest,
+    InstancePCIRequests,
+    RequestSpec,
+)
 from kilonova.pci import ports as pci_ports
 from kilonova.virt.hardware import constraints
 
@@ -147,9 +155,7 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
     """
     old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
-    vifs = {vif.id for vif in instance.vifs}
-    of_ports = [request.replaced(request_id=uuidutils.generate_uuid())
-                for request in pci_ports.requests_of_ports(instance.pci_requests) if request.requester_id in vifs]
+    of_ports = [request.replaced(request_id=uuidutils.generate_uuid()) for request in requests_of_ports(instance)]
     spec.flavor = flavor
     spec.requested_resources = accelerators.groups(backend, ctxt, flavor.extra_specs)
     spec.numa_topology = create.numa_topology_of(flavor, image)
@@ -160,6 +166,12 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
         instance_uuid=instance.uuid,
         requests=[*create.pci_requests_of(backend, flavor.extra_specs, image), *of_ports])
     return spec, old
+
+
+def requests_of_ports(instance: Instance) -> list[InstancePCIRequest]:
+    """The devices that ports of a server are: of those that it has now. Its stored spec knows those that it had."""
+    vifs = {vif.id for vif in instance.vifs}
+    return [request for request in pci_ports.requests_of_ports(instance.pci_requests) if request.requester_id in vifs]
 
 
 def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, image: dict[str, Any]) -> RequestSpec:

@@ -11,6 +11,8 @@ from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid
+from kilonova.objects import InstancePCIRequests
+from kilonova.pci.request import as_list
 
 
 class UnshelveToRefused(Conflict):
@@ -89,6 +91,10 @@ def _args(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -
     # Where the create was forced to says nothing about where it comes back.
     spec.force_hosts = spec.force_nodes = None
     spec.requested_destination = resize.destination_of(ctxt, server, where.host)
+    of_flavor = [request for request in as_list(kept.pci_requests if 'pci_requests' in kept else None)
+                 if request.source != request.NEUTRON_PORT]
+    spec.pci_requests = InstancePCIRequests(
+        instance_uuid=instance.uuid, requests=[*of_flavor, *resize.requests_of_ports(instance)])
     args: dict[str, Any] = {'request_spec': spec.obj_to_primitive()}
     if where.has_zone:
         args.update(new_request_spec=wanted.obj_to_primitive(), old_request_spec=kept.obj_to_primitive())
