@@ -19,9 +19,10 @@ from kilonova.objects.port_resources import ALLOCATION, PortResources
 # Characters of a port's id in the name of its device on the host: Linux takes 15 in all.
 _NAMED_BY = 11
 # vnic_types of ports that are functions of a PCI device: virtual ones, given to a guest whole or by a macvtap device,
-# and a physical one.
-DIRECT, MACVTAP, PHYSICAL = 'direct', 'macvtap', 'direct-physical'
-VIRTUAL = (DIRECT, MACVTAP)
+# and a physical one. The network of REMOTE ones is the business of a computer on the card (a DPU), not of the host.
+DIRECT, MACVTAP, PHYSICAL, REMOTE = 'direct', 'macvtap', 'direct-physical', 'remote-managed'
+WHOLE = (DIRECT, REMOTE)
+VIRTUAL = (*WHOLE, MACVTAP)
 # The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
 ON_INTERFACE = 'macvtap'
 FUNCTIONS = (*VIRTUAL, PHYSICAL)

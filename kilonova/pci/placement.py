@@ -8,7 +8,7 @@
     lacking(there, wanted[instance_uuid])     # what Placement's allocations ``there`` don't have of it
 
 One provider for each device, and one for each physical function with the functions below it. Devices of a
-physical_network belong to the network service and are never reported.
+physical_network, and remote_managed ones, are for ports and are never reported.
 """
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
         spec = specs.match(describe(device))
         if spec is None:
             leftover.append(device)
-        elif 'physical_network' not in spec.tags:
+        elif 'physical_network' not in spec.tags and not spec.remote_managed:
             _add(view, nodename, device, spec)
     # In use though no longer configured: their providers stay, and count them, until they are free.
     for device in leftover:

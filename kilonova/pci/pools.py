@@ -34,6 +34,8 @@ from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_
 
 # The tag of devices that ports ask for.
 NETWORK = 'physical_network'
+# The tag of those that a computer on their card connects, which only ports that say so get.
+REMOTE_MANAGED = 'remote_managed'
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
 # No policy of the field's: the guest's NUMA cells don't matter.
 ANYWHERE = 'anywhere'
@@ -253,8 +255,8 @@ class PciPools:
             return None
         if not _asks(specs, 'dev_type', VDPA):                                                   # 4
             pools = [pool for pool in pools if pool.keys.get('dev_type') != VDPA]
-        if not _asks(specs, 'remote_managed', 'true'):                                           # 5
-            pools = [pool for pool in pools if not pool.matches({'remote_managed': 'true'})]
+        if not _asks(specs, REMOTE_MANAGED, 'true'):                                             # 5
+            pools = [pool for pool in pools if not pool.matches({REMOTE_MANAGED: 'true'})]
         if providers:                                                                            # 6
             pools = [pool for pool in pools if pool.rp_uuid in providers]
         for answer in ('true', 'false'):                                                         # 7

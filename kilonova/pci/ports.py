@@ -7,15 +7,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oslo_utils import uuidutils
 
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
-from kilonova.objects.vif import PHYSICAL
+from kilonova.objects.vif import PHYSICAL, REMOTE
 from kilonova.pci.device import PF, VF
-from kilonova.pci.pools import NETWORK
+from kilonova.pci.pools import NETWORK, REMOTE_MANAGED
 from kilonova.pci.request import as_list
 
 
@@ -24,7 +24,7 @@ def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_
     """One function in this physical network, None: whose device_spec says null, for networks that are tunnelled.
     ``trusted``: whose device_spec says so."""
     wanted = {NETWORK: physical_network, 'dev_type': PF if vnic_type == PHYSICAL else VF,
-              **({'trusted': 'true'} if trusted else {})}
+              **({REMOTE_MANAGED: 'true'} if vnic_type == REMOTE else {}), **({'trusted': 'true'} if trusted else {})}
     return InstancePCIRequest(
         count=1, spec=[wanted], alias_name=None, is_new=False, request_id=uuidutils.generate_uuid(),
         requester_id=port_id, numa_policy=numa_policy)
@@ -39,7 +39,8 @@ def words(request: InstancePCIRequest) -> str:
     """What it asks for, for people."""
     network = request.spec[0].get(NETWORK)
     trusted = 'trusted ' if request.spec[0].get('trusted') else ''
-    return f'{trusted}{request.spec[0]["dev_type"]} devices of ' + (
+    remote = 'remote-managed ' if request.spec[0].get(REMOTE_MANAGED) else ''
+    return f'{trusted}{remote}{request.spec[0]["dev_type"]} devices of ' + (
         f'physical network {network}' if network is not None else 'no physical network')
 
 
@@ -55,15 +56,19 @@ def profiles(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None
              devices: Iterable[PciDevice]) -> dict[str, dict[str, Any]]:
     """What the binding profile of each port says of the device that a host claimed for it, {port id: its keys}."""
     of_request = {device.request_id: device for device in devices}
-    return {request.requester_id: _profile(of_request[request.request_id], request.spec[0].get(NETWORK))
+    return {request.requester_id: _profile(of_request[request.request_id], request.spec[0])
             for request in requests_of_ports(requests) if request.request_id in of_request}
 
 
-def _profile(device: PciDevice, physical_network: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {'pci_slot': device.address, NETWORK: physical_network,
+def _profile(device: PciDevice, wanted: Mapping[str, str | None]) -> dict[str, Any]:
+    found: dict[str, Any] = {'pci_slot': device.address, NETWORK: wanted.get(NETWORK),
                              'pci_vendor_info': f'{device.vendor_id}:{device.product_id}'}
     info = device.extra_info
     if device.dev_type == PF and 'mac_address' in info:
         # The port takes it over: nobody can give a physical function another one.
         found['device_mac_address'] = info['mac_address']
-    return {**found, **json.loads(info.get('capabilities') or '{}').get('sriov', {})}
+    about = json.loads(info.get('capabilities') or '{}')
+    if wanted.get(REMOTE_MANAGED):
+        # By which the computer on its card is found.
+        found.update(about.get('vpd', {}))
+    return {**found, **about.get('sriov', {})}

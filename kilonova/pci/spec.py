@@ -92,7 +92,7 @@ class DeviceSpec:
 
     def match(self, device: Mapping[str, Any]) -> bool:
         """Whether the spec names the device. PciDeviceInvalidPFRemoteManaged when that makes a PF remote
-        managed."""
+        managed; a device that can't be, for ``lacks_serial``, is given to nobody."""
         if self.vendor_id not in (ANY, device['vendor_id'].lower()):
             return False
         if self.product_id not in (ANY, device['product_id'].lower()):
@@ -100,18 +100,14 @@ class DeviceSpec:
         parent = device.get('parent_addr') if device.get('dev_type') in CHILD_TYPES else None
         if self.address is not None and not self.address.match(device['address'], parent):
             return False
-        return not self.remote_managed or self._can_be_remote(device)
-
-    @staticmethod
-    def _can_be_remote(device: Mapping[str, Any]) -> bool:
-        if device.get('dev_type') == PF:
+        if self.remote_managed and device.get('dev_type') == PF:
             raise PciDeviceInvalidPFRemoteManaged(address=device['address'])
-        vpd = (device.get('capabilities') or {}).get('vpd') or {}
-        if not vpd.get('card_serial_number'):
-            LOG.warning('Device %s is configured as remote_managed but has no card serial number in its VPD; '
-                        'ignored', device['address'])
-            return False
         return True
+
+    def lacks_serial(self, device: Mapping[str, Any]) -> bool:
+        """Whether nobody could say on which card this remote managed device is."""
+        vpd = (device.get('capabilities') or {}).get('vpd') or {}
+        return self.remote_managed and not vpd.get('card_serial_number')
 
 
 class DeviceSpecs:
@@ -120,6 +116,7 @@ class DeviceSpecs:
     def __init__(self, specs: Iterable[DeviceSpec]) -> None:
         self.specs = tuple(specs)
         self._told: list[str] = []
+        self._ignored: set[str] = set()
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DeviceSpecs:
@@ -141,12 +138,19 @@ class DeviceSpecs:
         return cls(specs)
 
     def match(self, device: Mapping[str, Any]) -> DeviceSpec | None:
-        """The first spec that names the discovered device; devices in a domain above FFFF are never given
-        out."""
+        """The first spec that names the discovered device; None, too, for devices that are never given out: in a
+        domain above FFFF, or remote managed on a card without a serial number."""
         if int(parse(device['address']).domain, 16) > MAX_DOMAIN:
             LOG.debug('Skipping PCI device %s: its domain does not fit into 16 bits', device['address'])
             return None
-        return next((spec for spec in self.specs if spec.match(device)), None)
+        found = next((spec for spec in self.specs if spec.match(device)), None)
+        if found is None or not found.lacks_serial(device):
+            return found
+        if device['address'] not in self._ignored:
+            self._ignored.add(device['address'])
+            LOG.warning('Device %s is configured as remote_managed but has no card serial number in its VPD; ignored',
+                        device['address'])
+        return None
 
     def tell(self, found: Iterable[tuple[Mapping[str, Any], DeviceSpec]]) -> None:
         """Log which devices of a host each spec matched, when that is new."""

@@ -247,7 +247,8 @@ class InterfaceUnsupported(errors.HostRejected):
     msg_fmt = ('Port %(port)s is bound as %(type)s; guests are plugged into bridges of Open vSwitch (ovs, without '
                'ovs_hybrid_plug) and of Linux (bridge), have devices that an agent connects (tap) or that are on an '
                'interface of the host (macvtap, in no VLAN), with vnic_type normal, and get virtual functions (hw_veb, '
-               'with direct or macvtap) and physical ones (hostdev_physical, with direct-physical)')
+               'with direct or macvtap; ovs, with remote-managed) and physical ones (hostdev_physical, with '
+               'direct-physical)')
 
 
 class VolumeUnsupported(errors.HostRejected):

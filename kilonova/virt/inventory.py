@@ -13,9 +13,9 @@ from kilonova.virt.driver import Inventories
 # Every driver here can boot these (their content is inspected, then converted).
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
 
-COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_VOLUME_ATTACH_WITH_TAG', 'COMPUTE_VOLUME_EXTEND',
-                           'COMPUTE_VOLUME_MULTI_ATTACH'} | {f'COMPUTE_IMAGE_TYPE_{name.upper()}'
-                                                           for name in IMAGE_FORMATS})
+COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_REMOTE_MANAGED_PORTS',
+                           'COMPUTE_VOLUME_ATTACH_WITH_TAG', 'COMPUTE_VOLUME_EXTEND', 'COMPUTE_VOLUME_MULTI_ATTACH'}
+                          | {f'COMPUTE_IMAGE_TYPE_{name.upper()}' for name in IMAGE_FORMATS})
 
 
 def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,

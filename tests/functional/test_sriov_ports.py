@@ -24,6 +24,9 @@ from tests.functional.test_ports import HOSTS, Networked, broken, other
 PHYSICAL = '0000:81:00.0'
 VIRTUAL = ('0000:81:00.2', '0000:81:00.3')
 TRUSTED = '{"vendor_id": "8086", "address": "0000:81:00.3", "physical_network": "physnet1", "trusted": "true"}'
+# A computer on the card connects one of its virtual functions.
+REMOTE = ['{"address": "0000:81:00.3", "physical_network": "physnet1", "remote_managed": "true"}',
+          '{"address": "0000:81:00.2", "physical_network": "physnet1"}', SPEC]
 NICS = ['{"vendor_id": "8086", "address": "0000:81:00.*", "physical_network": "physnet1"}', SPEC]
 
 
@@ -32,7 +35,8 @@ class Carded(Networked):
 
     def __init__(self, make_cloud: Callable[..., Cloud], nics: Sequence[str] = NICS, hosts: Sequence[str] = HOSTS,
                  **options: Any) -> None:
-        super().__init__(make_cloud, devices={host: sriov_nic(PHYSICAL, VIRTUAL, f'52:54:00:00:00:0{number}')
+        super().__init__(make_cloud, devices={host: sriov_nic(PHYSICAL, VIRTUAL, f'52:54:00:00:00:0{number}',
+                                                                serial=f'MT{number}')
                                               for number, host in enumerate(hosts)},
                          specs={host: list(nics) for host in hosts}, **options)
         self.wire = self.neutron.add_network('wire', PROJECT, cidr='10.5.0.0/24', **{
@@ -72,7 +76,7 @@ class Carded(Networked):
         assert self.neutron.ports[port]['binding:host_id'] == host
         assert profile['pf_mac_address'] == f'52:54:00:00:00:0{HOSTS.index(host)}'
         (vif,) = self.cache(server)
-        assert (vif['profile'], vif['type']) == (profile, 'hw_veb')
+        assert (vif['profile'], vif['type']) == (profile, 'ovs' if vif['vnic_type'] == 'remote-managed' else 'hw_veb')
         (card,) = self.cards(server)
         address = card.find('source/address')
         assert address is not None
@@ -144,6 +148,65 @@ def test_a_trusted_function(make_cloud: Callable[..., Cloud], monkeypatch: pytes
     assert said == ['nic0 vf 1 trust off']
     last = carded.boot({'port': ports[3]}, status='ERROR')
     assert 'trusted type-VF devices of physical network physnet1' in carded.cloud.show(last)['fault']['message']
+
+
+def test_a_remote_managed_function(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port says of which card it is; Neutron has it connected there. Other ports don't get such a function, and it
+    gets no other. It goes along with every operation."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    carded = Carded(make_cloud, nics=REMOTE)
+    cloud, neutron = carded.cloud, carded.neutron
+
+    def assert_at(host: str) -> None:
+        assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+        carded.assert_at(server, port, host)
+        assert carded.profile(port) == {
+            'note': 'mine', 'pci_slot': VIRTUAL[1], 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
+            'card_serial_number': f'MT{HOSTS.index(host)}', 'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}',
+            'vf_num': 1}
+        assert cloud.owned(server) == [f'{host} {VIRTUAL[1]}']
+    server, port = carded.with_port('remote-managed')
+    source = cloud.host_of(server)
+    target = other(source)
+    assert_at(source)
+    (card,) = carded.cards(server)
+    assert card.get('type') == 'hostdev' and card.find('vlan') is None
+    with_others = [carded.with_port() for _ in HOSTS] + [carded.with_port('remote-managed')]
+    for vnic_type, said in (('direct', 'type-VF'), ('remote-managed', 'remote-managed type-VF')):
+        with_others.append(carded.with_port(vnic_type, status='ERROR'))
+        assert f'fewer than 1 free {said} devices of physical network physnet1' in (
+            cloud.show(with_others[-1][0])['fault']['message'])
+    for one, its in with_others:
+        carded.delete(one)
+        del neutron.ports[its]
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    cloud.action(server, 'confirmResize')
+    assert_at(target)
+    live(carded, server)
+    assert neutron.bindings(port) == [source]
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert_at(source)
+    cloud.action(server, 'shelve')
+    assert (neutron.ports[port]['device_id'], carded.profile(port)) == (server, {'note': 'mine'})
+    cloud.action(server, 'unshelve')
+    source = cloud.host_of(server)
+    assert_at(source)
+    path = f'/servers/{server}/os-interface'
+    assert cloud.request('DELETE', f'{path}/{port}').status_int == 202
+    cloud.settle()
+    assert (cloud.owned(server), carded.profile(port)) == ([], {'note': 'mine'})
+    cloud.ok('POST', path, {'interfaceAttachment': {'port_id': port}})
+    cloud.settle()
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert_at(source)
+    lose_host(cloud, source)
+    force_down(cloud, source, True)
+    carded.evacuate(server)
+    bring_back(cloud, source)
+    cloud.settle()
+    cloud.action(server, 'os-start')
+    assert_at(other(source))
+    carded.gone(server, port)
 
 
 def test_a_function_through_macvtap(carded: Carded) -> None:

@@ -300,7 +300,8 @@ def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequest
                 **guarantees.profile(there[vif.id], host.mappings), **devices.get(vif.id, {})})
         except PortBindingRefused as error:
             raise PortBindingFailed(port_id=vif.id, host=host.host) from error
-        if binding.vif_type != vif.type or _plug(binding.vif_details) != _plug(vif.details):
+        if binding.vif_type != vif.type or (
+                not vif.is_function and _plug(binding.vif_details) != _plug(vif.details)):
             raise HostRejected(f'Port {vif.id} is plugged in another way on host {host.host}: a running guest can not '
                                f'be moved there.')
 

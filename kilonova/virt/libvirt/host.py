@@ -18,6 +18,7 @@ from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import cpus, inventory, settings
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, of_guests, parse
 from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
 from kilonova.virt.libvirt.domain.guest import MACHINES, X86, Settings
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
@@ -145,8 +146,16 @@ class Host:
 
     @translated
     def get_available_resource(self) -> dict[str, Any]:
-        return inventory.available(self._libvirt, self.capabilities, self._disks.room(),
-                                   identity.node_uuid(self._conf.state_path), self.offer)
+        found = inventory.available(self._libvirt, self.capabilities, self._disks.room(),
+                                    identity.node_uuid(self._conf.state_path), self.offer)
+        if self._has_remote:
+            pci.read_serials(found['pci_passthrough_devices'])
+        return found
+
+    @functools.cached_property
+    def _has_remote(self) -> bool:
+        """Whether the host gives out devices that a computer on their card connects: reading of VPD takes a while."""
+        return any(spec.remote_managed for spec in DeviceSpecs.from_conf(self._conf).specs)
 
     @translated
     def inventory(self, existing: driver.Inventories | None = None) -> driver.Inventories:

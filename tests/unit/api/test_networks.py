@@ -200,8 +200,8 @@ def test_forms_that_are_none(site, neutron, private):
 
 
 @pytest.mark.parametrize(('fields', 'reason'), [
-    ({'binding:vnic_type': 'remote-managed'}, ("its vnic_type is 'remote-managed', and interfaces are of type normal, "
-                                               'direct, macvtap, direct-physical')),
+    ({'binding:vnic_type': 'vdpa'}, ("its vnic_type is 'vdpa', and interfaces are of type normal, direct, "
+                                     'remote-managed, macvtap, direct-physical')),
     ({'binding:vnic_type': 'direct', 'binding:profile': {'capabilities': ['switchdev']}}, (
         'its binding:profile asks for the capability switchdev, and hosts offload nothing of Open vSwitch to devices')),
     ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'macvtap'},

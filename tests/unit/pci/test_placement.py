@@ -66,6 +66,8 @@ def test_mixed_classes_and_traits_are_refused():
 
 def test_devices_of_a_network_are_not_reported():
     assert view_of([found(PF0), *functions('0000:82:00.0', 1)], {'physical_network': None}) == {}
+    assert view_of(functions(PF0, 1, capabilities={'vpd': {'card_serial_number': 'MT1'}}), {
+        'remote_managed': 'true'}) == {}
 
 
 def test_one_time_use():

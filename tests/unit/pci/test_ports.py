@@ -4,19 +4,21 @@ from __future__ import annotations
 import pytest
 
 from kilonova.pci.pools import PciDeviceRequestFailed
-from kilonova.pci.ports import profiles, request_of, requests_of_ports
+from kilonova.pci.ports import profiles, request_of, requests_of_ports, words
 from tests.unit.pci.builders import found, functions, host, request
 
 PF = '0000:81:00.0'
 PORT, PORT2 = '1eeb6c43-4f11-4d55-9d26-9b0f3ff6a1d5', '7d2f3c11-8a01-4a51-b2c3-0c9be2f1d4aa'
 
 
-def card(physical_network: str = '"physnet1"'):
+def card(physical_network: str = '"physnet1"', remote: str = 'false'):
     """A network card with two virtual functions that its spec gives to that network."""
-    capabilities = {'sriov': {'pf_mac_address': '52:54:00:00:00:01', 'vf_num': 1}}
+    capabilities = {'sriov': {'pf_mac_address': '52:54:00:00:00:01', 'vf_num': 1},
+                    'vpd': {'card_serial_number': 'MT1'}}
     return host([found(PF, dev_type='type-PF', vendor_id='8086', product_id='1520', mac_address='52:54:00:00:00:01'),
                  *functions(PF, 2, vendor_id='8086', product_id='1520', capabilities=capabilities)],
-                f'{{"vendor_id": "8086", "physical_network": {physical_network}}}')
+                f'[{{"address": "0000:81:10.*", "physical_network": {physical_network}, "remote_managed": '
+                f'"{remote}"}}, {{"vendor_id": "8086", "physical_network": {physical_network}}}]')
 
 
 @pytest.mark.parametrize(('vnic_type', 'asked', 'offered', 'kind'), [
@@ -57,6 +59,18 @@ def test_profiles():
                                          PORT2: {'pci_slot': '0000:81:10.1', **known}}
     assert profiles(wanted, devices[1:]).keys() == {PORT2}
     assert profiles(None, devices) == {}
+
+
+def test_what_is_managed_from_its_card():
+    """Only ports that say so get it, and nothing else; their profiles say of which card it is."""
+    remote, direct = (request_of(PORT, vnic_type, 'physnet1', None) for vnic_type in ('remote-managed', 'direct'))
+    assert not card().pools.support_requests([remote]) and not card(remote='true').pools.support_requests([direct])
+    ((device, request_id),) = card(remote='true').pools.consume_requests([remote])
+    device.request_id = request_id
+    assert words(remote) == 'remote-managed type-VF devices of physical network physnet1'
+    assert profiles([remote], [device])[PORT] == {
+        'pci_slot': '0000:81:10.0', 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
+        'card_serial_number': 'MT1', 'pf_mac_address': '52:54:00:00:00:01', 'vf_num': 1}
 
 
 @pytest.mark.parametrize('mac', [True, False])

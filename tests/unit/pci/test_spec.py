@@ -122,11 +122,17 @@ def test_devname(sysfs):
         parse({'devname': 'ens1'}, sysfs_root=sysfs, report_in_placement=True)
 
 
-def test_remote_managed(sysfs):
+def test_remote_managed(sysfs, caplog):
+    caplog.set_level('WARNING')
     vpd = {'capabilities': {'vpd': {'card_serial_number': 'MT1'}}}
-    specs = parse({'vendor_id': '10de', 'remote_managed': 'true'})
+    specs = parse([{'vendor_id': '10de', 'remote_managed': 'true'}, {'vendor_id': '10de'}])
     assert specs.match(found('0000:81:10.0', dev_type='type-VF', parent='0000:81:00.0', **vpd))
-    assert specs.match(found('0000:81:10.0', dev_type='type-VF', parent='0000:81:00.0')) is None
+    # No later spec makes it anybody else's; that is told once.
+    for _ in range(2):
+        assert specs.match(found('0000:81:10.0', dev_type='type-VF', parent='0000:81:00.0')) is None
+    (said,) = caplog.messages
+    assert said == ('Device 0000:81:10.0 is configured as remote_managed but has no card serial number in its VPD; '
+                    'ignored')
     with pytest.raises(spec.PciDeviceInvalidPFRemoteManaged, match=r'device address: 0000:81:00.0'):
         specs.match(found('0000:81:00.0', dev_type='type-PF', **vpd))
     with pytest.raises(spec.PciDeviceRemoteManagedNotPresent):

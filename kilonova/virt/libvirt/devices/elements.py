@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from kilonova.objects.vif import DIRECT, MACVTAP, ON_INTERFACE, PHYSICAL, Vif
+from kilonova.objects.vif import MACVTAP, ON_INTERFACE, PHYSICAL, WHOLE, Vif
 from kilonova.virt.libvirt.devices import pci
 
 
@@ -108,7 +108,7 @@ def of_port(vif: Vif) -> tuple[Kind, str]:
         return FUNCTIONS, vif.slot or ''
     if vif.vnic_type == MACVTAP or vif.type == ON_INTERFACE:
         return CARDS, vif.mac
-    return CARDS, (vif.slot or '') if vif.vnic_type == DIRECT else vif.device_name
+    return CARDS, (vif.slot or '') if vif.vnic_type in WHOLE else vif.device_name
 
 
 CARDS = Kind('interface', 'a network card', _card)

@@ -1,6 +1,7 @@
 """PCI functions: found from libvirt's node devices, given to guests as HostDevices.
 
     discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
+    read_serials(found)                # of cards of which libvirt doesn't tell them
     host_devices(instance_devices)     # [HostDevice('0000:08:00.0', managed=True)]
 
 The dicts are those of ``driver.Host.get_available_resource``.
@@ -13,6 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
+
+from kilonova.pci import sysfs
+from kilonova.pci.device import CHILD_TYPES
+from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
 
@@ -70,6 +75,9 @@ def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
             vdpa_parents.add(parent)
     by_address = {_own_address(capability): name for name, capability in functions}
     virtual = {_own_address(capability): _virtual_functions(capability) for _name, capability in functions}
+    serials: dict[str | None, str | None] = {
+        _own_address(capability): capability.findtext("./capability[@type='vpd']/fields/serial_number")
+        for _name, capability in functions}
     found = []
     for name, capability in functions:
         if _number(capability.findtext('domain')) > _MAX_DOMAIN:
@@ -82,12 +90,27 @@ def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
         if network and network.mac and device_dict['dev_type'] == 'type-PF':
             device_dict['mac_address'] = network.mac
         parent_address = device_dict.get('parent_addr')
+        # A virtual function may have it itself, or only its physical one.
+        _add_serial(device_dict, serials[device_dict['address']] or serials.get(parent_address))
         if parent_address:
             _add_parent(device_dict, networks.get(by_address.get(parent_address, '')), virtual.get(parent_address, []))
             if name in vdpa_parents:
                 device_dict['dev_type'] = 'vdpa'
         found.append(device_dict)
     return sorted(found, key=lambda device: device['address'])
+
+
+def read_serials(found: Iterable[dict[str, Any]], root: str = sysfs.ROOT) -> None:
+    """Virtual functions of whose cards libvirt says no serial number get it from the kernel: libvirt 9.0 says nothing
+    of a card whose VPD lack their end, or have a part for writing that is cut."""
+    read: dict[str, str | None] = {}
+    for device in found:
+        if device['dev_type'] not in CHILD_TYPES or 'vpd' in device['capabilities']:
+            continue
+        for address in (device['address'], device['parent_addr']):
+            if address not in read:
+                read[address] = serial_number(sysfs.vpd(address, root))
+            _add_serial(device, read[address])
 
 
 def node_name(address: str) -> str:
@@ -101,9 +124,6 @@ def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
         'dev_id': name, 'address': _own_address(capability), 'vendor_id': vendor, 'product_id': product,
         'numa_node': _numa_node(capability), 'label': f'label_{vendor}_{product}', 'dev_type': 'type-PCI',
         'capabilities': {}}
-    serial = capability.findtext("./capability[@type='vpd']/fields/serial_number")
-    if serial:
-        described['capabilities']['vpd'] = {'card_serial_number': serial}
     parent = capability.find("./capability[@type='phys_function']/address")
     if parent is not None:
         described.update(dev_type='type-VF', parent_addr=address_of(parent))
@@ -138,6 +158,11 @@ def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[
     if parent.mac and device['address'] in siblings:
         device['capabilities']['sriov'] = {'pf_mac_address': parent.mac,
                                            'vf_num': siblings.index(device['address'])}
+
+
+def _add_serial(device: dict[str, Any], serial: str | None) -> None:
+    if serial and 'vpd' not in device['capabilities']:
+        device['capabilities']['vpd'] = {'card_serial_number': serial}
 
 
 def _virtual_functions(capability: ElementTree.Element) -> list[str]:

@@ -3,7 +3,7 @@ function of a network device of its host (SR-IOV)."""
 from __future__ import annotations
 
 from kilonova import errors
-from kilonova.objects.vif import DIRECT, MACVTAP, ON_INTERFACE, PHYSICAL, Vif
+from kilonova.objects.vif import DIRECT, MACVTAP, ON_INTERFACE, PHYSICAL, REMOTE, WHOLE, Vif
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import Domain, FunctionInterface, Interface, MacvtapInterface, PciHostDevice
@@ -16,7 +16,7 @@ _MOST_QUEUES = 256
 _OVS, _LINUX, _TAP = 'ovs', 'bridge', 'tap'
 Card = Interface | MacvtapInterface | FunctionInterface | PciHostDevice
 # {vnic_type: how such a port is bound}.
-_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', PHYSICAL: 'hostdev_physical'}
+_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', PHYSICAL: 'hostdev_physical', REMOTE: _OVS}
 
 
 def models(arch: str) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
                                    'does not hold on this host.')
     if vif.vnic_type == PHYSICAL:
         return PciHostDevice(function.address, function.managed)
-    if vif.vnic_type == DIRECT:
+    if vif.vnic_type in WHOLE:
         return FunctionInterface(vif.mac, function.address, vlan=vif.vlan, managed=function.managed)
     if function.address not in guest.netdevs:
         raise InterfaceUnsupported(port=vif.id,

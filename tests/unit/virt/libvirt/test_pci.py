@@ -1,11 +1,13 @@
 """PCI functions from libvirt's node devices."""
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kilonova.virt.libvirt.devices import pci
+from tests.fixtures.vpd import made
 from tests.unit.virt.builders import MDEV_TYPES
 
 
@@ -80,10 +82,34 @@ def test_vdpa() -> None:
             ] == ['type-PF', 'vdpa']
 
 
+def vpd(serial: str) -> str:
+    return (f"<capability type='vpd'><name>x</name><fields access='readonly'><serial_number>{serial}</serial_number>"
+            '</fields></capability>')
+
+
+def serials(found: list[dict[str, Any]]) -> list[str | None]:
+    return [function['capabilities'].get('vpd', {}).get('card_serial_number') for function in found]
+
+
 def test_serial_number_of_the_card() -> None:
-    vpd = ("<capability type='vpd'><name>x</name><fields access='readonly'><serial_number>MT2113X00000</serial_number>"
-           '</fields></capability>')
-    assert one(node(8, extra=vpd))['capabilities'] == {'vpd': {'card_serial_number': 'MT2113X00000'}}
+    """A virtual function has its own, or that of its physical one."""
+    found = pci.discover([node(8, extra=vpd('MT1')), node(0x3b, extra=PF + vpd('MT2')), node(0x3b, 4, extra=VF),
+                          node(0x3b, 5, extra=VF + vpd('MT3'))])
+    assert serials(found) == ['MT1', 'MT2', 'MT2', 'MT3']
+
+
+def test_a_serial_number_that_libvirt_does_not_tell(tmp_path: Path) -> None:
+    """Of virtual functions, from the kernel; each file is read once."""
+    found = pci.discover([node(8), node(0x3b, extra=PF), node(0x3b, 4, extra=VF), node(0x3b, 5, extra=VF)])
+    found.append({'dev_type': 'mdev', 'parent_addr': '0000:3b:00.0', 'capabilities': {}, 'address': 'a'})
+    for address, serial in (('0000:08:00.0', b'MT1'), ('0000:3b:00.0', b'MT2'), ('0000:3b:00.5', b'MT3')):
+        home = tmp_path / 'bus/pci/devices' / address
+        home.mkdir(parents=True)
+        (home / 'vpd').write_bytes(made(SN=serial))
+    pci.read_serials(found, str(tmp_path))
+    assert serials(found) == [None, None, 'MT2', 'MT3', None]
+    pci.read_serials(found, str(tmp_path / 'nothing'))
+    assert serials(found) == [None, None, 'MT2', 'MT3', None]
 
 
 def test_a_32_bit_domain_is_skipped_with_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:

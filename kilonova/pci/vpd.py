@@ -1,0 +1,54 @@
+"""The serial number of a card, in the vital product data (VPD) of one of its PCI functions.
+
+    serial_number(sysfs.vpd('0000:81:00.0'))       # 'MT2113X00000', or None
+
+VPD are resources, each with a tag and a length; the one for what is read only has fields of a keyword and a length, of
+which SN is the serial number and RV, the last, a byte that makes the sum of all bytes so far 0 (PCI Local Bus
+Specification 3.0, appendix I).
+"""
+from __future__ import annotations
+
+# Bytes that VPD can have: its addresses have 15 bits.
+MOST = 1 << 15
+_READ_ONLY, _END = 0x90, 0x78
+# Bytes of a field's keyword and length.
+_HEAD = 3
+
+
+def serial_number(data: bytes) -> str | None:
+    """None: it has none, or can't be right."""
+    start, end = _read_only(data)
+    serial = None
+    while start + _HEAD <= end:
+        keyword, length = data[start:start + 2], data[start + 2]
+        value = data[start + _HEAD:start + _HEAD + length]
+        if start + _HEAD + length > end:
+            return None
+        if keyword == b'RV':
+            return serial if value and sum(data[:start + _HEAD + 1]) % 256 == 0 else None
+        if keyword == b'SN':
+            serial = _text(value)
+        start += _HEAD + length
+    return None
+
+
+def _read_only(data: bytes) -> tuple[int, int]:
+    """Where the fields of the resource for what is read only begin and end; (0, 0): there is none, or it is cut."""
+    start = 0
+    while start < len(data) and data[start] != _END:
+        # A tag with its highest bit set has a length of two bytes; others have it in their lowest three bits.
+        is_large = data[start] >= 0x80
+        head = 3 if is_large else 1
+        length = int.from_bytes(data[start + 1:start + 3], 'little') if is_large else data[start] & 7
+        if start + head + length > len(data):
+            break
+        if data[start] == _READ_ONLY:
+            return start + head, start + head + length
+        start += head + length
+    return 0, 0
+
+
+def _text(value: bytes) -> str | None:
+    """What is to be shown and sent: printable characters, without what fills the field up."""
+    text = value.decode('ascii', 'replace').strip(' \0')
+    return text if text.isascii() and text.isprintable() and text else None
