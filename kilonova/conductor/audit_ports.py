@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from kilonova.clients.network import NetworkClient, Port
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
-from kilonova.objects.port_resources import ALLOCATION, PREFIX, PortResources, add
+from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
 from kilonova.objects.vif import FUNCTIONS, MACVTAP, Vif
 
 # {provider: {resource class: amount}}
@@ -82,14 +82,9 @@ class Ports:
 
     def _guarantees(self, server: Row, ports: Iterable[Port], allocated: Held) -> None:
         """What the server holds in Placement of the classes of ports is what their bindings say."""
-        wanted: dict[str, dict[str, int]] = {}
-        for port in ports:
-            asked = PortResources.read(port.id, port.resource_request)
-            for provider, amounts in asked.held(port.profile.get(ALLOCATION)).items() if asked is not None else ():
-                add(wanted.setdefault(provider, {}), amounts)
-        found = {provider: {name: amount for name, amount in amounts.items() if name.startswith(PREFIX)}
-                 for provider, amounts in allocated.items()}
-        found = {provider: amounts for provider, amounts in found.items() if amounts}
+        read = ((port, PortResources.read(port.id, port.resource_request)) for port in ports)
+        wanted = total(asked.held(port.profile.get(ALLOCATION)) for port, asked in read if asked is not None)
+        found = of_ports(allocated)
         if server['host'] is not None and found != wanted:
             self._wrong.append(f"Placement: server {server['uuid']} holds {found or 'nothing'} for its ports, whose "
                                f"bindings say {wanted or 'nothing'}")

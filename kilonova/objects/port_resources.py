@@ -76,6 +76,22 @@ class PortResources:
         return found
 
 
+def of_ports(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """What of {provider: {resource class: amount}} somebody holds for ports."""
+    found = {provider: {name: amount for name, amount in amounts.items() if name.startswith(PREFIX)}
+             for provider, amounts in allocations.items()}
+    return {provider: amounts for provider, amounts in found.items() if amounts}
+
+
+def total(held: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    """The sum of what ports hold, of each as ``held`` has it."""
+    found: dict[str, dict[str, int]] = {}
+    for one in held:
+        for provider, amounts in one.items():
+            add(found.setdefault(provider, {}), amounts)
+    return found
+
+
 def add(total: dict[str, int], more: Mapping[str, int]) -> None:
     """Amounts of resource classes to others."""
     for name, amount in more.items():

@@ -291,6 +291,19 @@ def test_a_port_that_its_owner_deletes_before_a_move_is_over(guaranteed: Guarant
     guaranteed.assert_at(server, source if end == 'revertResize' else other(source))
 
 
+def test_a_port_that_is_gone_when_its_server_arrives(guaranteed: Guaranteed) -> None:
+    """A host was asked for what it guarantees, and Neutron's event is lost: nothing of it is held when the move is
+    over, well or not."""
+    for kind, end in (('resize', 'confirmResize'), ('resize', 'revertResize'), ('resize', 'fails'), (
+            'live_migrate', ''), ('unshelve', ''), ('evacuate', 'fails'), ('evacuate', '')):
+        port = guaranteed.port()
+        server = guaranteed.boot({'port': port})
+        guaranteed.assert_at(server, guaranteed.moved(server, kind, end, port))
+        assert guaranteed.cache(server) == [], guaranteed.cloud.story(server)
+        guaranteed.delete(server)
+    guaranteed.assert_empty()
+
+
 def test_a_detach_while_neutron_is_silent(guaranteed: Guaranteed) -> None:
     """It ends; what the server held is given back later."""
     port = guaranteed.port()

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from kilonova import errors
+from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import info_caches
 from kilonova.objects.vif import Vif
 from kilonova.virt.driver import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 from tests.fixtures.neutron import FakeNeutron
-from tests.flows.cases import bring_back, force_down, lose_host
+from tests.flows.cases import bring_back, disturb, force_down, lose_host
 
 HOSTS = ('gpu1', 'gpu2')
 
@@ -59,6 +60,35 @@ class Networked:
         """What its dead host has still to give back stays."""
         assert self.cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
         self.cloud.settle(kinds_left=('release',))
+
+    def moved(self, server: str, kind: str, end: str, port: str) -> str:
+        """The host of a server that was moved by an operation of this kind, while its port vanished between the choice
+        of a host and the arrival there. ``end``: 'fails', an action of the API's, or whatever else it is."""
+        cloud, flow = self.cloud, FLOWS[kind]
+        if kind == 'unshelve':
+            cloud.action(server, 'shelve')
+        source = None if kind == 'unshelve' else cloud.host_of(server)
+        with pytest.MonkeyPatch.context() as patch:
+            disturb(patch, kind, flow.index('select') + 1, lambda real, work: (
+                self.neutron.ports.pop(port, None), real(work)))
+            if end == 'fails':
+                driver = cloud.computes[other(source)].host.driver
+                patch.setattr(driver.guests, 'spawn', broken)
+                patch.setattr(driver.moves, 'finish_migration', broken)
+            if kind == 'evacuate':
+                lose_host(cloud, source)
+                force_down(cloud, source, True)
+                self.evacuate(server)
+                bring_back(cloud, source)
+                cloud.settle()
+            else:
+                cloud.action(server, *{'resize': ('migrate',), 'unshelve': ('unshelve',), 'live_migrate': (
+                    'os-migrateLive', {'host': None, 'block_migration': 'auto'})}[kind])
+            if end.endswith('Resize'):
+                cloud.action(server, end)
+        assert cloud.status(server) in ('ACTIVE', 'SHUTOFF'), cloud.story(server)
+        assert (cloud.host_of(server) == source) == (end in ('fails', 'revertResize')), cloud.story(server)
+        return str(cloud.host_of(server))
 
     def delete(self, server: str) -> None:
         self.cloud.ok('DELETE', f'/servers/{server}')

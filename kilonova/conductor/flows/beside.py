@@ -81,14 +81,18 @@ def pend(work: Work[Any], host: str, method: str, write: Write | None = None, **
 
 def add_release(work: Work[Any], args: dict[str, Any], same: Sequence[str], *, host: str | None = None,
                 delay: float = 0, write: Write | None = None) -> None:
-    """A row for something that is to be given back later, ``delay`` seconds from now at the earliest, unless there is
-    one whose args of the names in ``same`` are these. Written together with a look whether we still own our row."""
-    release = Operation.new(work.ctxt, 'release', work.instance_uuid, args, beside=True, host=host)
+    """A row for something that is to be given back later; see ``add``."""
+    add(work, Operation.new(work.ctxt, 'release', work.instance_uuid, args, beside=True, host=host), same, delay=delay,
+        write=write)
 
-    def is_same(row: Operation) -> bool:
-        return row.kind == 'release' and all(row.args.get(name) == args[name] for name in same)
+
+def add(work: Work[Any], row: Operation, same: Sequence[str], *, delay: float = 0, write: Write | None = None) -> None:
+    """A row of the server's beside ours, ``delay`` seconds from now at the earliest, unless there is one of its kind
+    whose args of the names in ``same`` are these. Written together with a look whether we still own our row."""
+    def is_same(other: Operation) -> bool:
+        return other.kind == row.kind and all(other.args.get(name) == row.args[name] for name in same)
     with engine.silence():
-        ours = work.add(release, is_same, delay, write)
+        ours = work.add(row, is_same, delay, write)
     if not ours:
         raise work.standing() or LeaseLost(operation=work.uuid)
 
@@ -212,29 +216,39 @@ def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str]
             client.delete_port(port.id)
 
 
+def at_rest(work: Work[Any]) -> None:
+    """Unanswered: an operation works on the server."""
+    with engine.silence(), work.db.read() as conn:
+        _check_rest(conn, work.instance_uuid)
+
+
+def _check_rest(conn: engine.Connection, uuid: str) -> None:
+    if any(row.slot in (operations.RUN, operations.WAIT) for row in operations.of_instance(conn, uuid)):
+        raise Unanswered(who=f'server {uuid}', reason='an operation works on it')
+
+
 def _release_ports(work: Work[Outputs]) -> None:
     """What the server has of ports besides those of its info cache goes: all, of one that is deleted. While an
     operation is at it, nobody knows which are its own."""
     with engine.silence(), work.db.read() as conn:
-        rows = operations.of_instance(conn, work.instance_uuid)
+        _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid)
-    if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
-        raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
     give_back_ports(work, work.args[PORTS_GIVEN], [vif['id'] for vif in cache])
 
 
 def _release_resources(work: Work[Outputs]) -> None:
     """The server holds nothing for this port any more, unless it has it again. While an operation is at it, it may
-    hold what its ports don't say yet."""
+    hold what its ports don't say yet, so that is looked at again before each write."""
+    def check() -> None:
+        at_rest(work)
+        work.compare_now()
     with engine.silence(), work.db.read() as conn:
-        rows = operations.of_instance(conn, work.instance_uuid)
+        _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid)
-    if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
-        raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     port_id = work.args[RESOURCES_OF]
     cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
-    guarantees.settle(work.env, work.instance_uuid, work.args[CLASSES], work.compare_now,
+    guarantees.settle(work.env, work.instance_uuid, work.args[CLASSES], check,
                       but=None if port_id in [vif['id'] for vif in cache] else port_id)
 
 
@@ -288,10 +302,8 @@ def _release_volumes(work: Work[Outputs]) -> None:
     """What the server has of attachments besides those of its rows goes: all, of one that is deleted, or never came to
     a cell. While an operation is at it, nobody knows which are its own."""
     with engine.silence(), work.db.read() as conn:
-        rows = operations.of_instance(conn, work.instance_uuid)
+        _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid) if work.db is not work.env.api else None
-    if any(row.slot in (operations.RUN, operations.WAIT) for row in rows):
-        raise Unanswered(who=f'server {work.instance_uuid}', reason='an operation works on it')
     kept = [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []
     if VOLUME_SWAPPED in work.args:
         give_back_volumes(work, kept, ())

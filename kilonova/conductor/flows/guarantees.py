@@ -92,6 +92,12 @@ def _question(wanted: PortResources, root: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def held(work: Work[Any]) -> dict[str, dict[str, int]]:
+    """What the server holds in Placement for ports: {provider: {resource class: amount}}."""
+    there = work.env.placement.get_allocations(work.instance_uuid)['allocations']
+    return port_resources.of_ports({provider: given['resources'] for provider, given in there.items()})
+
+
 def settle(env: Environment, uuid: str, classes: Collection[str], check: Callable[[], None], *, but: str | None = None,
            more: Mapping[str, Mapping[str, int]] | None = None) -> bool:
     """The server holds of these resource classes what its ports say, without that port, and ``more``. May be repeated;

@@ -53,7 +53,7 @@ from kilonova.errors import (
     Invalid,
     Unanswered,
 )
-from kilonova.objects.port_resources import ALLOCATION, PortResources
+from kilonova.objects.port_resources import ALLOCATION, PortResources, total
 from kilonova.objects.vif import FUNCTIONS, Vif, VifAddress, VifSubnet
 from kilonova.pci import ports as pci_ports
 
@@ -67,8 +67,9 @@ DEFAULT_GROUP = 'default'
 LATE = 120.0
 # How often a port is read again that others change at the same time.
 TRIES = 3
-# Seconds until a server is looked at again on which an operation works; how a detach begins.
-BUSY, DETACH = 5.0, 'detach_interface.start'
+# Seconds until a server is looked at again on which an operation works; how a detach begins; the argument, a port's id,
+# of changes that are looked at when no operation works on the server.
+BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
 # Types of VIFs that no guest can have.
 _UNBOUND = frozenset(('', 'binding_failed', 'unbound'))
 # Types of networks that are carried inside packets of another one.
@@ -226,8 +227,7 @@ def to_host(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests
              lambda _, port: guarantees.profile(port, host.mappings), before)
 
 
-def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False,
-              is_revert: bool = False) -> None:
+def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
     """``to_host`` of a server that is back where this move began, with the devices and providers that it had there.
     With ``agent_away`` a failed binding is left at that: it is bound by ``bound_here``. The destination may have
     written already what the server was to be."""
@@ -241,14 +241,13 @@ def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *
     def allocation(vif: Vif, port: Port) -> dict[str, Any]:
         was = vif.before.get(migration.uuid, vif.profile.get(ALLOCATION))
         return {ALLOCATION: was} if was is not None else {}
-    _to_host(work, migration.source_compute, zone, requests, allocation, lambda _: {}, agent_away, is_revert)
+    _to_host(work, migration.source_compute, zone, requests, allocation, lambda _: {}, agent_away)
 
 
 def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.InstancePCIRequests | None,
              allocation: Callable[[Vif, Port], dict[str, Any]], before: Callable[[Vif], Mapping[str, Any]],
-             agent_away: bool = False, is_revert: bool = False) -> None:
-    """``allocation``: what the bindings say of providers in Placement; ``before``: see ``Vif``. ``is_revert``: ports
-    that are gone, and for which the server holds something, stay until that is given back (``looked_at``)."""
+             agent_away: bool = False) -> None:
+    """``allocation``: what the bindings say of providers in Placement; ``before``: see ``Vif``."""
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
     after = []
@@ -260,9 +259,18 @@ def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.Ins
             port = there[vif.id] if to is None and there[vif.id].host == host else _bind(
                 work, there[vif.id], to, zone, agent_away, profile)
             after.append(dataclasses.replace(_moved(vif, port), before=before(vif)))
-        elif is_revert and vif.held:
-            after.append(vif)
+    _are_gone(work, (vif for vif in vifs if vif.id not in there))
     _say(work, vifs, after)
+
+
+def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
+    """A server that moves leaves these behind, whose ports are gone. What it holds for them wherever it comes to rest
+    is given back then: a host was asked for them, too."""
+    for vif in vifs:
+        _give_back_later(work, vif.id, PortResources.read(vif.id, vif.resource_request))
+        if vif.is_function:
+            beside.add(work, operations.Operation.new(
+                work.ctxt, NetworkChanged.name, work.instance_uuid, {AT_REST: vif.id}, beside=True), (AT_REST,))
 
 
 def ask(work: Work[Any], spec: objects.RequestSpec) -> None:
@@ -316,6 +324,7 @@ def arrived(work: Work[Any], host: str, source: str) -> None:
     are functions are others there, and what they guarantee is of other providers. May be repeated."""
     vifs, there = _with_ports(work)
     left = []
+    _are_gone(work, (vif for vif in vifs if vif.id not in there))
     for vif in vifs:
         if vif.id in there:
             port = there[vif.id]
@@ -468,9 +477,14 @@ def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uu
     if client is None:
         raise BuildAbort(instance_uuid=uuid, reason='[neutron] has no account at the conductor')
     there = {port.id: port for port in client.ports(device_id=uuid)}
+    with engine.silence(), db.read() as conn:
+        cached = {vif['id'] for vif in json.loads(operations.instance_or_404(conn, uuid)['extra_network_info'] or '[]')}
     bound = {}
     for port_id, profile in profiles.items():
         if port_id not in there:
+            if port_id not in cached:
+                # The server came here without it (``_are_gone``).
+                continue
             raise BuildAbort(instance_uuid=uuid, reason=PortNotFound(port_id=port_id).message)
         port = there[port_id]
         bound[port_id] = _bound(_bind_port(client, port, host, uuid, port.device_owner,
@@ -565,12 +579,16 @@ def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None)
     the network service are silent."""
     if wanted is None:
         return
-    classes = sorted(wanted.classes)
     beside.now_or_later(
         work, 'Guarantees of ports',
-        lambda: guarantees.settle(work.env, work.instance_uuid, classes, work.compare_now, but=port_id),
-        lambda: beside.add_release(work, {beside.RESOURCES_OF: port_id, beside.CLASSES: classes},
-                                   (beside.RESOURCES_OF,)))
+        lambda: guarantees.settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id),
+        lambda: _give_back_later(work, port_id, wanted))
+
+
+def _give_back_later(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
+    if wanted is not None:
+        beside.add_release(work, {beside.RESOURCES_OF: port_id, beside.CLASSES: sorted(wanted.classes)},
+                           (beside.RESOURCES_OF,))
 
 
 def _release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
@@ -589,7 +607,9 @@ class ChangedOutputs(Outputs):
 def refresh(work: Work[ChangedOutputs]) -> None:
     """The info cache says of the server's interfaces what Neutron says now: addresses, floating ones, groups. Those
     whose ports are gone, or another's, are gone, but those that hold something (see ``give_back``); there are
-    no new ones: who attaches a port writes it himself."""
+    no new ones: who attaches a port writes it himself. Unanswered: it is to wait for the end of an operation."""
+    if AT_REST in work.args:
+        beside.at_rest(work)
     row = work.instance_row(fresh=True)
     vifs, seen, held = work.instance().vifs, row['extra_network_info'], _held(work)
     if not vifs and not held:
@@ -642,15 +662,27 @@ def looked_at(work: Work[Any]) -> list[operations.Operation]:
             ] if _held(work) else []
 
 
+def held_again(work: Work[Any]) -> list[operations.Operation]:
+    """What is to begin when a server has again in Placement what it held before a move: that may be for ports that
+    were gone when it arrived, which it has no more."""
+    held = guarantees.held(work)
+    if not held or held == total(vif.held for vif in work.instance().vifs):
+        return []
+    classes = sorted({name for amounts in held.values() for name in amounts})
+    return [operations.Operation.new(work.ctxt, 'release', work.instance_uuid, {
+        beside.RESOURCES_OF: None, beside.CLASSES: classes}, beside=True)]
+
+
 def give_back(work: Work[ChangedOutputs]) -> None:
     """The guest lets cards go whose ports are gone, and their devices and guarantees are free: a detach for each.
-    NotYet: an operation works on the server. In a state in which nothing can be detached it goes on having them."""
+    Unanswered: an operation works on the server. In a state in which nothing can be detached it goes on having them."""
     while work.outputs.gone:
         _detach(work, work.outputs.gone[0])
         del work.outputs.gone[0]
 
 
 def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
+    beside.at_rest(work)
     row, uuid = work.instance_row(fresh=True), work.instance_uuid
     there = [port for port in work.env.networks.ports(ids=[port_id]) if port.device_id == uuid]
     if there or port_id not in _held(work) or row['vm_state'] not in states.TRANSITIONS[DETACH].vm:

@@ -120,7 +120,7 @@ def finish_revert(work: Work[Outputs]) -> None:
     moved = migration(work)
     is_away = moved.source_compute != moved.dest_compute
     if is_away or ports.moves_here(work):
-        ports.to_source(work, moved, work.instance().availability_zone, is_revert=True)
+        ports.to_source(work, moved, work.instance().availability_zone)
     if is_away:
         volumes.to_host(work, moved.source_compute)
     work.ask(moved.source_compute, 'finish_revert_resize', instance=work.instance(), migration=moved)
@@ -138,7 +138,7 @@ def mark_reverted(work: Work[Outputs]) -> None:
     event = 'revert.active' if was_active(work) else 'revert.stopped'
     kept = work.instance().system_metadata
     bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
-    begun = ports.looked_at(work)
+    begun = [*ports.looked_at(work), *ports.held_again(work)]
 
     moved = False
 

@@ -12,8 +12,7 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def to_source(work: Any, migration: Any, zone: str | None, *, agent_away: bool = False,
-                  is_revert: bool = False) -> None:
+    def to_source(work: Any, migration: Any, zone: str | None, *, agent_away: bool = False) -> None:
         if work.kind != 'revert':
-            real(work, migration, zone, agent_away=agent_away, is_revert=is_revert)
+            real(work, migration, zone, agent_away=agent_away)
     real = replace(ports, 'to_source', to_source)
