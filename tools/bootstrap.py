@@ -6,6 +6,7 @@ need. Assumes git, make and Python 3.11 or newer, and apt for the system package
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import hashlib
 import os
@@ -14,13 +15,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from tools.cloud.layout import ROOT, CloudError, Layout
 
 OLDEST = (3, 11)
+UV = 'uv==0.13.9'
 POLICY = Path('/usr/sbin/policy-rc.d')
 REQUIREMENTS = ROOT / 'tools' / 'cloud' / 'requirements-services.txt'
 CYBORG = ROOT / 'tools' / 'cloud' / 'requirements-cyborg.txt'
@@ -112,28 +115,79 @@ def fingerprint(parts: Iterable[str], files: Iterable[Path]) -> str:
     return total.hexdigest()
 
 
-def ensure_environment(directory: Path, what: str, arguments: Sequence[str], files: Sequence[Path]) -> None:
-    """Make a virtual environment and install into it, unless it was made from the same things before.
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that is wanted. ``arguments``: of ``uv pip install``; ``files``: what they depend on."""
 
-    ``arguments``: of ``pip install``.
-    """
-    stamp = directory / '.stamp'
-    wanted = fingerprint([sys.version, str(directory), *arguments], files)
-    if stamp.exists() and stamp.read_text() == wanted:
-        return
-    say(f'installing {what} into {directory.name} (downloads; takes a minute or two the first time)')
-    python = directory / 'bin' / 'python'
-    if not python.exists() or made_with_another(directory):
-        _pip([sys.executable, '-m', 'venv', '--clear', str(directory)])
-    stamp.unlink(missing_ok=True)
-    _pip([str(python), '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', *arguments])
-    stamp.write_text(wanted)
-    say(f'{directory.name} is ready')
+    directory: Path
+    what: str
+    arguments: tuple[str, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint([sys.version, str(self.directory), *self.arguments], self.files)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was made from the same things before."""
+        stamp = self.directory / '.stamp'
+        return stamp.exists() and stamp.read_text() == self.fingerprint
+
+    def make(self, uv: Path, settings: Mapping[str, str]) -> None:
+        """``settings``: environment variables for uv."""
+        say(f'installing {self.what} into {self.directory.name} (downloads)')
+        python = self.directory / 'bin' / 'python'
+        if not python.exists() or made_with_another(self.directory):
+            # With pip, for those who want to add a filter or a driver of their own.
+            _run([str(uv), 'venv', '--quiet', '--clear', '--seed', '--python', sys.executable, str(self.directory)],
+                 settings)
+        (self.directory / '.stamp').unlink(missing_ok=True)
+        _run([str(uv), 'pip', 'install', '--quiet', '--python', str(python), *self.arguments], settings)
+        (self.directory / '.stamp').write_text(self.fingerprint)
+        say(f'{self.directory.name} is ready')
 
 
-def of_a_service(requirements: Path) -> list[str]:
-    """Arguments of pip for one: its daemons import a small part of what is installed, and compile that once."""
-    return ['--no-compile', '-r', str(requirements)]
+def ensure_uv(directory: Path) -> Path:
+    """The program that fills the others, in an environment of its own: pip takes six times as much of the CPU."""
+    uv, stamp = directory / 'bin' / 'uv', directory / '.stamp'
+    wanted = fingerprint([sys.version, UV], [])
+    if not stamp.exists() or stamp.read_text() != wanted:
+        say(f'installing {UV} into {directory.name}')
+        _run([sys.executable, '-m', 'venv', '--clear', str(directory)])
+        _run([str(directory / 'bin' / 'pip'), 'install', '--quiet', '--disable-pip-version-check', UV])
+        stamp.write_text(wanted)
+    return uv
+
+
+# What pip calls a setting, and the variable by which uv is told it, with what several of them are joined by.
+_SETTINGS = {'index-url': ('UV_DEFAULT_INDEX', ' '), 'extra-index-url': ('UV_INDEX', ' '),
+             'find-links': ('UV_FIND_LINKS', ','), 'no-index': ('UV_NO_INDEX', ' '),
+             'constraint': ('UV_CONSTRAINT', ' '), 'trusted-host': ('UV_INSECURE_HOST', ' '),
+             'cert': ('SSL_CERT_FILE', ' '), 'client-cert': ('SSL_CLIENT_CERT', ' '),
+             'timeout': ('UV_HTTP_TIMEOUT', ' '), 'default-timeout': ('UV_HTTP_TIMEOUT', ' '),
+             'proxy': ('ALL_PROXY', ' ')}
+
+
+def settings_of_pip(listed: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables for uv that say what ``pip config list`` printed: whoever has a registry of his own told pip. What the
+    environment says to uv already stays."""
+    found: dict[str, tuple[int, str]] = {}
+    for line in listed.splitlines():
+        place, _, said = line.partition('.')
+        name, _, value = said.partition('=')
+        if name in _SETTINGS and place in _PLACES:
+            variable, separator = _SETTINGS[name]
+            text = separator.join(str(ast.literal_eval(value)).split())
+            found[variable] = max(found.get(variable, (-1, '')), (_PLACES.index(place), text))
+    # As pip does unasked: of several indexes the newest package, and the machine's own certificates.
+    told = {'UV_INDEX_STRATEGY': 'unsafe-best-match', 'UV_SYSTEM_CERTS': 'true'}
+    told |= {variable: text for variable, (_, text) in found.items()}
+    return {variable: text for variable, text in told.items() if variable not in environ}
+
+
+# Where pip's settings stand, the strongest last.
+_PLACES = ('global', 'install', ':env:')
 
 
 def made_with_another(directory: Path) -> bool:
@@ -143,10 +197,12 @@ def made_with_another(directory: Path) -> bool:
     return home is not None and home[1] != sysconfig.get_config_var('BINDIR')
 
 
-def _pip(argv: Sequence[str]) -> None:
-    done = subprocess.run(list(argv), cwd=ROOT, capture_output=True, text=True, check=False)
+def _run(argv: Sequence[str], more: Mapping[str, str] = {}) -> str:
+    """Run a command to its end; gives back what it printed. ``more``: variables beside those of the environment."""
+    done = subprocess.run(list(argv), cwd=ROOT, env={**os.environ, **more}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CloudError(f'{" ".join(argv)} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}')
+    return done.stdout
 
 
 def environments(layout: Layout, *, services: bool, tempest: bool = False, cyborg: bool = False,
@@ -154,23 +210,26 @@ def environments(layout: Layout, *, services: bool, tempest: bool = False, cybor
     """The project's environment and, where asked for, that of Keystone, Glance and Placement, and those of Cyborg,
     Neutron, Cinder and Tempest, side by side. One that KILONOVA_VENV, KILONOVA_SERVICES_VENV, KILONOVA_CYBORG_VENV,
     KILONOVA_NEUTRON_VENV, KILONOVA_CINDER_VENV or KILONOVA_TEMPEST_VENV names is another's to keep."""
-    jobs = []
+    wanted = []
     if not os.environ.get('KILONOVA_VENV'):
-        jobs.append((layout.venv, 'Kilonova', ['-e', '.[test]'], [ROOT / 'setup.cfg', ROOT / 'pyproject.toml']))
-    if services and not os.environ.get('KILONOVA_SERVICES_VENV'):
-        jobs.append((layout.services_venv, 'Keystone, Glance and Placement', of_a_service(REQUIREMENTS),
-                     [REQUIREMENTS]))
-    if cyborg and not os.environ.get('KILONOVA_CYBORG_VENV'):
-        jobs.append((layout.cyborg_venv, 'Cyborg', of_a_service(CYBORG), [CYBORG]))
-    if network and not os.environ.get('KILONOVA_NEUTRON_VENV'):
-        jobs.append((layout.neutron_venv, 'Neutron', of_a_service(NEUTRON), [NEUTRON]))
-    if volume and not os.environ.get('KILONOVA_CINDER_VENV'):
-        jobs.append((layout.cinder_venv, 'Cinder', of_a_service(CINDER), [CINDER]))
-    if tempest and not os.environ.get('KILONOVA_TEMPEST_VENV'):
-        jobs.append((layout.tempest_venv, 'Tempest', ['-r', str(ACCEPTANCE)], [ACCEPTANCE]))
-    # More than there are cores: half of the time each waits for downloads.
-    with ThreadPoolExecutor(max(len(jobs), 1)) as pool:
-        for future in [pool.submit(ensure_environment, *job) for job in jobs]:
+        # Its daemons start together, and would each compile the same.
+        wanted.append(Environment(layout.venv, 'Kilonova', ('--compile-bytecode', '-e', '.[test]'),
+                                  (ROOT / 'setup.cfg', ROOT / 'pyproject.toml')))
+    for asked, variable, directory, what, requirements in (
+            (services, 'SERVICES', layout.services_venv, 'Keystone, Glance and Placement', REQUIREMENTS),
+            (cyborg, 'CYBORG', layout.cyborg_venv, 'Cyborg', CYBORG),
+            (network, 'NEUTRON', layout.neutron_venv, 'Neutron', NEUTRON),
+            (volume, 'CINDER', layout.cinder_venv, 'Cinder', CINDER),
+            (tempest, 'TEMPEST', layout.tempest_venv, 'Tempest', ACCEPTANCE)):
+        if asked and not os.environ.get(f'KILONOVA_{variable}_VENV'):
+            wanted.append(Environment(directory, what, ('-r', str(requirements)), (requirements,)))
+    missing = [environment for environment in wanted if not environment.is_there]
+    if not missing:
+        return
+    uv = ensure_uv(ROOT / '.venv-uv')
+    settings = settings_of_pip(_run([str(uv.parent / 'pip'), 'config', 'list']), os.environ)
+    with ThreadPoolExecutor(len(missing)) as pool:
+        for future in [pool.submit(environment.make, uv, settings) for environment in missing]:
             future.result()
 
 

@@ -64,31 +64,64 @@ def test_fingerprint_changes_with_files_and_arguments(tmp_path):
     assert bootstrap.fingerprint(['x'], [path]) != first
 
 
-def test_an_environment_made_from_the_same_things_is_left_alone(tmp_path, monkeypatch):
-    calls: list[list[str]] = []
-    monkeypatch.setattr(bootstrap, '_pip', lambda argv: calls.append(list(argv)))
+@pytest.fixture
+def ran(monkeypatch) -> list[str]:
+    """What is run, without options and paths."""
+    calls: list[str] = []
+
+    def run(argv, more=()):
+        words = [argv[0].rpartition('/')[2], *argv[1:]]
+        calls.append(' '.join(word for word in words if word in ('uv', 'pip', 'venv', 'install', bootstrap.UV)))
+        return ''
+    monkeypatch.setattr(bootstrap, '_run', run)
+    return calls
+
+
+def test_an_environment_made_from_the_same_things_is_left_alone(tmp_path, ran):
     path = tmp_path / 'requirements.txt'
     path.write_text('a==1')
     directory = tmp_path / 'venv'
     directory.mkdir()
-    for _ in range(2):
-        bootstrap.ensure_environment(directory, 'it', ['-r', str(path)], [path])
-    assert len(calls) == 2
+    made = bootstrap.Environment(directory, 'it', ('-r', str(path)), (path,))
+    assert not made.is_there
+    made.make(tmp_path / 'uv', {})
+    assert made.is_there and ran == ['uv venv', 'uv pip install']
     path.write_text('a==2')
-    bootstrap.ensure_environment(directory, 'it', ['-r', str(path)], [path])
-    assert len(calls) == 4
+    assert not made.is_there
 
 
 @pytest.mark.parametrize(('home', 'ended'), [
-    (sysconfig.get_config_var('BINDIR'), ['pip']), ('/opt/bin', ['venv', 'pip'])])
-def test_an_environment_of_another_interpreter_is_made_anew(tmp_path, monkeypatch, home, ended):
-    calls = []
-    monkeypatch.setattr(bootstrap, '_pip', lambda argv: calls.append(argv[2]))
+    (sysconfig.get_config_var('BINDIR'), ['uv pip install']), ('/opt/bin', ['uv venv', 'uv pip install'])])
+def test_an_environment_of_another_interpreter_is_made_anew(tmp_path, ran, home, ended):
     (tmp_path / 'bin').mkdir()
     (tmp_path / 'bin' / 'python').touch()
     (tmp_path / 'pyvenv.cfg').write_text(f'home = {home}\ninclude-system-site-packages = false\n')
-    bootstrap.ensure_environment(tmp_path, 'it', [], [])
-    assert calls == ended
+    bootstrap.Environment(tmp_path, 'it', (), ()).make(tmp_path / 'uv', {})
+    assert ran == ended
+
+
+def test_the_program_that_fills_them_is_made_once(tmp_path, ran):
+    (tmp_path / 'uv').mkdir()
+    for _ in range(2):
+        assert bootstrap.ensure_uv(tmp_path / 'uv') == tmp_path / 'uv' / 'bin' / 'uv'
+    assert ran == ['venv', f'pip install {bootstrap.UV}']
+
+
+def test_uv_is_told_what_pip_was_told():
+    """Who has a registry of his own said so to pip: in its files or in the environment, which is stronger."""
+    listed = r"""
+:env:.find-links='/opt/wheels'
+:env:.disable-pip-version-check='1'
+global.extra-index-url='\nhttps://a.example/simple\nhttps://b.example/simple'
+global.find-links='/elsewhere'
+global.index-url='https://c.example/simple'
+install.index-url='https://d.example/simple'
+download.index-url='https://e.example/simple'
+global.constraint='/etc/constraints.txt'
+"""
+    assert bootstrap.settings_of_pip(listed, {'UV_CONSTRAINT': 'mine', 'HOME': '/root'}) == {
+        'UV_INDEX_STRATEGY': 'unsafe-best-match', 'UV_SYSTEM_CERTS': 'true', 'UV_FIND_LINKS': '/opt/wheels',
+        'UV_INDEX': 'https://a.example/simple https://b.example/simple', 'UV_DEFAULT_INDEX': 'https://d.example/simple'}
 
 
 def test_missing_packages_are_those_dpkg_does_not_list_as_installed(monkeypatch):
