@@ -183,6 +183,11 @@ TRANSITIONS: dict[str, Rule] = {
     'detach_volume.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None,
                                  'detach_volume'),
     'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
+    # The files behind one of them are more, or less. Saved memory (suspended) knows the file that it had.
+    'volume_snapshot_create.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None,
+                                          'volume_snapshot_create'),
+    'volume_snapshot_delete.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None,
+                                          'volume_snapshot_delete'),
     'rescue.start':    _rule((_V.ACTIVE, _V.STOPPED, _V.ERROR), IDLE, None, _T.RESCUING, 'rescue'),
     'rescue.done':     _rule(ANY, _T.RESCUING, _V.RESCUED, None, 'rescue'),
     'rescue.failed':   _rule(ANY, _T.RESCUING, None, None, 'rescue'),

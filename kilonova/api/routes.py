@@ -14,6 +14,7 @@ from kilonova.api import versions
 from kilonova.api.v1 import device_history, devices, metrics
 from kilonova.api.v2 import (
     aggregates,
+    assisted_volume_snapshots,
     availability_zones,
     console_output,
     create_backup,
@@ -68,7 +69,7 @@ NOUNS = (servers, server_actions, instance_actions, flavors, services, hyperviso
          server_diagnostics, server_password, console_output, remote_consoles,
          server_migrations, lock_server, rescue, shelve, evacuate, server_external_events, server_groups,
          keypairs, quota_class_sets, simple_tenant_usage, instance_usage_audit_log, images, volumes, snapshots,
-         networks, floating_ips, fixed_ips, gone)
+         assisted_volume_snapshots, networks, floating_ips, fixed_ips, gone)
 OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)

@@ -335,6 +335,14 @@ class VolumeClient(_Attachments):
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         _answer(self._send('DELETE', _path('snapshots', snapshot_id, missing), ctxt=ctxt), ctxt, missing)
 
+    def tell_snapshot(self, snapshot_id: str, status: str, progress: str | None = None) -> None:
+        """How it is with a snapshot that Cinder has a compute service take: creating or error; or delete: deleting or
+        error_deleting; Cinder goes on at a progress of 90%. SnapshotNotFound; VolumeInvalid: it is past that."""
+        missing = SnapshotNotFound(snapshot_id=snapshot_id)
+        told = {'status': status, **({'progress': progress} if progress is not None else {})}
+        _answer(self._send('POST', f"{_path('snapshots', snapshot_id, missing)}/action",
+                           json={'os-update_snapshot_status': told}), None, missing)
+
     def create_volume(self, ctxt: RequestContext, *, size: int, name: str, image_id: str | None = None,
                       snapshot_id: str | None = None, volume_type: str | None = None,
                       availability_zone: str | None = None, metadata: Mapping[str, str] | None = None,

@@ -44,6 +44,7 @@ from kilonova.compute.ops import (
     shelve,
     snapshot,
     unshelve,
+    volume_snapshots,
     volumes,
 )
 from kilonova.compute.ports import Ports
@@ -65,7 +66,7 @@ STOP_TIMEOUT = 10.0
 
 # Whose functions do what ``rpc.compute`` declares.
 OPERATIONS = (answers, build, confirm_revert, consoles, evacuate, interfaces, live_migration, power, rebuild,
-              resize, shelve, snapshot, unshelve, volumes)
+              resize, shelve, snapshot, unshelve, volume_snapshots, volumes)
 
 
 class ComputeManager:

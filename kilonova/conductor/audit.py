@@ -52,7 +52,8 @@ OFF = ('stopped', 'soft-delete', 'shelved')
 TOLD = (DISABLED, UNHEALTHY)
 # Operations of servers that have no task state.
 WITHOUT_TASK = ('release', 'network_changed', 'confirm', 'trigger_crash_dump', 'attach_interface', 'detach_interface',
-                'attach_volume', 'detach_volume', 'swap_volume', 'volume_extended')
+                'attach_volume', 'detach_volume', 'swap_volume', 'volume_extended', 'volume_snapshot_create',
+                'volume_snapshot_delete')
 # Rows by uuid.
 Rows = dict[str, Row]
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 KIND = 'driver_volume_type'
+# Volumes that are files of a share, and the formats of these.
+NFS, RAW, QCOW2 = 'nfs', 'raw', 'qcow2'
 # Key of a connection, ours: how the volume is encrypted, as Cinder has it. The key itself is in no row and no message.
 ENCRYPTION = 'encryption'
 # Arguments of releases: the server whose attachments go, which volumes are deleted then, and whether all that were made
@@ -24,6 +26,8 @@ ENCRYPTION = 'encryption'
 VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
 # The same of a volume that was on its way to another: both ids, and whether the guest has the second.
 VOLUME_SWAPPED = 'volume_swapped'
+# A snapshot of which the volume service must hear yet: its id, status and progress.
+SNAPSHOT_TOLD = 'snapshot_told'
 # What an entry of ``known_at`` has of an attachment that isn't the volume's own.
 ANOTHER = 'attachment_id'
 # The same of an image that was to be made of snapshots: its id.
@@ -111,6 +115,15 @@ class AttachedVolume:
         read = AttachedVolume.read({'uuid': self.uuid, **columns})
         return replace(self, volume_id=read.volume_id, size=read.size, attachment_id=read.attachment_id,
                        host=read.host, connection=read.connection, known_at=read.known_at)
+
+    def in_file(self, name: str, format_: str) -> AttachedVolume:
+        """The same with its data in another file of its share, as ``connection`` names it."""
+        return replace(self, connection={**self.connection, 'name': name, 'format': format_})
+
+    @property
+    def file(self) -> tuple[str, str]:
+        """The file of its share that has its data: name and format."""
+        return str(self.connection.get('name')), str(self.connection.get('format') or RAW)
 
     def connection_info(self, server: str, host: str | None = None, connection: Mapping[str, Any] | None = None,
                         connector: Mapping[str, Any] | None = None) -> str:

@@ -288,6 +288,35 @@ class Volumes(Interface):
     def extend_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
 
 
+class VolumeSnapshots(Interface):
+    """A snapshot of a volume that is a file of a share, which the volume service has begun."""
+
+    @long_call('6.13')
+    def snapshot_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, files: dict[str, str],
+                        key: str) -> Any:
+        """The guest writes to another file from now on: from one ``name`` and ``format`` to ``new``, a qcow2."""
+
+    @long_call('6.13')
+    def undo_snapshot_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, files: dict[str, str],
+                             key: str) -> Any:
+        """{taken: whether it does}."""
+
+    @long_call('6.13')
+    def withdraw_volume_snapshot(self, ctxt: RequestContext, instance: Instance, volume_id: str,
+                                 files: dict[str, str], key: str) -> Any:
+        """It writes to the first file again, which has all that it wrote to the other."""
+
+    @long_call('6.13')
+    def merge_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, merge: dict[str, Any],
+                     key: str) -> Any:
+        """Two files behind the volume become one: ``file`` and ``into`` of ``virt.driver.Merge``."""
+
+    @long_call('6.13')
+    def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, merge: dict[str, Any],
+                          key: str) -> Any:
+        """They don't any more: {merged: whether they have}."""
+
+
 class Questions(Interface):
     """What only the host of a guest can answer."""
 
@@ -342,7 +371,8 @@ class Service(Interface):
     def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any: ...
 
 
-class Compute(Life, Power, Images, Moves, LiveMigrations, Interfaces, Volumes, Questions, Service):
+class Compute(Life, Power, Images, Moves, LiveMigrations, Interfaces, Volumes, VolumeSnapshots, Questions,
+              Service):
     """Everything that a host is asked, by subjects."""
 
     topic = 'compute'

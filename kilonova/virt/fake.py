@@ -51,6 +51,8 @@ class FakeDomain:
     # {id of a volume: id of what it is being copied to; of what has taken its place}.
     copies: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
+    # {id of a volume: names of the files behind it, from the one to which the guest writes}.
+    files: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class FakeDriver:
         self.rescues = FakeRescues(self)
         self.disks, self.moves, self.live_migrations = FakeDisks(self), FakeMoves(self), FakeLiveMigrations(self)
         self.snapshots, self.devices, self.volumes = FakeSnapshots(self), FakeDevices(self), FakeVolumes(self)
+        self.volume_snapshots = FakeVolumeSnapshots(self)
 
     def fail(self, method: str, error: BaseException, *, times: int = 1, after: bool = False) -> None:
         """Let the next ``times`` calls of ``method`` raise ``error``, before or ``after`` their work."""
@@ -864,6 +867,52 @@ class FakeVolumes(_Part):
             return {}
         return {volume.volume_id: domain.used.get(volume.volume_id, driver.VolumeCounters())
                 for volume in instance.volumes if volume.volume_id in domain.volumes}
+
+
+class FakeVolumeSnapshots(_Part):
+    """``driver.VolumeSnapshots``: any file is there."""
+
+    @_scripted
+    def take(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
+             new: AttachedVolume) -> None:
+        self.fake.check_volume(new)
+        files = self._files(instance, old)
+        if files[0] != new.file[0]:
+            files.insert(0, new.file[0])
+
+    def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
+        domain = self.fake.domains.get(instance.uuid)
+        return domain is not None and domain.files.get(new.volume_id, [''])[0] == new.file[0]
+
+    @_scripted
+    def withdraw(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
+                 new: AttachedVolume, check: driver.Check) -> None:
+        check()
+        if self.has(instance, new):
+            self._files(instance, old).pop(0)
+
+    @_scripted
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge,
+              check: driver.Check) -> None:
+        check()
+        files = self._files(instance, volume)
+        if merge.is_done(files):
+            return
+        if reason := merge.why_not(files):
+            raise driver.GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
+        gone = {merge.file} if merge.into is not None else set(
+            files[1:files.index(merge.file) if merge.file is not None else None])
+        files[:] = [name for name in files if name not in gone]
+
+    def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge) -> bool:
+        return merge.is_done(self._files(instance, volume))
+
+    def _files(self, instance: objects.Instance, volume: AttachedVolume) -> list[str]:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or volume.volume_id not in domain.volumes:
+            raise driver.GuestFailed(act=f'find volume {volume.volume_id} in', uuid=instance.uuid,
+                                     reason='it does not run with it')
+        return domain.files.setdefault(volume.volume_id, [volume.file[0]])
 
 
 _: type[driver.ComputeDriver] = FakeDriver      # mypy compares it with the protocol

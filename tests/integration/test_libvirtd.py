@@ -389,6 +389,104 @@ def test_a_running_guest_goes_along_with_its_volume(daemon: Libvirtd) -> None:
         rig.says(server, 'GUEST-BOOT 3')
 
 
+def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvirtd) -> None:
+    """Its volume is what it was, running and off, while files are added behind it and taken out in any order. What it
+    wrote before a snapshot is in that, and what it wrote since isn't."""
+    host = 'assisted'
+    with share(daemon, host) as path, rig_of(daemon, host) as rig:
+        volume = new_volume(
+            volume_id=str(uuid4()), host=host, device='/dev/vda', boot_index=0,
+            connection={'driver_volume_type': 'nfs', 'export': 'filer:/v', 'name': 'v', 'format': 'raw'})
+        shutil.copy(daemon.image, path / 'v')
+        server, image, numbers = rig.boot(volumes=[volume], image_ref=''), rig.image(), itertools.count(1)
+        snapshots, power, domain = rig.driver.volume_snapshots, rig.driver.power, _Again(daemon, server.uuid)
+
+        def boots() -> None:
+            """Each boot is counted on the volume."""
+            number = next(numbers)
+            rig.says(server, f'GUEST-BOOT {number}')
+
+        def again() -> None:
+            power.power_off(server)
+            power.power_on(server, image)
+            boots()
+
+        def take(name: str) -> Any:
+            """As the volume service does it: an empty file that reads from the one before, by its name."""
+            old = server.volumes[0]
+            new = old.in_file(name, 'qcow2')
+            subprocess.run(['qemu-img', 'create', '-q', '-f', 'qcow2', '-b', old.file[0], '-F', old.file[1],
+                            path / name], check=True, stdout=subprocess.DEVNULL)
+            for _again in range(2):
+                snapshots.take(server, image, old, new)
+                assert snapshots.has(server, new) and not snapshots.has(server, old)
+            server.volumes = [new]
+            return old
+
+        def chain() -> list[str]:
+            """What its files say, from the one that both its definitions name."""
+            texts = domain.XMLDesc(), domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+            first, = {re.findall(r"<source file='[^']*/([.\w]+)'", text)[0] for text in texts}
+            found = json.loads(subprocess.run(
+                ['qemu-img', 'info', '-U', '--output=json', '--backing-chain', path / first], check=True,
+                capture_output=True).stdout)
+            # By its name alone: shares are mounted elsewhere on other hosts.
+            assert all(one.get('backing-filename', '').count('/') == 0 for one in found), found
+            return [os.path.basename(one['filename']) for one in found]
+
+        def merge(file: str | None, into: str | None) -> None:
+            for _again in range(2):
+                snapshots.merge(server, server.volumes[0], driver.Merge(file, into), lambda: None)
+                assert snapshots.end_merge(server, server.volumes[0], driver.Merge(file, into))
+        boots()
+        take('v.1')
+        assert chain() == ['v.1', 'v']
+        again()
+        was = (path / 'v').read_bytes()
+        take('v.2')
+        take('v.3')
+        assert chain() == ['v.3', 'v.2', 'v.1', 'v'] and (path / 'v').read_bytes() == was
+        again()
+        # One in the middle; the one below the last; the last one of all.
+        merge('v.1', 'v')
+        assert chain() == ['v.3', 'v.2', 'v']
+        merge('v', None)
+        assert chain() == ['v.3', 'v']
+        merge(None, None)
+        assert chain() == ['v.3']
+        again()
+        # The same of a guest that is off.
+        power.power_off(server)
+        for name in ('v.4', 'v.5', 'v.6'):
+            take(name)
+        assert chain() == ['v.6', 'v.5', 'v.4', 'v.3']
+        merge('v.4', 'v.3')
+        assert chain() == ['v.6', 'v.5', 'v.3']
+        merge('v.3', None)
+        assert chain() == ['v.6', 'v.3']
+        merge(None, None)
+        assert chain() == ['v.6']
+        again()
+        # The volume service didn't want it after all: what was written since stays.
+        for is_off in (False, True):
+            old = take('v.7')
+            again()
+            if is_off:
+                power.power_off(server)
+            for _again in range(2):
+                snapshots.withdraw(server, image, old, server.volumes[0], lambda: None)
+            server.volumes = [old]
+            assert chain() == ['v.6']
+            (path / 'v.7').unlink()
+            power.power_off(server)
+        again()
+        with pytest.raises(driver.GuestFailed, match=r'it does not read from v\.7, but from v\.6'):
+            snapshots.merge(server, server.volumes[0], driver.Merge('v.7', 'v.5'), lambda: None)
+        with pytest.raises(driver.GuestFailed, match=r'take a snapshot of disk vda of .*v.8'):
+            snapshots.take(server, image, server.volumes[0], server.volumes[0].in_file('v.8', 'qcow2'))
+        assert not snapshots.has(server, server.volumes[0].in_file('v.8', 'qcow2')) and chain() == ['v.6']
+
+
 def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
     """Findings 4.1 (disks on USB) and 4.2 (Windows without KVM) among them."""
     for machine in ('pc', 'q35'):

@@ -24,9 +24,10 @@ PARTIAL_SINCE = 69
 HISTORY_SINCE = 21
 # Seconds between two looks whether what is waited for is there: at first, and at most.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# Operations that give a server a device, or take one, and leave its states as they are: clients ask for several at
-# once, and for the next thing as soon as a device is there.
-_BRIEF = frozenset(('attach_interface', 'detach_interface', 'attach_volume', 'detach_volume'))
+# Operations that give a server a device, or take one, or snapshots of a volume, and leave its states as they are:
+# clients ask for several at once, and for the next thing as soon as a device is there.
+_BRIEF = frozenset(('attach_interface', 'detach_interface', 'attach_volume', 'detach_volume', 'volume_snapshot_create',
+                    'volume_snapshot_delete'))
 
 T = TypeVar('T')
 
@@ -107,13 +108,15 @@ def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
     return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
 
 
-def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True, hosted: bool = True) -> None:
+def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True, hosted: bool = True,
+          locked: bool = False) -> None:
     """Lock, host and state, as the row in hand has them; the transaction checks the state once more. ``hosted`` False:
-    it needs no host.
+    it needs no host; ``locked``: one that is locked will do.
 
     Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState: all 409.
     """
-    check_lock(ctxt, server)
+    if not locked:
+        check_lock(ctxt, server)
     row = server.row
     rule = states.TRANSITIONS[event]
     if not rule.allows(row['vm_state'], row['task_state']):

@@ -107,7 +107,7 @@ def _swap(op: Operation, copy: Mapping[str, Any]) -> bool:
 
 def _both(op: Operation, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
     """The volume that the server has, and the one that takes its place."""
-    old = _volume(op, copy['of'])
+    old = volume_of(op, copy['of'])
     return old, old.successor(copy)
 
 
@@ -133,21 +133,21 @@ def _told(op: Operation, copy: Mapping[str, Any]) -> Iterator[None]:
 def extend(op: Operation, volume_id: str) -> Reply:
     """The guest sees the size that it has now."""
     with op.turn():
-        op.host.driver.volumes.extend(op.instance, _volume(op, volume_id))
+        op.host.driver.volumes.extend(op.instance, volume_of(op, volume_id))
     return {}
 
 
 def _plug(op: Operation, volume_id: str) -> None:
-    op.host.driver.volumes.attach(op.instance, image_of(op.instance), _volume(op, volume_id))
+    op.host.driver.volumes.attach(op.instance, image_of(op.instance), volume_of(op, volume_id))
     op.save_tags()
 
 
 def _unplug(op: Operation, volume_id: str) -> None:
-    op.host.driver.volumes.detach(op.instance, _volume(op, volume_id), op.check)
+    op.host.driver.volumes.detach(op.instance, volume_of(op, volume_id), op.check)
     op.save_tags()
 
 
-def _volume(op: Operation, volume_id: str) -> AttachedVolume:
+def volume_of(op: Operation, volume_id: str) -> AttachedVolume:
     for volume in op.instance.volumes:
         if volume.volume_id == volume_id:
             return volume

@@ -21,6 +21,7 @@ from kilonova.conductor.flows import (
     shelve,
     swap,
     unshelve,
+    volume_snapshots,
 )
 from kilonova.conductor.row import Chosen
 
@@ -28,7 +29,7 @@ FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
     *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged(),
-    *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW)}
+    *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS)}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

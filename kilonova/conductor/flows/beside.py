@@ -13,7 +13,7 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.clients import aggregates
-from kilonova.clients.volume import RESERVED, VolumeInvalid, VolumeNotFound
+from kilonova.clients.volume import RESERVED, SnapshotNotFound, VolumeInvalid, VolumeNotFound
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import guarantees
 from kilonova.conductor.row import Outputs
@@ -22,7 +22,14 @@ from kilonova.db import engine
 from kilonova.db.queries import compute_nodes, instances, operations, volumes
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Cancelled, ImageNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
-from kilonova.objects.volume import SNAPSHOTS_OF, VOLUME_SWAPPED, VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF
+from kilonova.objects.volume import (
+    SNAPSHOT_TOLD,
+    SNAPSHOTS_OF,
+    VOLUME_SWAPPED,
+    VOLUMES_DELETED,
+    VOLUMES_MADE,
+    VOLUMES_OF,
+)
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
@@ -130,7 +137,7 @@ def undo_image(work: Work[Any], method: str) -> None:
 
 def release(work: Work[Outputs]) -> None:
     """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, backups that
-    are too many, accelerators, ports and what they guarantee, volumes, or snapshots of these."""
+    are too many, accelerators, ports and what they guarantee, volumes, or snapshots of these; or to say of one."""
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
         return
@@ -156,6 +163,9 @@ def release(work: Work[Outputs]) -> None:
         return
     if SNAPSHOTS_OF in work.args:
         _release_snapshots(work, work.args[SNAPSHOTS_OF])
+        return
+    if SNAPSHOT_TOLD in work.args:
+        tell_snapshot(work, *work.args[SNAPSHOT_TOLD])
         return
     if ACCELERATORS_OF in work.args:
         _release_accelerators(work, work.args[ACCELERATORS_OF])
@@ -321,6 +331,23 @@ def _release_snapshots(work: Work[Outputs], image_id: str) -> None:
         work.env.drop_image(image_id)
     for snapshot_id in work.env.volumes.snapshots_for(image_id):
         work.env.volumes.delete_snapshot(snapshot_id)
+
+
+def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str | None = None) -> str | None:
+    """The volume service learns how it is with a snapshot that it has begun to make or to delete: what it says against
+    that; None: it takes it. Unanswered: also where it refuses our account."""
+    work.before_sending()
+    try:
+        work.env.volumes.tell_snapshot(snapshot_id, status, progress)
+    except (SnapshotNotFound, VolumeInvalid) as error:
+        LOG.warning('The volume service does not take that snapshot %s of %s is %s: %s', snapshot_id,
+                    work.instance_uuid, status, error)
+        return str(error)
+    except Unanswered:
+        raise
+    except KilonovaError as error:
+        raise Unanswered(who='The volume service', reason=str(error)) from error
+    return None
 
 
 def _rotate(work: Work[Outputs]) -> None:

@@ -73,6 +73,13 @@ def _remove(conn: sa.Connection, which: sa.ColumnElement[bool]) -> None:
         deleted=bdm_table.c.id, deleted_at=utcnow()))
 
 
+def servers_of(conn: sa.Connection, volume_id: str) -> list[str]:
+    """The servers that have a volume."""
+    return list(conn.execute(sa.select(bdm_table.c.instance_uuid).where(
+        bdm_table.c.volume_id == volume_id, bdm_table.c.destination_type == 'volume',
+        bdm_table.c.deleted == 0)).scalars())
+
+
 def of_servers(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     """{server: rows of its volumes by id}; one statement."""
     found: dict[str, list[dict[str, Any]]] = {}

@@ -38,6 +38,7 @@ from kilonova.virt.libvirt.storage.rescue import RescueFiles
 from kilonova.virt.libvirt.storage.secrets import Secrets
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.libvirt.volume_snapshots import VolumeSnapshots
 from kilonova.virt.libvirt.volumes import Volumes
 
 
@@ -77,6 +78,7 @@ class LibvirtDriver:
                                    options.snapshot_image_format or 'qcow2')
         self.devices = HostDevices(connection, mediated)
         self.volumes = Volumes(connection, domains, self.disks, volumes, bricks, hotplug)
+        self.volume_snapshots = VolumeSnapshots(connection, domains, volumes)
 
 
 _: type[driver.ComputeDriver] = LibvirtDriver       # mypy compares it with the protocol

@@ -179,10 +179,10 @@ class Guest:
 
     def set_password(self, user: str, password: str) -> None:
         """The agent sets it; libvirt's errors, whose text may hold what the agent says."""
-        self._bound_agent()
+        self.bound_agent()
         self.call('setUserPassword', user, password, 0)
 
-    def _bound_agent(self) -> None:
+    def bound_agent(self) -> None:
         """libvirt would wait without end for an agent that took a command and doesn't answer."""
         self.measured('agentSetResponseTimeout', _AGENT_WAIT, 0)
 

@@ -95,7 +95,8 @@ def relocated(definition: str, name: str, disk: str) -> str:
     for known in domain.iterfind('devices/disk'):
         if _serial(known) == name:
             known.set('type', new.get('type', ''))
-            for tag in ('driver', 'auth', 'source', 'iotune'):
+            # What it reads from besides is in its new place.
+            for tag in ('driver', 'auth', 'source', 'iotune', 'backingStore'):
                 for old in known.findall(tag):
                     known.remove(old)
                 known.extend(new.findall(tag))

@@ -12,16 +12,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kilonova.objects.volume import AttachedVolume
+from kilonova.objects.volume import NFS, QCOW2, RAW, AttachedVolume
 from kilonova.virt.driver import LUKS, VolumeUnsupported, why_locked
 from kilonova.virt.libvirt.domain.guest import GuestSpec, GuestVolume, Settings
 from kilonova.virt.libvirt.xml import Element, VolumeDisk, node, to_text
 
-RBD, NFS = 'rbd', 'nfs'
+RBD = 'rbd'
 # What os-brick makes a block device of this host.
 BLOCK = ('fibre_channel', 'iscsi', 'iser', 'lightos', 'local', 'nvmeof', 'scaleio', 'storpool')
 KINDS = (*BLOCK, NFS, RBD)
-_FORMATS = ('raw', 'qcow2')
+_FORMATS = (RAW, QCOW2)
 # Limits that the volume service sets, by libvirt's names for them.
 _LIMIT = re.compile(r'(read|write|total)_(bytes|iops)_sec(_max(_length)?)?')
 

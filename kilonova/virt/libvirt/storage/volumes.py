@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from oslo_log import log as logging
 
 from kilonova import objects
-from kilonova.objects.volume import AttachedVolume
+from kilonova.objects.volume import NFS, AttachedVolume
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices.elements import VOLUMES
@@ -138,7 +138,7 @@ class HostVolumes:
         """Bytes that guests can see of it now; ``path``: on this host, where it has any. QEMU makes a file or an image
         of Ceph as much larger as the header of an encrypted one. VolumeFailed: the host sees less than it has."""
         wanted = volume.size << 30
-        if volume.kind in (volumes.RBD, volumes.NFS):
+        if volume.kind in (volumes.RBD, NFS):
             return wanted
         found = self._bricks.extend(volume)
         if found is not None and found < wanted:

@@ -1,0 +1,77 @@
+"""Snapshots of volumes that servers have, of which the volume service asks for what a host must do (files of NFS)."""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kilonova.api.rules import PREFIX, SERVICE, rule
+from kilonova.api.schemas import types as t
+from kilonova.api.schemas.base import Obj, Prop, Query
+from kilonova.api.services import volume_snapshots
+from kilonova.api.wsgi import Call, Route
+from kilonova.errors import Invalid
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+CREATE, DELETE = (f'{PREFIX}os-assisted-volume-snapshots:{verb}' for verb in ('create', 'delete'))
+RULES = (
+    rule(CREATE, SERVICE, 'Take a snapshot of a volume that a server has, as its volume service asks.'),
+    rule(DELETE, SERVICE, 'Delete such a snapshot.'),
+)
+
+
+# --- what may be said ------------------------------------------------------------------------------------------------
+# Of the volume's directory; the names of servers' disks are read from definitions, where such as '<' says nothing.
+_FILE = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[A-Za-z0-9_-][A-Za-z0-9._-]*$'}
+_FILE_OR_NONE = {'anyOf': [t.NULL, _FILE]}
+_QCOW2 = t.one_of('qcow2')
+CREATE_BODY = Obj(Prop('snapshot', Obj(
+    Prop('volume_id', t.UUID, required=True),
+    Prop('create_info', Obj(
+        Prop('snapshot_id', t.UUID, required=True), Prop('type', _QCOW2, required=True),
+        Prop('new_file', _FILE, required=True), Prop('id', t.UUID)), required=True)), required=True))
+QUERY = Query.of(Prop('delete_info', t.ANY_TEXT))
+# The text of that, as JSON.
+DELETE_INFO = Obj(Prop('volume_id', t.UUID, required=True), Prop('type', _QCOW2), Prop('file_to_merge', _FILE_OR_NONE),
+                  Prop('merge_target_file', _FILE_OR_NONE))
+
+
+class BadDeleteInfo(Invalid):
+    msg_fmt = 'Invalid delete_info: %(reason)s'
+
+
+def _delete_info(call: Call) -> dict[str, Any]:
+    """BadDeleteInfo; ValidationError."""
+    texts = call.query.get('delete_info', [])
+    if len(texts) != 1:
+        raise BadDeleteInfo(reason=f'{len(texts)} were given, one is needed')
+    try:
+        found = json.loads(texts[0])
+    except (ValueError, RecursionError) as error:
+        raise BadDeleteInfo(reason=f'{texts[0]} is not JSON: {error}') from None
+    checked: dict[str, Any] = DELETE_INFO.check(found, call.version)
+    if checked.get('merge_target_file') is not None and checked.get('file_to_merge') is None:
+        raise BadDeleteInfo(reason=f"merge_target_file is {checked['merge_target_file']}, and file_to_merge names none")
+    return checked
+
+
+# --- handlers --------------------------------------------------------------------------------------------------------
+def create(call: Call) -> dict[str, Any]:
+    """POST /os-assisted-volume-snapshots: the volume service hears how it ends."""
+    asked = call.body['snapshot']
+    info = asked['create_info']
+    volume_snapshots.create(call.backend, call.ctxt, asked['volume_id'], info['snapshot_id'], info['new_file'])
+    return {'snapshot': {'id': info.get('id', info['snapshot_id']), 'volumeId': asked['volume_id']}}
+
+
+def delete(call: Call) -> None:
+    """DELETE /os-assisted-volume-snapshots/{snapshot_id}: the same."""
+    info = _delete_info(call)
+    volume_snapshots.delete(call.backend, call.ctxt, info['volume_id'], call.path['snapshot_id'], {
+        'file': info.get('file_to_merge'), 'into': info.get('merge_target_file')})
+
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+ROUTES = (
+    Route('POST', '/os-assisted-volume-snapshots', create, CREATE, body=CREATE_BODY),
+    Route('DELETE', '/os-assisted-volume-snapshots/{snapshot_id}', delete, DELETE, query=QUERY, status=204),
+)

@@ -1,0 +1,61 @@
+"""Snapshots of volumes that are files of a share: the guest goes on in another file, and files become one. The flow
+tells the volume service, and writes where the volume is."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kilonova.compute.endpoint import order
+from kilonova.compute.host import image_of
+from kilonova.compute.operation import Check, Operation, Reply
+from kilonova.compute.ops.volumes import volume_of
+from kilonova.objects.volume import QCOW2, AttachedVolume
+from kilonova.rpc.compute import Compute
+from kilonova.virt.driver import Merge
+
+
+@order(Compute.snapshot_volume)
+def take(op: Operation, volume_id: str, files: Mapping[str, str]) -> Reply:
+    """Returns when the guest writes to the other file."""
+    with op.turn():
+        op.host.driver.volume_snapshots.take(op.instance, image_of(op.instance), *_both(op, volume_id, files))
+    return {}
+
+
+@order(Compute.undo_snapshot_volume, checks=Check.UNDO, forward=True)
+def undo_take(op: Operation, volume_id: str, files: Mapping[str, str]) -> Reply:
+    """Changes nothing: what is written to the other file is in no other."""
+    with op.turn():
+        _old, new = _both(op, volume_id, files)
+        return {'taken': op.host.driver.volume_snapshots.has(op.instance, new)}
+
+
+@order(Compute.withdraw_volume_snapshot)
+def withdraw(op: Operation, volume_id: str, files: Mapping[str, str]) -> Reply:
+    """Returns when the guest writes to the first file again."""
+    with op.turn():
+        op.host.driver.volume_snapshots.withdraw(
+            op.instance, image_of(op.instance), *_both(op, volume_id, files), op.check)
+    return {}
+
+
+@order(Compute.merge_volume)
+def merge(op: Operation, volume_id: str, merge: Mapping[str, Any]) -> Reply:
+    """Returns when the files are one."""
+    with op.turn():
+        op.host.driver.volume_snapshots.merge(op.instance, volume_of(op, volume_id), Merge(**merge), op.check)
+    return {}
+
+
+@order(Compute.undo_merge_volume, checks=Check.UNDO, forward=True)
+def undo_merge(op: Operation, volume_id: str, merge: Mapping[str, Any]) -> Reply:
+    """Returns when nothing is at work on them."""
+    with op.turn():
+        return {'merged': op.host.driver.volume_snapshots.end_merge(
+            op.instance, volume_of(op, volume_id), Merge(**merge))}
+
+
+def _both(op: Operation, volume_id: str, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
+    """The volume in the first file, and in the other."""
+    volume = volume_of(op, volume_id)
+    return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)

@@ -1,0 +1,131 @@
+"""Snapshots of volumes that are files of a share: the guest goes on in another file, and two files become one."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import libvirt
+from oslo_log import log as logging
+from oslo_utils import strutils
+
+from kilonova import objects
+from kilonova.objects.volume import AttachedVolume
+from kilonova.virt import command, driver
+from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices import chains
+from kilonova.virt.libvirt.devices.elements import relocated, targets
+from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.storage import backing
+from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
+
+LOG = logging.getLogger(__name__)
+
+
+class VolumeSnapshots:
+    """``driver.VolumeSnapshots``. libvirt's test driver knows of no files: only definitions change there."""
+
+    def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes) -> None:
+        self._libvirt, self._domains, self._volumes = connection, domains, volumes
+
+    @translated
+    def take(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
+             new: AttachedVolume) -> None:
+        guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
+        with _said(instance, f'take a snapshot of volume {old.volume_id} of'):
+            if guest is not None and self._runs(guest):
+                if self._source(guest, new) != path:
+                    asked = (image_meta.get('properties') or {}).get('os_require_quiesce', False)
+                    chains.switch(guest, self._target(guest, old), path, strutils.bool_from_string(asked))
+            elif [link.name for link in backing.look(path, new.file[1])][1:2] != [old.file[0]]:
+                raise driver.GuestFailed(act='take a snapshot of', uuid=instance.uuid,
+                                         reason=f'{new.file[0]} does not read from {old.file[0]}')
+        self._relocate(instance, image_meta, guest, new)
+        LOG.info('Volume %s is in file %s now.', new.volume_id, new.file[0], instance_uuid=instance.uuid)
+
+    @translated
+    def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
+        guest = self._libvirt.find(instance.uuid)
+        return guest is not None and self._source(guest, new) == self._path(instance, new)
+
+    @translated
+    def withdraw(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
+                 new: AttachedVolume, check: driver.Check) -> None:
+        guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
+        if guest is None or self._source(guest, new) != path:
+            return
+        with _said(instance, f'withdraw the snapshot of volume {old.volume_id} of'):
+            if self._runs(guest):
+                chains.take_back(guest, self._target(guest, old), self._path(instance, old), check)
+            elif not guest.is_active():
+                backing.commit(backing.look(path, new.file[1])[0], check)
+        self._relocate(instance, image_meta, guest, old)
+        LOG.info('Volume %s is in file %s again.', old.volume_id, old.file[0], instance_uuid=instance.uuid)
+
+    @translated
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge,
+              check: driver.Check) -> None:
+        guest = self._libvirt.find(instance.uuid)
+        with _said(instance, f'merge files of volume {volume.volume_id} of'):
+            if guest is not None and guest.is_active():
+                if self._runs(guest):
+                    chains.merge(guest, self._target(guest, volume), merge, check)
+            else:
+                links = backing.look(self._path(instance, volume), volume.file[1])
+                names = [link.name for link in links]
+                if not merge.is_done(names):
+                    if reason := merge.why_not(names):
+                        raise driver.GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
+                    backing.merge(links, merge, check)
+        LOG.info('Files of volume %s are merged: %s.', volume.volume_id, merge, instance_uuid=instance.uuid)
+
+    @translated
+    def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge) -> bool:
+        guest = self._libvirt.find(instance.uuid)
+        if guest is not None and guest.is_active():
+            if not self._runs(guest):
+                return True
+            target = self._target(guest, volume)
+            chains.end_work(guest, target)
+            return merge.is_done(chains.names(guest.xml(), target))
+        with _said(instance, f'look at files of volume {volume.volume_id} of'):
+            return merge.is_done([link.name for link in backing.look(self._path(instance, volume), volume.file[1])])
+
+    def _runs(self, guest: Guest) -> bool:
+        """Whether it runs, and its hypervisor knows of files."""
+        return guest.is_active() and not self._libvirt.is_test
+
+    def _path(self, instance: objects.Instance, volume: AttachedVolume) -> str:
+        """Of the volume's file on this host. VolumeUnsupported."""
+        self._volumes.check([volume])
+        return self._volumes.connect(instance, volume).path or ''
+
+    def _source(self, guest: Guest, volume: AttachedVolume) -> str | None:
+        """The file that the guest has, or will have when it is started."""
+        xml = guest.xml() if self._runs(guest) else guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
+        return sources(xml).get(volume.volume_id)
+
+    def _target(self, guest: Guest, volume: AttachedVolume) -> str:
+        """Its name in the guest. GuestFailed: the guest hasn't got it."""
+        found = targets(guest.xml()).get(volume.volume_id)
+        if found is None:
+            raise driver.GuestFailed(act=f'find volume {volume.volume_id} in', uuid=guest.uuid,
+                                     reason='it does not run with it')
+        return found
+
+    def _relocate(self, instance: objects.Instance, image_meta: driver.ImageMeta, guest: Guest | None,
+                  volume: AttachedVolume) -> None:
+        """Its next start finds the volume in that file."""
+        if guest is not None:
+            given = self._volumes.connect(instance, volume)
+            disk = self._domains.volume_disk(instance, image_meta, given, guest)
+            self._domains.change(guest, lambda definition: relocated(definition, volume.volume_id, disk))
+
+
+@contextmanager
+def _said(instance: objects.Instance, act: str) -> Iterator[None]:
+    """What qemu-img says is a failure of the guest's."""
+    try:
+        yield
+    except command.CommandFailed as error:
+        raise driver.GuestFailed(act=act, uuid=instance.uuid, reason=str(error)) from error
