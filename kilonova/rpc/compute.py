@@ -292,28 +292,25 @@ class VolumeSnapshots(Interface):
     """A snapshot of a volume that is a file of a share, which the volume service has begun."""
 
     @long_call('6.13')
-    def snapshot_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, files: dict[str, str],
-                        key: str) -> Any:
-        """The guest writes to another file from now on: from one ``name`` and ``format`` to ``new``, a qcow2."""
+    def snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str], key: str) -> Any:
+        """The guest writes to another file of ``volume_id`` from now on: to ``new``, a qcow2, no more to the one of
+        that ``name`` and ``format``."""
 
     @long_call('6.13')
-    def undo_snapshot_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, files: dict[str, str],
-                             key: str) -> Any:
+    def undo_snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str], key: str) -> Any:
         """{taken: whether it does}."""
 
     @long_call('6.13')
-    def withdraw_volume_snapshot(self, ctxt: RequestContext, instance: Instance, volume_id: str,
-                                 files: dict[str, str], key: str) -> Any:
+    def withdraw_volume_snapshot(self, ctxt: RequestContext, instance: Instance, files: dict[str, str],
+                                 key: str) -> Any:
         """It writes to the first file again, which has all that it wrote to the other."""
 
     @long_call('6.13')
-    def merge_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, merge: dict[str, Any],
-                     key: str) -> Any:
-        """Two files behind the volume become one: ``file`` and ``into`` of ``virt.driver.Merge``."""
+    def merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any], key: str) -> Any:
+        """Two files behind ``volume_id`` become one: ``file`` and ``into`` as ``virt.driver.Merge`` has them."""
 
     @long_call('6.13')
-    def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, merge: dict[str, Any],
-                          key: str) -> Any:
+    def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any], key: str) -> Any:
         """They don't any more: {merged: whether they have}."""
 
 

@@ -299,6 +299,13 @@ EXAMPLES: dict[str, Example] = {
         'volume_id': '{free_volume}', 'display_name': 'before', 'display_description': 'before the training',
         'force': True}}, foreign=404),
     'DELETE /os-snapshots/{snapshot_id}': Example(foreign=404),
+    # snapshots of volumes that servers have
+    'POST /os-assisted-volume-snapshots': say({'snapshot': {'volume_id': '{volume}', 'create_info': {
+        'snapshot_id': '{snapshot_id}', 'type': 'qcow2', 'new_file': 'volume-1.snapshot', 'id': '{snapshot_id}'}}},
+        prepare=World.snapshotting),
+    'DELETE /os-assisted-volume-snapshots/{snapshot_id}': Example(
+        query='delete_info=%7B%22volume_id%22:%22{volume}%22,%22type%22:%22qcow2%22,%22file_to_merge%22:null,'
+              '%22merge_target_file%22:null%7D', prepare=World.deleting_a_snapshot),
     # networks, security groups and floating IPs, as they were
     'GET /os-networks': NOTHING,
     'GET /os-networks/{network_id}': Example(foreign=404),

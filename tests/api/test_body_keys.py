@@ -223,6 +223,7 @@ KEYS += [
         ('security_group', 'security-groups', 'security_group_id',
          'description:s id:s name:s rules:l tenant_id:s'))
       for method, path, place in (('GET', path, 's/0'), ('GET', f'{path}/{{{one}}}', ''), ('POST', path, ''))),
+    ('POST /os-assisted-volume-snapshots', 'snapshot', {1: 'id:s volumeId:s'}),
     ('POST /os-security-group-rules', 'security_group_rule', {
         1: 'from_port:in group:d id:s ip_protocol:sn ip_range:d parent_group_id:s to_port:in'}),
     ('GET /os-floating-ip-pools', 'floating_ip_pools/0', {1: 'name:s'}),

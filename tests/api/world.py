@@ -37,6 +37,7 @@ from kilonova.db.queries import (
 )
 from kilonova.errors import ImageNotFound
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
+from kilonova.objects.volume import AttachedVolume
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import put_vifs
@@ -521,6 +522,20 @@ class World(Site):
         """Cinder moves the server's volume to the one that nobody has."""
         for volume, said in ((VOLUME, 'migrating'), (FREE, f'target:{VOLUME}')):
             self.cinder.volumes[volume]['os-vol-mig-status-attr:migstat'] = said
+
+    def snapshotting(self, status: str = 'creating') -> None:
+        """The server's volume is a file of a share, and Cinder has begun a snapshot of it."""
+        self.cinder.snapshots[SNAPSHOT]['status'] = status
+        server = self.names['server']
+        with self.cell1.write() as conn:
+            (row,) = volumes.of_servers(conn, [server])[server]
+            text = AttachedVolume.read(row).connection_info(
+                server, 'gpu1', {'driver_volume_type': 'nfs', 'name': 'volume-1', 'format': 'raw'})
+            volumes.change(conn, row['uuid'], ATTACHMENT, {'connection_info': text})
+
+    def deleting_a_snapshot(self) -> None:
+        """It deletes it."""
+        self.snapshotting('deleting')
 
     def on_a_dead_host(self) -> None:
         """The server's host is off, and its service forced down."""

@@ -441,7 +441,6 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
         boots()
         take('v.1')
         assert chain() == ['v.1', 'v']
-        again()
         was = (path / 'v').read_bytes()
         take('v.2')
         take('v.3')
@@ -454,7 +453,6 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
         assert chain() == ['v.3', 'v']
         merge(None, None)
         assert chain() == ['v.3']
-        again()
         # The same of a guest that is off.
         power.power_off(server)
         for name in ('v.4', 'v.5', 'v.6'):
@@ -466,19 +464,14 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
         assert chain() == ['v.6', 'v.3']
         merge(None, None)
         assert chain() == ['v.6']
+        # The volume service didn't want one after all: what was written since stays.
+        old = take('v.7')
         again()
-        # The volume service didn't want it after all: what was written since stays.
-        for is_off in (False, True):
-            old = take('v.7')
-            again()
-            if is_off:
-                power.power_off(server)
-            for _again in range(2):
-                snapshots.withdraw(server, image, old, server.volumes[0], lambda: None)
-            server.volumes = [old]
-            assert chain() == ['v.6']
-            (path / 'v.7').unlink()
-            power.power_off(server)
+        for _again in range(2):
+            snapshots.withdraw(server, image, old, server.volumes[0], lambda: None)
+        server.volumes = [old]
+        assert chain() == ['v.6']
+        (path / 'v.7').unlink()
         again()
         with pytest.raises(driver.GuestFailed, match=r'it does not read from v\.7, but from v\.6'):
             snapshots.merge(server, server.volumes[0], driver.Merge('v.7', 'v.5'), lambda: None)

@@ -15,47 +15,50 @@ from kilonova.virt.driver import Merge
 
 
 @order(Compute.snapshot_volume)
-def take(op: Operation, volume_id: str, files: Mapping[str, str]) -> Reply:
+def take(op: Operation, files: Mapping[str, str]) -> Reply:
     """Returns when the guest writes to the other file."""
     with op.turn():
-        op.host.driver.volume_snapshots.take(op.instance, image_of(op.instance), *_both(op, volume_id, files))
+        op.host.driver.volume_snapshots.take(op.instance, image_of(op.instance), *_both(op, files))
     return {}
 
 
 @order(Compute.undo_snapshot_volume, checks=Check.UNDO, forward=True)
-def undo_take(op: Operation, volume_id: str, files: Mapping[str, str]) -> Reply:
+def undo_take(op: Operation, files: Mapping[str, str]) -> Reply:
     """Changes nothing: what is written to the other file is in no other."""
     with op.turn():
-        _old, new = _both(op, volume_id, files)
+        _old, new = _both(op, files)
         return {'taken': op.host.driver.volume_snapshots.has(op.instance, new)}
 
 
 @order(Compute.withdraw_volume_snapshot)
-def withdraw(op: Operation, volume_id: str, files: Mapping[str, str]) -> Reply:
+def withdraw(op: Operation, files: Mapping[str, str]) -> Reply:
     """Returns when the guest writes to the first file again."""
     with op.turn():
         op.host.driver.volume_snapshots.withdraw(
-            op.instance, image_of(op.instance), *_both(op, volume_id, files), op.check)
+            op.instance, image_of(op.instance), *_both(op, files), op.check)
     return {}
 
 
 @order(Compute.merge_volume)
-def merge(op: Operation, volume_id: str, merge: Mapping[str, Any]) -> Reply:
+def merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
     """Returns when the files are one."""
     with op.turn():
-        op.host.driver.volume_snapshots.merge(op.instance, volume_of(op, volume_id), Merge(**merge), op.check)
+        op.host.driver.volume_snapshots.merge(op.instance, *_merge(op, merge), op.check)
     return {}
 
 
 @order(Compute.undo_merge_volume, checks=Check.UNDO, forward=True)
-def undo_merge(op: Operation, volume_id: str, merge: Mapping[str, Any]) -> Reply:
+def undo_merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
     """Returns when nothing is at work on them."""
     with op.turn():
-        return {'merged': op.host.driver.volume_snapshots.end_merge(
-            op.instance, volume_of(op, volume_id), Merge(**merge))}
+        return {'merged': op.host.driver.volume_snapshots.end_merge(op.instance, *_merge(op, merge))}
 
 
-def _both(op: Operation, volume_id: str, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
+def _both(op: Operation, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
     """The volume in the first file, and in the other."""
-    volume = volume_of(op, volume_id)
+    volume = volume_of(op, files['volume_id'])
     return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)
+
+
+def _merge(op: Operation, merge: Mapping[str, Any]) -> tuple[AttachedVolume, Merge]:
+    return volume_of(op, merge['volume_id']), Merge(merge['file'], merge['into'])

@@ -43,29 +43,33 @@ class SnapshotOutputs(Outputs):
     withdrawn: bool = False
 
 
-def _ask(work: Work[SnapshotOutputs], method: str, **kwargs: Any) -> None:
+def _ask(work: Work[SnapshotOutputs], method: str, what: str) -> None:
     """The server's host. GuestMayRun: it is down, and nobody knows what its guest has; HostGone: it is off."""
     volume_of(work)
     server = work.instance()
     try:
-        work.ask(server.host, method, instance=server, volume_id=work.args['volume_id'], **kwargs)
+        work.ask(server.host, method, instance=server, **_args(work, what))
     except HostGone:
         if not work.env.hearing.is_fenced(work.db, server.host):
             raise GuestMayRun(host=server.host) from None
         raise
 
 
-def _look(work: Work[SnapshotOutputs], method: str, **kwargs: Any) -> Any:
+def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
+    return {what: {**work.args[what], 'volume_id': work.args['volume_id']}}
+
+
+def _look(work: Work[SnapshotOutputs], method: str, what: str) -> Any:
     """What the host says of it behind a failure; None: it is down."""
     server = work.instance(fresh=True)
-    return beside.ask_to_undo(work, server.host, method, instance=server, volume_id=work.args['volume_id'], **kwargs)
+    return beside.ask_to_undo(work, server.host, method, instance=server, **_args(work, what))
 
 
 # --- create ----------------------------------------------------------------------------------------------------------
 def take(work: Work[SnapshotOutputs]) -> None:
     """The guest writes to the new file."""
     try:
-        _ask(work, 'snapshot_volume', files=work.args['files'])
+        _ask(work, 'snapshot_volume', 'files')
     except HostGone as error:
         LOG.warning('Volume %s of %s goes on in file %s: %s', work.args['volume_id'], work.instance_uuid,
                     work.args['files']['new'], error)
@@ -87,7 +91,7 @@ def undo_take(work: Work[SnapshotOutputs]) -> None:
     if work.outputs.withdrawn:
         return
     if not work.outputs.done:
-        answer = _look(work, 'undo_snapshot_volume', files=work.args['files'])
+        answer = _look(work, 'undo_snapshot_volume', 'files')
         work.outputs.done = answer is None or answer['taken']
     if work.outputs.done:
         work.decide({}, cancelled=True, write=_is_in(work, work.args['files']['new'], QCOW2))
@@ -99,7 +103,7 @@ def tell(work: Work[SnapshotOutputs]) -> None:
     reason = beside.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
     if reason is not None and not _is_taken(work):
         files = work.args['files']
-        _ask(work, 'withdraw_volume_snapshot', files=files)
+        _ask(work, 'withdraw_volume_snapshot', 'files')
         work.outputs.done, work.outputs.withdrawn = False, True
         work.decide({}, write=_is_in(work, files['name'], files['format']))
         work.changed()
@@ -143,14 +147,14 @@ def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None
 # --- delete ----------------------------------------------------------------------------------------------------------
 def merge(work: Work[SnapshotOutputs]) -> None:
     """Two of the files are one."""
-    _ask(work, 'merge_volume', merge=work.args['merge'])
+    _ask(work, 'merge_volume', 'merge')
     work.outputs.done = True
 
 
 def undo_merge(work: Work[SnapshotOutputs]) -> None:
     """Nothing is at work on them. What has been done stays."""
     if not work.outputs.done:
-        answer = _look(work, 'undo_merge_volume', merge=work.args['merge'])
+        answer = _look(work, 'undo_merge_volume', 'merge')
         work.outputs.done = answer is not None and answer['merged']
 
 

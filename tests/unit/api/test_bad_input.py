@@ -62,6 +62,8 @@ BODIES = {
         'volumeId': UUID, 'device': '/dev/vdb', 'tag': 't', 'delete_on_termination': True, 'id': UUID,
         'serverId': UUID}},
     'PUT /servers/{server_id}/tags': {'tags': ['a']}, 'PUT /servers/{server_id}/tags/{tag}': None,
+    'POST /os-assisted-volume-snapshots': {'snapshot': {'volume_id': UUID, 'create_info': {
+        'snapshot_id': UUID, 'type': 'qcow2', 'new_file': 'f', 'id': UUID}}},
     'POST /os-server-external-events': {'events': [
         {'name': 'network-changed', 'server_uuid': UUID, 'status': 'completed', 'tag': 't'}]},
     'POST /flavors': {'flavor': {

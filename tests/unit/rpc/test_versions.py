@@ -30,7 +30,8 @@ NEWER: dict[str, set[str]] = {
         'claim_function', 'undo_claim_function', 'free_function',
         'unplug_functions', 'undo_unplug_functions', 'plug_functions',
         'prepare_volumes', 'attach_volume', 'undo_attach_volume', 'detach_volume', 'undo_detach_volume',
-        'copy_volume', 'undo_copy_volume', 'swap_volume', 'undo_swap_volume', 'extend_volume'},
+        'copy_volume', 'undo_copy_volume', 'swap_volume', 'undo_swap_volume', 'extend_volume',
+        'snapshot_volume', 'undo_snapshot_volume', 'withdraw_volume_snapshot', 'merge_volume', 'undo_merge_volume'},
     'conductor': {'bind_ports'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
 
 

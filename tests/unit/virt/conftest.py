@@ -84,6 +84,10 @@ class LibvirtRig:
         """The volumes that the host has, each with the servers that it is for."""
         return dict({'gpu1': self.here, 'gpu2': self.there}[host].volumes._volumes._users)
 
+    def mount(self, share: Path) -> None:
+        """Volumes that are files are there, at the first host."""
+        self.here.volumes._volumes._bricks = builders.Share(share)      # type: ignore[assignment]
+
     def have_vgpus(self) -> None:
         """The first host has VGPU_PARENT, and MDEV on it. libvirt's test driver makes no others."""
         self.extra = ''.join(builders.VGPUS)
@@ -205,6 +209,9 @@ class FakeRig:
 
     def connected(self, host: str) -> dict[str, set[str]]:
         return self._hosts[host].connected
+
+    def mount(self, share: Path) -> None:
+        """It needs none."""
 
     def have_vgpus(self) -> None:
         self.here.pci_devices = [

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kilonova import errors, objects
 from kilonova.pci import device as pci_device
 from kilonova.states import PowerState
 from kilonova.virt import disk_names, driver
+from kilonova.virt.libvirt.storage import disk
 from tests.unit.virt.builders import (
     GPU,
     GPU2,
@@ -931,6 +933,42 @@ def test_a_guest_goes_along_with_its_volume(rig: Any, power_on: bool) -> None:
     instance.volumes = [dataclasses.replace(new, volume_id=VOLUME)]
     volumes.detach(instance, instance.volumes[0], lambda: None)
     assert rig.volumes_at_start('gpu1', instance.uuid) == [] and rig.connected('gpu1') == {}
+
+
+@with_volumes
+@pytest.mark.parametrize('power_on', [True, False])
+def test_a_guest_goes_on_in_another_file(rig: Any, power_on: bool, tmp_path: Path) -> None:
+    """And in the one before, when nobody wants that any more. libvirt's test driver merges no files under a guest."""
+    share, volumes = tmp_path / 'share', rig.here.volume_snapshots
+    share.mkdir()
+    rig.mount(share)
+    first, second, third = (new_volume(connection={'driver_volume_type': 'nfs', 'name': name, 'format': format_})
+                            for name, format_ in (('v', 'raw'), ('v.1', 'qcow2'), ('v.2', 'qcow2')))
+    (share / 'v').write_bytes(bytes(512))
+    for below, above in ((first, second), (second, third)):
+        disk.create_layer(str(share / above.file[0]), disk.Base(*below.file, 512), 512)
+    instance = spawn(rig, volumes=[first])
+    if not power_on:
+        rig.here.power.power_off(instance)
+    for _again in range(2):
+        volumes.withdraw(instance, image_meta(), first, second, lambda: None)
+        assert not volumes.has(instance, second)
+        for _again in range(2):
+            volumes.take(instance, image_meta(), first, second)
+            assert volumes.has(instance, second) and not volumes.has(instance, first)
+    volumes.take(instance, image_meta(), second, third)
+    instance.volumes = [third]
+    rig.here.power.power_off(instance)
+    for merge in (driver.Merge('v.1', 'v'), driver.Merge(None, None)):
+        assert not volumes.end_merge(instance, third, merge)
+        for _again in range(2):
+            volumes.merge(instance, third, merge, lambda: None)
+            assert volumes.end_merge(instance, third, merge) and volumes.has(instance, third)
+    with pytest.raises(driver.GuestFailed, match=r'does not read from v\.1, but from v\.2'):
+        volumes.merge(instance, third, driver.Merge('v.2', 'v.1'), lambda: None)
+    wrong = dataclasses.replace(third, host='gpu2')
+    with pytest.raises(driver.VolumeUnsupported, match='attached to host gpu2'):
+        volumes.take(instance, image_meta(), first, wrong)
 
 
 @with_volumes
