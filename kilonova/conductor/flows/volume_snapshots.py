@@ -22,8 +22,9 @@ from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import GuestMayRun, HostGone, NotYet, Step, Work
 from kilonova.db import engine
 from kilonova.db.queries import volumes as rows
-from kilonova.errors import KilonovaError
+from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
 from kilonova.objects.volume import QCOW2, SNAPSHOT_TOLD
+from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
@@ -37,10 +38,12 @@ class SnapshotRefused(KilonovaError):
 
 @dataclass
 class SnapshotOutputs(Outputs):
-    """``done``: the guest writes to the new file, or the files are one; ``withdrawn``: it does so no more."""
+    """``done``: the guest writes to the new file, or the files are one; ``kept``: it writes to the one before, as is
+    known; ``refused``: the volume service doesn't want the snapshot any more."""
 
     done: bool = False
-    withdrawn: bool = False
+    kept: bool = False
+    refused: bool = False
 
 
 def _ask(work: Work[SnapshotOutputs], method: str, what: str) -> None:
@@ -70,6 +73,10 @@ def take(work: Work[SnapshotOutputs]) -> None:
     """The guest writes to the new file."""
     try:
         _ask(work, 'snapshot_volume', 'files')
+    except VersionCapError:
+        # It was never sent.
+        work.outputs.kept = True
+        raise
     except HostGone as error:
         LOG.warning('Volume %s of %s goes on in file %s: %s', work.args['volume_id'], work.instance_uuid,
                     work.args['files']['new'], error)
@@ -88,9 +95,7 @@ def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[en
 
 def undo_take(work: Work[SnapshotOutputs]) -> None:
     """What its host has done stays, and goes on to its end."""
-    if work.outputs.withdrawn:
-        return
-    if not work.outputs.done:
+    if not work.outputs.done and not work.outputs.kept:
         answer = _look(work, 'undo_snapshot_volume', 'files')
         work.outputs.done = answer is None or answer['taken']
     if work.outputs.done:
@@ -102,13 +107,29 @@ def tell(work: Work[SnapshotOutputs]) -> None:
     """The volume service goes on with the snapshot. SnapshotRefused: it didn't, and the guest has the first file."""
     reason = beside.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
     if reason is not None and not _is_taken(work):
-        files = work.args['files']
-        _ask(work, 'withdraw_volume_snapshot', 'files')
-        work.outputs.done, work.outputs.withdrawn = False, True
-        work.decide({}, write=_is_in(work, files['name'], files['format']))
-        work.changed()
+        work.outputs.refused = True
+        _withdraw(work)
         raise SnapshotRefused(snapshot=work.args['snapshot_id'], reason=reason)
     end_with(work, Create.event)
+
+
+def _withdraw(work: Work[SnapshotOutputs]) -> None:
+    """The guest has the first file again, and so has the row. Unanswered: the host can't yet; elsewhere the volume
+    service would give the server that file as it is."""
+    files = work.args['files']
+    try:
+        _ask(work, 'withdraw_volume_snapshot', 'files')
+    except HostGone:
+        LOG.error('What %s wrote to volume %s is in file %s, of which the volume service does not know: its host is '
+                  'off', work.instance_uuid, work.args['volume_id'], files['new'])
+        raise
+    except (Unanswered, LeaseLost, KeyGone, Cancelled):
+        raise
+    except KilonovaError as error:
+        raise Unanswered(who=f'host {work.instance().host}', reason=str(error)) from error
+    work.outputs.done, work.outputs.kept = False, True
+    work.decide({}, write=_is_in(work, files['name'], files['format']))
+    work.changed()
 
 
 def _is_taken(work: Work[SnapshotOutputs]) -> bool:
@@ -129,9 +150,9 @@ class Create(OneVolume[SnapshotOutputs]):
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
         """A guest that writes to the new file goes on so."""
-        if not work.outputs.withdrawn:
+        if not work.outputs.refused:
             _tell_or_note(work, *(('creating', DONE) if work.outputs.done else ('error', None)))
-        if work.outputs.done:
+        if work.outputs.done and not work.outputs.refused:
             end_with(work, self.event)
         else:
             super().ended_badly(work)
