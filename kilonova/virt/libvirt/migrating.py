@@ -265,8 +265,7 @@ def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
             raise errors.MigrationError(reason=f'the destination has not connected volume {volume_id}')
         there = ElementTree.fromstring(volumes[volume_id])
         disk.set('type', there.get('type', ''))
-        # What it reads from besides, the file itself says.
-        for name in ('auth', 'source', 'backingStore'):
+        for name in ('auth', 'source'):
             for one in disk.findall(name):
                 disk.remove(one)
             disk.extend(there.findall(name))
