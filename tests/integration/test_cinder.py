@@ -123,6 +123,28 @@ def test_volumes_as_a_user_and_as_the_service_see_them(client: VolumeClient, sit
     until(lambda: missing(lambda: client.snapshot(None, made)))
 
 
+def test_how_a_snapshot_is_that_a_host_takes(client: VolumeClient, site: Site, make: Callable[..., Volume]) -> None:
+    """Cinder takes it while it waits for that, and refuses it later."""
+    volume, token = make(), site.token('admin')
+    made = http.call('POST', site.url('cinder') + '/snapshots', {'snapshot': {'volume_id': volume.id}},
+                     token=site.token('demo')).data['snapshot']['id']
+    url = f'{site.url("cinder")}/snapshots/{made}'
+    until(lambda: client.snapshot(None, made).status == 'available')
+    for begun, failed in (('creating', 'error'), ('deleting', 'error_deleting')):
+        with pytest.raises(volume_client.VolumeInvalid, match='not allowed'):
+            client.tell_snapshot(made, begun, '90%')
+        http.call('POST', f'{url}/action', {'os-reset_status': {'status': begun}}, token=token)
+        client.tell_snapshot(made, begun, '90%')
+        shown = http.call('GET', url, token=token).data['snapshot']
+        assert (shown['status'], shown['os-extended-snapshot-attributes:progress']) == (begun, '90%')
+        client.tell_snapshot(made, failed)
+        assert client.snapshot(None, made).status == failed
+    client.delete_snapshot(made)
+    until(lambda: missing(lambda: client.snapshot(None, made)))
+    with pytest.raises(volume_client.SnapshotNotFound, match=made):
+        client.tell_snapshot(made, 'error')
+
+
 def missing(ask: Callable[[], object]) -> bool:
     try:
         ask()
