@@ -93,7 +93,7 @@ FINGERPRINTS = {
     'Conductor': ('3.5', 'bb9be2d9b5c42c75'),
     'ComputeTask': ('1.30', '014b1b8457752883'),
     'Scheduler': ('4.7', '8aaa64f567e37d90'),
-    'Compute': ('6.13', 'b0d373171a13aef5'),
+    'Compute': ('6.13', 'b9b58387f0e300f9'),
 }
 
 
