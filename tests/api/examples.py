@@ -302,10 +302,11 @@ EXAMPLES: dict[str, Example] = {
     # snapshots of volumes that servers have
     'POST /os-assisted-volume-snapshots': say({'snapshot': {'volume_id': '{volume}', 'create_info': {
         'snapshot_id': '{snapshot_id}', 'type': 'qcow2', 'new_file': 'volume-1.snapshot', 'id': '{snapshot_id}'}}},
-        prepare=World.snapshotting),
+        prepare=World.snapshotting, state={'locked': True}),
     'DELETE /os-assisted-volume-snapshots/{snapshot_id}': Example(
         query='delete_info=%7B%22volume_id%22:%22{volume}%22,%22type%22:%22qcow2%22,%22file_to_merge%22:null,'
-              '%22merge_target_file%22:null%7D', prepare=World.deleting_a_snapshot),
+              '%22merge_target_file%22:null%7D', prepare=World.deleting_a_snapshot, state={'locked': True},
+        loose=frozenset(('snapshot_id',))),
     # networks, security groups and floating IPs, as they were
     'GET /os-networks': NOTHING,
     'GET /os-networks/{network_id}': Example(foreign=404),

@@ -62,8 +62,7 @@ def fault(response):
 
 
 def test_what_a_conductor_is_told(cloud):
-    """Another one that wants the server waits for it, and a lock doesn't matter."""
-    server, volume = cloud.server(locked=True)
+    server, volume = cloud.server()
     snapshot = cloud.cinder.begin_snapshot(volume)
     answer = cloud.create(volume.upper(), snapshot)
     assert answer.json == {'snapshot': {'id': snapshot, 'volumeId': volume.upper()}}
