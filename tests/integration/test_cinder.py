@@ -139,6 +139,9 @@ def test_how_a_snapshot_is_that_a_host_takes(client: VolumeClient, site: Site, m
         assert (shown['status'], shown['os-extended-snapshot-attributes:progress']) == (begun, '90%')
         client.tell_snapshot(made, failed)
         assert client.snapshot(None, made).status == failed
+    with pytest.raises(volume_client.VolumeInvalid, match='must be available or error'):
+        client.delete_snapshot(made)
+    http.call('POST', f'{url}/action', {'os-reset_status': {'status': 'available'}}, token=token)
     client.delete_snapshot(made)
     until(lambda: missing(lambda: client.snapshot(None, made)))
     with pytest.raises(volume_client.SnapshotNotFound, match=made):
