@@ -79,13 +79,13 @@ class DeviceBook:
                ) -> tuple[dict[str, str], NodeUsage]:
         """Tell Placement and rows what there is: the provider of each device, physical function or parent of mediated
         devices by its address, and what is used."""
-        tracker, providers = self._host.tracker, dict[str, str]()
+        tracker, providers, guarantors = self._host.tracker, dict[str, str](), dict[str, str]()
         with self._reserving:
             if self._placement is not None:
                 self._mark(ctxt, self._placement)
-                providers = self._tell(self._placement, inventory, refresh)
+                providers, guarantors = self._tell(self._placement, inventory, refresh)
             with tracker.writing(ctxt):
-                devices = tracker.host_devices.provided(providers)
+                devices = tracker.host_devices.provided(providers, guarantors)
                 self.save(ctxt, devices.unmarked() if providers else devices)
                 return providers, self.publish(ctxt)
 
@@ -101,9 +101,9 @@ class DeviceBook:
         return self._host.driver.host.inventory(existing)
 
     def _tell(self, placement: PlacementClient, inventory: dict[str, dict[str, Any]], refresh: bool,
-              leaving: Collection[str] = ()) -> dict[str, str]:
-        """The provider of each device, physical function or parent of mediated devices by its address. ``leaving``:
-        devices that are free in a moment."""
+              leaving: Collection[str] = ()) -> tuple[dict[str, str], dict[str, str]]:
+        """The provider of each device, physical function or parent of mediated devices by its address; and those of
+        others that guarantee something to ports, by interface. ``leaving``: devices that are free in a moment."""
         nodename, view = self._record.hypervisor_hostname, self.view(leaving)
         if view:
             LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
@@ -115,7 +115,8 @@ class DeviceBook:
         uuids = placement.sync_compute(
             self._record.uuid, nodename, inventory, _traits(self._host), reported,
             has_pci=self._host.conf.pci.report_in_placement, refresh=refresh)
-        return {provider.address: uuids[name] for name, provider in view.items() if name in uuids}
+        return ({provider.address: uuids[name] for name, provider in view.items() if name in uuids},
+                pci_placement.guarantors(uuids))
 
     def view(self, leaving: Collection[str] = ()) -> dict[str, pci_placement.Provider]:
         """What Placement is told of the devices: providers by name."""
@@ -148,7 +149,7 @@ class DeviceBook:
         try:
             with self._reserving:
                 self._mark(ctxt, self._placement)
-                if self._tell(self._placement, self.inventory(), refresh=True):
+                if self._tell(self._placement, self.inventory(), refresh=True)[0]:
                     with tracker.writing(ctxt):
                         self.save(ctxt, tracker.host_devices.unmarked())
         except errors.KilonovaError as error:

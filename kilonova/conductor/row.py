@@ -89,9 +89,10 @@ class Choice:
 @dataclass
 class Chosen(Outputs):
     """Of flows that let the scheduler choose. ``select``: the first host and its alternates, one an attempt; None until
-    it answered."""
+    it answered. ``port_groups``: by which ports that are functions of devices asked Placement then, {port: groups}."""
 
     select: list[Choice] | None = None
+    port_groups: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> Self:

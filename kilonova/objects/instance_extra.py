@@ -112,7 +112,8 @@ class InstancePCIRequests(KilonovaObject):
         """A copy whose specs name no Placement provider: what a RequestSpec stores. What a flavor asks for by resource
         class is a request only once it is allocated (``pci.request.on_host``)."""
         return self.replaced(requests=[request.replaced(spec=[
-            {key: value for key, value in spec.items() if key != 'rp_uuids'} for spec in request.spec])
+            {key: value for key, value in spec.items() if key not in ('rp_uuids', 'port_rp_uuids')}
+            for spec in request.spec])
             for request in self.requests if request.source != request.FLAVOR_RESOURCES])
 
 

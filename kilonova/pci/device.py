@@ -44,8 +44,11 @@ DIRTY = 'dirty'
 BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY)
 # In ``extra_info`` of a barred device: the ``reserved`` of its provider in Placement without the barred ones.
 RESERVED_BEFORE = 'reserved_before'
+# In ``extra_info`` and in the keys of a network device's pool: the resource providers of what its physical function
+# guarantees to ports; comma text.
+PORT_PROVIDERS = 'port_rp_uuids'
 # What a device keeps of its ``extra_info`` whatever is found of it.
-KEPT = ('rp_uuid', RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY)
+KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY)
 # Characters of such a text.
 MOST_REASON = 255
 
@@ -173,6 +176,8 @@ def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | N
     parent_ifname = device.extra_info.get('parent_ifname')
     if parent_ifname:
         keys['parent_ifname'] = parent_ifname
+    if PORT_PROVIDERS in device.extra_info:
+        keys[PORT_PROVIDERS] = device.extra_info[PORT_PROVIDERS]
     if device.dev_type != STANDARD:
         keys.setdefault('remote_managed', 'false')
     return keys

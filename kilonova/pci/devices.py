@@ -25,6 +25,7 @@ import functools
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple, TypedDict
 
 import os_resource_classes
@@ -39,6 +40,7 @@ from kilonova.pci.device import (
     MDEV,
     MISSING,
     OWNED,
+    PORT_PROVIDERS,
     REMOVED,
     RESERVED_BEFORE,
     UNAVAILABLE,
@@ -174,14 +176,16 @@ class HostDevices:
                     status=AVAILABLE, instance_uuid=None, request_id=None, **columns))
         return _settled(self, entries)
 
-    def provided(self, providers: Mapping[str, str]) -> HostDevices:
-        """Tied to their resource providers: {``Kind.pool_address``: provider uuid}."""
+    def provided(self, providers: Mapping[str, str],
+                 guarantors: Mapping[str, str] = MappingProxyType({})) -> HostDevices:
+        """Tied to their resource providers: {``Kind.pool_address``: provider uuid}; and those of networks to what
+        guarantees something to ports there, {interface of a physical function: provider uuids, comma text}."""
         entries = dict(self.entries)
         for address, entry in entries.items():
             info = entry.device.extra_info
-            rp_uuid = providers.get(_kind(self.kinds, entry.device).pool_address(entry.device))
-            if rp_uuid is not None and info.get('rp_uuid') != rp_uuid:
-                entries[address] = replace(entry, device=entry.device.replaced(extra_info={**info, 'rp_uuid': rp_uuid}))
+            rp_uuid = providers.get(_kind(self.kinds, entry.device).pool_address(entry.device), info.get('rp_uuid'))
+            entries[address] = _with_info(entry, {
+                'rp_uuid': rp_uuid, PORT_PROVIDERS: guarantors.get(info.get('parent_ifname', ''))})
         return _settled(self, entries)
 
     def unwritten(self) -> Changes:

@@ -217,3 +217,13 @@ def _check_same(provider: Provider, device: PciDevice, resource_class: str, trai
         raise PlacementPciMixedTraitsException(
             parent=provider.address, device=device.address, new=', '.join(sorted(traits)),
             current=', '.join(sorted(provider.traits)))
+
+
+def guarantors(uuids: Mapping[str, str]) -> dict[str, str]:
+    """Of a host's providers, {name: uuid}, those that Neutron's agents reported of interfaces, as their names say
+    ('HOST:kind of agent:interface'): {interface: provider uuids, comma text}."""
+    found: dict[str, list[str]] = {}
+    for name, uuid in uuids.items():
+        if len(words := name.split(':')) == 3:
+            found.setdefault(words[2], []).append(uuid)
+    return {interface: ','.join(sorted(given)) for interface, given in found.items()}

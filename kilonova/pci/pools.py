@@ -29,8 +29,15 @@ from kilonova.objects import (
     PciDevicePool,
     PciDevicePoolList,
 )
-from kilonova.pci.device import AVAILABLE, CHILD_TYPES, MDEV, OWNED, PF, VDPA, PoolKeys
-from kilonova.pci.request import DEFAULT_NUMA_POLICY, PLACEMENT_KEYS, allocated_providers, as_list, group_name
+from kilonova.pci.device import AVAILABLE, CHILD_TYPES, MDEV, OWNED, PF, PORT_PROVIDERS, VDPA, PoolKeys
+from kilonova.pci.request import (
+    DEFAULT_NUMA_POLICY,
+    PLACEMENT_KEYS,
+    allocated_providers,
+    as_list,
+    group_name,
+    guarantors,
+)
 
 # The tag of devices that ports ask for.
 NETWORK = 'physical_network'
@@ -78,6 +85,10 @@ class Pool:
             if not isinstance(has, str) or not isinstance(value, str) or has.lower() != value.lower():
                 return False
         return True
+
+    def guarantees(self, providers: set[str]) -> bool:
+        """Whether one of these, which guarantee what a port asks for, is its devices' own."""
+        return not providers.isdisjoint(str(self.keys.get(PORT_PROVIDERS, '')).split(','))
 
 
 class PciPools:
@@ -174,7 +185,7 @@ class PciPools:
         trial.pools = [pool for pool in trial.pools if pool.rp_uuid is not None]
         for request in as_list(requests):
             index = 0
-            for pool in trial._filter(request, numa_policy_of(request), Counter(), set()) or ():  # noqa: SLF001 - a copy of one's own
+            for pool in trial._filter(request, numa_policy_of(request), Counter(), set(), set()) or ():  # noqa: SLF001 - a copy of one's own
                 if pool not in trial.pools:
                     continue
                 number = min(request.count - index, pool.count)
@@ -193,7 +204,7 @@ class PciPools:
         taken: list[tuple[PciDevice, str]] = []
         for request in requests:
             providers: Counter[str | None] = Counter(allocated_providers(request, mapping))
-            pools = self._filter(request, numa_policy_of(request), providers, cells)
+            pools = self._filter(request, numa_policy_of(request), providers, cells, guarantors(request, mapping))
             if pools is None:
                 raise PciDeviceRequestFailed(requests=requests)
             taken.extend(self._serve(request, pools, providers))
@@ -232,13 +243,15 @@ class PciPools:
         return devices
 
     def _filter(self, request: InstancePCIRequest, numa_policy: str, providers: Counter[str | None],
-                cells: set[int]) -> list[Pool] | None:
-        """The pools that may serve the request, best first; None when they can't."""
+                cells: set[int], chosen: set[str]) -> list[Pool] | None:
+        """The pools that may serve the request, best first; None when they can't. ``chosen``: see ``guarantors``."""
         specs, count = request.spec, request.count
         pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
         # Network devices are the ports', whatever else an alias says of them.
         if not any(NETWORK in one for one in specs):
             pools = [pool for pool in pools if NETWORK not in pool.keys]
+        if chosen:
+            pools = [pool for pool in pools if pool.guarantees(chosen)]
         if _total(pools) < count:
             return None
         # Of a mediated device Placement has chosen the parent, wherever it is.

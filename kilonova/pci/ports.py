@@ -7,24 +7,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from oslo_utils import uuidutils
 
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
 from kilonova.objects.vif import PHYSICAL, REMOTE
-from kilonova.pci.device import PF, VF
+from kilonova.pci.device import PF, PORT_PROVIDERS, VF
 from kilonova.pci.pools import NETWORK, REMOTE_MANAGED
-from kilonova.pci.request import as_list
+from kilonova.pci.request import PORT_GROUPS, as_list
 
 
 def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_policy: str | None, *,
-               trusted: bool = False) -> InstancePCIRequest:
+               trusted: bool = False, groups: Iterable[str] = ()) -> InstancePCIRequest:
     """One function in this physical network, None: whose device_spec says null, for networks that are tunnelled.
-    ``trusted``: whose device_spec says so."""
+    ``trusted``: whose device_spec says so; ``groups``: by which the port asks Placement for guarantees."""
     wanted = {NETWORK: physical_network, 'dev_type': PF if vnic_type == PHYSICAL else VF,
-              **({REMOTE_MANAGED: 'true'} if vnic_type == REMOTE else {}), **({'trusted': 'true'} if trusted else {})}
+              **({REMOTE_MANAGED: 'true'} if vnic_type == REMOTE else {}), **({'trusted': 'true'} if trusted else {}),
+              **_groups(groups)}
     return InstancePCIRequest(
         count=1, spec=[wanted], alias_name=None, is_new=False, request_id=uuidutils.generate_uuid(),
         requester_id=port_id, numa_policy=numa_policy)
@@ -33,6 +34,19 @@ def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_
 def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
     """Those among a server's requests."""
     return [request for request in as_list(requests) if request.source == request.NEUTRON_PORT]
+
+
+def asking(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
+           groups: Mapping[str, Collection[str]]) -> list[InstancePCIRequest]:
+    """These requests, those of ports with the groups by which the ports ask Placement now, {port id: groups}; what was
+    chosen for groups before is forgotten."""
+    return [request if request.source != request.NEUTRON_PORT else request.replaced(spec=[
+        {**{key: value for key, value in one.items() if key not in (PORT_GROUPS, PORT_PROVIDERS)},
+         **_groups(groups.get(request.requester_id, ()))} for one in request.spec]) for request in as_list(requests)]
+
+
+def _groups(names: Iterable[str]) -> dict[str, str]:
+    return {PORT_GROUPS: ','.join(names)} if names else {}
 
 
 def words(request: InstancePCIRequest) -> str:

@@ -26,7 +26,7 @@ from kilonova import errors
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, RequestGroup
 from kilonova.pci import groups
 from kilonova.pci import spec as device_spec
-from kilonova.pci.device import MDEV
+from kilonova.pci.device import MDEV, PORT_PROVIDERS
 
 EXTRA_SPEC = 'pci_passthrough:alias'
 # The form of the extra spec's value, as flavors are validated from 2.86 on: as it is told, and the same with one way
@@ -39,8 +39,11 @@ DEFAULT_NUMA_POLICY = 'legacy'
 ACCELERATORS = 'device_profile_'
 # Devices of one flavor, all aliases together: each becomes a group of the question to Placement, which is a URL.
 MOST_DEVICES = 256
+# Of a port that guarantees something: the groups of the question to Placement that ask for it, comma text. Its device
+# must belong to the providers that were chosen for these (PORT_PROVIDERS).
+PORT_GROUPS = 'port_groups'
 # Keys of a request's specs that say something about Placement and match no pool.
-PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids'))
+PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
 
 _COUNT = re.compile('[0-9]{1,9}')
 _SCHEMA = {
@@ -311,6 +314,15 @@ def allocated_providers(request: InstancePCIRequest,
     return next((one['rp_uuids'].split(',') for one in request.spec if one.get('rp_uuids')), [])
 
 
+def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> set[str]:
+    """The providers that guarantee what a port asks for, from Placement's mappings or else from its request's own spec;
+    empty: it asks for nothing."""
+    spec = request.spec[0] if request.spec else {}
+    if mappings and spec.get(PORT_GROUPS):
+        return {uuid for group in (spec[PORT_GROUPS] or '').split(',') for uuid in mappings.get(group, ())}
+    return set(spec[PORT_PROVIDERS].split(',')) if spec.get(PORT_PROVIDERS) else set()
+
+
 def with_allocation(requests: Iterable[InstancePCIRequest] | InstancePCIRequests,
                     mappings: Mapping[str, Sequence[str]] | None,
                     instance_uuid: str | None = None) -> InstancePCIRequests:
@@ -324,6 +336,8 @@ def with_allocation(requests: Iterable[InstancePCIRequest] | InstancePCIRequests
         providers = allocated_providers(request, mappings)
         if providers:
             copy.spec = [{**one, 'rp_uuids': ','.join(providers)} for one in request.spec]
+        if chosen := guarantors(request, mappings):
+            copy.spec = [{**one, PORT_PROVIDERS: ','.join(sorted(chosen))} for one in copy.spec]
         copies.append(copy)
     fields = {} if instance_uuid is None else {'instance_uuid': instance_uuid}
     return InstancePCIRequests(requests=copies, **fields)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from kilonova.pci.device import PORT_PROVIDERS
 from kilonova.pci.pools import NETWORK, PciPools
 from kilonova.pci.request import PLACEMENT_KEYS
 from kilonova.scheduler.columns import Columns, Row
@@ -20,8 +21,8 @@ from kilonova.scheduler.reservations import Reservation, Reservations
 
 # What requests can ask for, as sorted pairs.
 Key = tuple[tuple[str, object], ...]
-# The address tells pools apart but is nothing that requests ask for; the provider is the host's own.
-_OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname'))
+# The address tells pools apart but is nothing that requests ask for; providers are the host's own.
+_OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname', PORT_PROVIDERS))
 
 
 class Devices:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova.objects import InstanceNUMATopology, InstancePCIRequest, RequestSpec
-from kilonova.pci.request import as_list, group_name
+from kilonova.pci.request import as_list, group_name, guarantors, with_allocation
 from kilonova.virt.hardware.constraints import shared_cpus
 
 # An allocation request: {'allocations': {provider: {'resources': {class: amount}}}, 'mappings': {group: [provider]}}.
@@ -62,7 +62,8 @@ def reserve(place: int, spec: RequestSpec, request: Request, topology: InstanceN
     return Reservation(
         place, shared_cpus(spec, wanted), spec.memory_mb, (spec.root_gb + spec.ephemeral_gb) * 1024 + (spec.swap or 0),
         Counter(rp for suffix, rps in mappings.items() if suffix for rp in rps), topology=topology,
-        requests=tuple(one for one in as_list(requests) if group_name(one.request_id, 0) not in mappings),
+        requests=tuple(with_allocation([one], mappings).requests[0] if guarantors(one, mappings) else one
+                       for one in as_list(requests) if group_name(one.request_id, 0) not in mappings),
         uses=uses(request), building=building)
 
 

@@ -355,10 +355,10 @@ class Host(Protocol):
         NUMATopology envelope in which nothing is used, or None), stats {}, pci_passthrough_devices: a list (not
         JSON) of *all* PCI devices of the host, in address order, as dicts: dev_id, address,
         vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, and parent_addr for VFs,
-        parent_ifname where known. A function that mediated devices can be made on has mdev_types {type: {'available':
-        how many more can be made, 'api': 'vfio-pci' …}}. After the functions come the mediated devices that exist,
-        active or only defined: address is the uuid, dev_type MDEV, parent_addr the address of their function, mdev_type
-        the type; vendor_id, product_id, numa_node and label are the function's.
+        parent_ifname where known (of a PF its own). A function that mediated devices can be made on has mdev_types
+        {type: {'available': how many more can be made, 'api': 'vfio-pci' …}}. After the functions come the mediated
+        devices that exist, active or only defined: address is the uuid, dev_type MDEV, parent_addr the address of their
+        function, mdev_type the type; vendor_id, product_id, numa_node and label are the function's.
         """
 
     def inventory(self, existing: Inventories | None = None) -> Inventories:

@@ -30,7 +30,7 @@ from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
 from kilonova.objects import SecurityGroup as SecurityGroupObject
 from kilonova.objects.port_resources import PortResources
-from kilonova.objects.vif import FUNCTIONS, trusts
+from kilonova.objects.vif import FUNCTIONS, REMOTE, trusts
 from kilonova.pci import ports as pci_ports
 
 NONE, AUTO = 'none', 'auto'
@@ -326,8 +326,13 @@ def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, Instance
     for port in functions:
         if port.network_id not in networks:
             raise clients.NetworkNotFound(network_id=port.network_id)
-    return {port.id: pci_ports.request_of(port.id, port.vnic_type, networks[port.network_id].physical_network,
-                                          port.numa_policy, trusted=trusts(port.profile)) for port in functions}
+    found = {}
+    for port in functions:
+        wanted = PortResources.read(port.id, port.resource_request)
+        found[port.id] = pci_ports.request_of(
+            port.id, port.vnic_type, networks[port.network_id].physical_network, port.numa_policy,
+            trusted=trusts(port.profile), groups=wanted.groups if wanted is not None else ())
+    return found
 
 
 def _check_port(port: Port) -> None:
@@ -338,7 +343,7 @@ def _check_port(port: Port) -> None:
                                                     f"{', '.join(SERVED)}")
     if port.vnic_type in FUNCTIONS:
         _check_profile(port)
-    if port.resource_request and port.vnic_type in FUNCTIONS:
+    if port.resource_request and port.vnic_type == REMOTE:
         raise PortNotServed(port_id=port.id, reason="it has a resource request, as of a guaranteed bandwidth, and its "
                                                     f"vnic_type is '{port.vnic_type}'")
     if port.device_profile:

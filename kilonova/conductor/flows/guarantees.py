@@ -23,6 +23,9 @@ from kilonova.db.queries import compute_nodes
 from kilonova.errors import Conflict, PlacementConflict
 from kilonova.objects import port_resources
 from kilonova.objects.port_resources import ALLOCATION, PortResources
+from kilonova.objects.vif import FUNCTIONS
+from kilonova.pci import ports as pci_ports
+from kilonova.pci.pools import PciPools
 
 # Providers of one host that are tried for a port: one has a few bridges and cards in a physical network.
 TRIES = 16
@@ -33,10 +36,21 @@ class NoRoomForPort(Conflict):
     msg_fmt = 'Host %(host)s can not guarantee what port %(port_id)s asks for: %(wanted)s.'
 
 
-def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> None:
-    """The request asks for what these ports want as Neutron says it now, too."""
-    read = (PortResources.read(port.id, port.resource_request) for port in ports)
-    port_resources.ask(spec, [wanted for wanted in read if wanted is not None])
+def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]]:
+    """The request asks for what these ports want as Neutron says it now, too. The groups of those that are functions of
+    devices, by port."""
+    read = {port.id: (port, wanted) for port in ports
+            if (wanted := PortResources.read(port.id, port.resource_request)) is not None}
+    port_resources.ask(spec, [wanted for _, wanted in read.values()])
+    groups = {port_id: list(wanted.groups) for port_id, (port, wanted) in read.items() if port.vnic_type in FUNCTIONS}
+    with_groups(spec, groups)
+    return groups
+
+
+def with_groups(spec: objects.RequestSpec, groups: Mapping[str, Sequence[str]]) -> None:
+    """Devices that the request asks for are of what guarantees these groups, {port: groups}."""
+    if spec.pci_requests is not None:
+        spec.pci_requests = spec.pci_requests.replaced(requests=pci_ports.asking(spec.pci_requests, groups))
 
 
 def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
@@ -54,18 +68,22 @@ def kept(port: Port) -> dict[str, Any]:
     return {ALLOCATION: port.profile[ALLOCATION]} if ALLOCATION in port.profile else {}
 
 
-def add(work: Work[Any], port_id: str, wanted: PortResources) -> dict[str, list[str]]:
-    """The server holds what one port more wants, on providers of its host: {group: [provider]}. May be repeated.
-    NoRoomForPort."""
+def add(work: Work[Any], port_id: str, wanted: PortResources,
+        device: objects.InstancePCIRequest | None) -> dict[str, list[str]]:
+    """The server holds what one port more wants, on providers of its host: {group: [provider]}; of a port that is a
+    function such as have a free one for the ``device`` that it asks for. May be repeated. NoRoomForPort."""
     row = work.instance_row()
     with engine.silence(), work.db.read() as conn:
         nodes = compute_nodes.by_host(conn, row['host'])
-    root = next(node['uuid'] for node in nodes if node['hypervisor_hostname'] == row['node'])
+    node = next(node for node in nodes if node['hypervisor_hostname'] == row['node'])
+    root, pools = node['uuid'], PciPools.from_pool_list(objects.PciDevicePoolList.from_column(node['pci_stats']))
     # An answer that was lost may have left some of it.
     settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id)
     found = work.env.placement.allocation_candidates(_question(wanted, root))
-    for request in found['allocation_requests'][:TRIES]:
-        mappings: dict[str, list[str]] = request['mappings']
+    offers: list[dict[str, list[str]]] = [request['mappings'] for request in found['allocation_requests']]
+    if device is not None:
+        offers = [mappings for mappings in offers if pools.support_requests([device], mappings)]
+    for mappings in offers[:TRIES]:
         try:
             if settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id,
                       more=wanted.held(wanted.allocation(mappings))):

@@ -1,11 +1,11 @@
 """A server that is there gets an interface, or gives one up.
 
-Attach: claim · allocate · port · plug. The host claims the function of a PCI device that the port is (SR-IOV),
-Placement allocates what it guarantees, the port is made, or its user's own is bound, then the guest is plugged in; what
-fails leaves none of it. Detach: unplug · free_port. A guest that keeps its card ends it, and all is as it was; once the
-card is out, it goes to its end: the port is deleted, or unbound where its user made it, and the host has its device
-back, and what it guaranteed. Neither has a task state; both end with what the info cache and the server's PCI requests
-say from then on.
+Attach: allocate · claim · port · plug. Placement allocates what the port guarantees, the host claims the function of a
+PCI device that the port is (SR-IOV), of what guarantees it, the port is made, or its user's own is bound, then the
+guest is plugged in; what fails leaves none of it. Detach: unplug · free_port. A guest that keeps its card ends it, and
+all is as it was; once the card is out, it goes to its end: the port is deleted, or unbound where its user made it, and
+the host has its device back, and what it guaranteed. Neither has a task state; both end with what the info cache and
+the server's PCI requests say from then on.
 
 Detach also gives back what a server has for a port that is gone in the network service (``ports.NetworkChanged``);
 where a move has left that port behind, there is nothing to unplug: ``vif`` is None.
@@ -29,6 +29,7 @@ from kilonova.errors import Unanswered
 from kilonova.objects.port_resources import PortResources
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
+from kilonova.pci import request as pci_request
 
 LOG = logging.getLogger(__name__)
 
@@ -98,23 +99,6 @@ def _request(work: Work[AttachOutputs]) -> objects.InstancePCIRequest | None:
     return objects.base.Serializer().deserialize_entity(work.ctxt, request) if request is not None else None
 
 
-def claim(work: Work[AttachOutputs]) -> None:
-    """The server's host claims the device that the port is."""
-    request = _request(work)
-    if request is not None:
-        work.outputs.profile = work.ask(work.instance_row()['host'], 'claim_function', instance=work.instance(),
-                                        request=request)['profile']
-        work.changed()
-
-
-def undo_claim(work: Work[AttachOutputs]) -> None:
-    """The device is free; its host does that later if it is down."""
-    request = _request(work)
-    if request is not None:
-        beside.ask_to_undo(work, work.instance_row()['host'], 'undo_claim_function', instance=work.instance(fresh=True),
-                           request_id=request.request_id)
-
-
 def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
     """What the port asks of Placement."""
     return PortResources.read(work.args['wish']['port_id'] or '', work.args.get('resources'))
@@ -124,12 +108,30 @@ def allocate(work: Work[AttachOutputs]) -> None:
     """The server holds in Placement what the port guarantees."""
     wanted = _wanted(work)
     if wanted is not None:
-        work.outputs.mappings = guarantees.add(work, work.args['wish']['port_id'], wanted)
+        work.outputs.mappings = guarantees.add(work, work.args['wish']['port_id'], wanted, _request(work))
 
 
 def undo_allocate(work: Work[AttachOutputs]) -> None:
     """And no more."""
     ports.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
+
+
+def claim(work: Work[AttachOutputs]) -> None:
+    """The server's host claims the device that the port is."""
+    request = _request(work)
+    if request is not None:
+        (chosen,) = pci_request.with_allocation([request], work.outputs.mappings).requests
+        work.outputs.profile = work.ask(work.instance_row()['host'], 'claim_function', instance=work.instance(),
+                                        request=chosen)['profile']
+        work.changed()
+
+
+def undo_claim(work: Work[AttachOutputs]) -> None:
+    """The device is free; its host does that later if it is down."""
+    request = _request(work)
+    if request is not None:
+        beside.ask_to_undo(work, work.instance_row()['host'], 'undo_claim_function', instance=work.instance(fresh=True),
+                           request_id=request.request_id)
 
 
 def port(work: Work[AttachOutputs]) -> None:
@@ -161,8 +163,10 @@ def undo_plug(work: Work[AttachOutputs]) -> None:
 class Attach(_Interfaces[AttachOutputs]):
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
+        # The host compares its key with the row.
+        Step('allocate', allocate, undo_allocate,
+             saved=lambda work: work.outputs.mappings is not None or _request(work) is not None),
         Step('claim', claim, undo_claim, saved=lambda work: work.outputs.profile is not None),
-        Step('allocate', allocate, undo_allocate, saved=lambda work: work.outputs.mappings is not None),
         Step('port', port, undo_port),
         Step('plug', plug, undo_plug),
     )

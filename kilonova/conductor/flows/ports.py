@@ -277,7 +277,7 @@ def ask(work: Work[Any], spec: objects.RequestSpec) -> None:
     """The request for a host of a server that moves asks for what its ports guarantee, as Neutron says it now; no
     request to it for a server without ports."""
     vifs, there = _with_ports(work)
-    guarantees.ask(spec, (there[vif.id] for vif in vifs if vif.id in there))
+    work.outputs.port_groups = guarantees.ask(spec, (there[vif.id] for vif in vifs if vif.id in there))
 
 
 def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> dict[str, dict[str, Any]]:

@@ -18,7 +18,7 @@ from kilonova.accel import holder
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.audit_rows import flavors
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, boot, ports, volumes
+from kilonova.conductor.flows import accelerators, beside, boot, guarantees, ports, volumes
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
@@ -181,6 +181,7 @@ def chosen(work: Work[Any]) -> Choice:
 def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
     """The request spec; its devices are of the providers that this attempt has in Placement."""
     spec, host = request_spec(work), chosen(work)
+    guarantees.with_groups(spec, work.outputs.port_groups)
     spec.pci_requests = pci_request.on_host(spec.pci_requests, work.instance_uuid, work.uuid, host.compute_node_uuid,
                                             host.allocations, host.mappings)
     return spec

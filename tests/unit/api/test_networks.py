@@ -204,8 +204,8 @@ def test_forms_that_are_none(site, neutron, private):
                                      'remote-managed, macvtap, direct-physical')),
     ({'binding:vnic_type': 'direct', 'binding:profile': {'capabilities': ['switchdev']}}, (
         'its binding:profile asks for the capability switchdev, and hosts offload nothing of Open vSwitch to devices')),
-    ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'macvtap'},
-     "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'macvtap'"),
+    ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'remote-managed'},
+     "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'remote-managed'"),
     ({'device_profile': 'fpga'}, "it has the device profile 'fpga'")])
 def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reason):
     port = neutron.add_port(private, PROJECT, **fields)
@@ -249,7 +249,8 @@ GUARANTEE = {'request_groups': [{'id': 'g1', 'required': ['CUSTOM_PHYSNET_X'], '
 def test_ports_that_guarantee_something(site, neutron, private):
     """Row 2.72: of both forms, beside what the flavor asks for; older clients don't know of it."""
     flat = {'required': [], 'resources': {'NET_PACKET_RATE': 7}}
-    ports = [neutron.add_port(private, PROJECT, resource_request=one) for one in (GUARANTEE, flat, None)]
+    ports = [neutron.add_port(private, PROJECT, resource_request=one, **{'binding:vnic_type': kind})
+             for one, kind in ((GUARANTEE, 'direct'), (flat, 'normal'), (None, 'direct'))]
     networks = [{'port': port} for port in ports]
     assert refused(site, networks, version='2.71') == (400, (
         f'Creating servers with ports having resource requests, like port {ports[0]} with a QoS minimum bandwidth '
@@ -260,6 +261,7 @@ def test_ports_that_guarantee_something(site, neutron, private):
             for one in spec.requested_resources] == [
         ('g1', {'NET_BW_EGR': 5}, {'CUSTOM_PHYSNET_X'}, True), (ports[1], {'NET_PACKET_RATE': 7}, set(), True)]
     assert spec.same_subtree == [['g1']]
+    assert [one.spec[0].get('port_groups') for one in spec.pci_requests.requests] == ['g1', None]
     created(site, [{'port': ports[2]}], version='2.71')
 
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import pytest
 
+from kilonova.pci.placement import guarantors
 from kilonova.pci.pools import PciDeviceRequestFailed
-from kilonova.pci.ports import profiles, request_of, requests_of_ports, words
+from kilonova.pci.ports import asking, profiles, request_of, requests_of_ports, words
+from kilonova.pci.request import with_allocation
 from tests.unit.pci.builders import found, functions, host, request
 
 PF = '0000:81:00.0'
@@ -84,3 +86,25 @@ def test_a_physical_function_brings_its_address(mac):
     assert profiles([wanted], [device]) == {PORT: {
         'pci_slot': PF, 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
         **({'device_mac_address': '52:54:00:00:00:01'} if mac else {})}}
+
+
+def test_a_port_that_guarantees_something():
+    """Its function is of a card that Placement chose for it, said by mappings or, on the host, by the request."""
+    wanted, taken = request_of(PORT, 'direct', 'physnet1', None, groups=['bandwidth', 'packets']), {'': ['card']}
+    pools = card().pools
+    assert pools.support_requests([wanted]) and pools.support_requests([wanted], taken)
+    mappings = {'': ['root'], 'bandwidth': ['card'], 'packets': ['agent']}
+    assert not pools.support_requests([wanted], mappings)
+    on_host = with_allocation([wanted], mappings).requests
+    assert not pools.support_requests(on_host) and pools.support_requests(asking(on_host, {}))
+    for pool in pools.pools:
+        pool.keys = {**pool.keys, 'port_rp_uuids': 'other,card'}
+    assert pools.support_requests([wanted], mappings) and pools.support_requests(on_host)
+    assert not pools.support_requests([wanted], {**mappings, 'bandwidth': ['elsewhere']})
+    (again,) = asking(on_host, {PORT: ['later']})
+    assert again.spec == [{'physical_network': 'physnet1', 'dev_type': 'type-VF', 'port_groups': 'later'}]
+
+
+def test_the_providers_of_interfaces():
+    assert guarantors({'h': 'root', 'h:NIC Switch agent': 'agent', 'h:NIC Switch agent:ens1': '2', 'h:Other:ens1': '1'
+                       }) == {'ens1': '1,2'}

@@ -87,8 +87,8 @@ def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
         network = networks.get(name)
         if network and network.features:
             device_dict['capabilities']['network'] = sorted(network.features)
-        if network and network.mac and device_dict['dev_type'] == 'type-PF':
-            device_dict['mac_address'] = network.mac
+        if network and device_dict['dev_type'] == 'type-PF':
+            _add_own(device_dict, network)
         parent_address = device_dict.get('parent_addr')
         # A virtual function may have it itself, or only its physical one.
         _add_serial(device_dict, serials[device_dict['address']] or serials.get(parent_address))
@@ -147,6 +147,14 @@ def mdev_types(capability: ElementTree.Element) -> dict[str, dict[str, Any]] | N
         return None
     return {kind.get('id', ''): {'available': _number(kind.findtext('availableInstances')),
                                  'api': kind.findtext('deviceAPI') or ''} for kind in offered.findall('type')}
+
+
+def _add_own(device: dict[str, Any], network: _Network) -> None:
+    """What a PF has of its own of what those below it have from it."""
+    if network.mac:
+        device['mac_address'] = network.mac
+    if network.name:
+        device['parent_ifname'] = network.name
 
 
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
