@@ -8,6 +8,7 @@ The form is the field's (one dict a VIF: id, address, network {label, subnets, m
 """
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,18 @@ VIRTUAL = (*WHOLE, MACVTAP)
 # The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
 ON_INTERFACE = 'macvtap'
 FUNCTIONS = (*VIRTUAL, PHYSICAL)
+# The vif_types of ports of Open vSwitch, and of those that are a socket between the guest and a switch in user space.
+OVS, VHOST_USER = 'ovs', 'vhostuser'
+# Where ports of Open vSwitch are that name no bridge; how those of the bridges of trunks begin (ML2/OVS).
+_SWITCH, _TRUNK = 'br-int', 'tbr-'
+
+
+class Plug(enum.Enum):
+    """What its host must have made before a guest can start with a port."""
+
+    HYBRID = 'a bridge of Linux, with a pair of devices between it and Open vSwitch'
+    TRUNK = 'a bridge of Open vSwitch for the trunk alone'
+    VHOST_USER = 'a port of Open vSwitch that is the socket'
 
 
 def trusts(profile: Mapping[str, Any]) -> bool:
@@ -113,6 +126,35 @@ class Vif:
     def bridge(self) -> str | None:
         """The bridge on its host that it is plugged into; None: its type has none."""
         found: str | None = self.details.get('bridge_name')
+        return found
+
+    @property
+    def switch(self) -> str:
+        """The bridge of Open vSwitch to which it leads, however it is plugged."""
+        return self.bridge or _SWITCH
+
+    @property
+    def own_bridge(self) -> str:
+        """The bridge of Linux that is there for it alone where its plug is HYBRID."""
+        return f'qbr{self.id[:_NAMED_BY]}'
+
+    @property
+    def plug(self) -> Plug | None:
+        """None: libvirt itself, or what is there on any host, sees to it."""
+        if self.vnic_type != 'normal':
+            return None
+        if self.type == VHOST_USER:
+            return Plug.VHOST_USER if self.details.get('vhostuser_ovs_plug') else None
+        if self.type != OVS:
+            return None
+        if self.details.get('ovs_hybrid_plug'):
+            return Plug.HYBRID
+        return Plug.TRUNK if self.switch.startswith(_TRUNK) else None
+
+    @property
+    def socket(self) -> str | None:
+        """The file that is the socket of a port of vhostuser."""
+        found: str | None = self.details.get('vhostuser_socket')
         return found
 
     @property

@@ -245,11 +245,17 @@ class MdevUnavailable(errors.HostRejected):
 class InterfaceUnsupported(errors.HostRejected):
     """A port is bound to this host in a way that its guests can't be plugged in; on an alternate it may be another."""
 
-    msg_fmt = ('Port %(port)s is bound as %(type)s; guests are plugged into bridges of Open vSwitch (ovs, without '
-               'ovs_hybrid_plug) and of Linux (bridge), have devices that an agent connects (tap) or that are on an '
+    msg_fmt = ('Port %(port)s is bound as %(type)s; guests are plugged into bridges of Open vSwitch (ovs) and of Linux '
+               '(bridge) and into sockets (vhostuser), have devices that an agent connects (tap) or that are on an '
                'interface of the host (macvtap, in no VLAN), with vnic_type normal, and get virtual functions (hw_veb, '
                'with direct or macvtap; ovs, with remote-managed) and physical ones (hostdev_physical, with '
                'direct-physical)')
+
+
+class InterfaceFailed(errors.HostRejected):
+    """This host couldn't connect a port before its guest starts; an alternate may."""
+
+    msg_fmt = 'Port %(port)s could not be plugged into host %(host)s: %(reason)s'
 
 
 class VolumeUnsupported(errors.HostRejected):
@@ -403,8 +409,8 @@ class Guests(Protocol):
         through moves too. Where the guest finds its disks, volumes and interfaces with tags it notes in
         ``instance.device_metadata``; so does whatever else makes the domain, or changes what is in it. Errors:
         errors.ImageUnacceptable, FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor,
-        InterfaceUnsupported, VolumeUnsupported, UnsupportedHardware, GuestFailed, whatever the download raises; what
-        was made until then stays for ``destroy``.
+        InterfaceUnsupported, InterfaceFailed, VolumeUnsupported, UnsupportedHardware, GuestFailed, whatever the
+        download raises; what was made until then stays for ``destroy``.
         """
 
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
@@ -425,7 +431,8 @@ class Guests(Protocol):
         ``pci_devices``, which the server holds here. Where the guest finds it is noted in ``instance.device_metadata``,
         as ``spawn`` does. Undo: ``detach_interface``.
 
-        InterfaceUnsupported, UnsupportedHardware: nothing was done. GuestFailed: it has no place for another card.
+        InterfaceUnsupported, UnsupportedHardware: nothing was done. InterfaceFailed: the host can't connect the port.
+        GuestFailed: it has no place for another card, or none of that kind.
         """
 
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
@@ -638,8 +645,9 @@ class LiveMigrations(Protocol):
     def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
                 pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
         """Destination: empty disks, what the guest starts from, the mediated devices among those that it will have, and
-        those of its volumes that are coming here are connected: {id: how its guest finds it here}, for ``migrate``.
-        MdevUnavailable, VolumeUnsupported. Undo: ``Moves.cleanup_move_dest``."""
+        those of its volumes that are coming here are connected: {id: how its guest finds it here}, for ``migrate``;
+        ports that the host connects are, too. MdevUnavailable, VolumeUnsupported, InterfaceFailed. Undo:
+        ``Moves.cleanup_move_dest``."""
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
         """Source: returns when the guest is at the destination, at the offer's place; a repeated call attaches to the

@@ -17,7 +17,7 @@ from kilonova.db.queries import info_caches
 from kilonova.objects.vif import Vif
 from kilonova.virt.driver import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
-from tests.fixtures.neutron import FakeNeutron
+from tests.fixtures.neutron import DETAILS, FakeNeutron
 from tests.flows.cases import bring_back, disturb, force_down, lose_host
 
 HOSTS = ('gpu1', 'gpu2')
@@ -601,10 +601,15 @@ def test_a_live_migration_takes_the_port_along(networked: Networked) -> None:
                                     ('DELETE', f'/bindings/{source}')]
 
 
-def test_a_live_migration_to_a_host_that_can_not_bind(networked: Networked) -> None:
-    """Refused before the guest moves; nothing is left of it."""
+def test_a_live_migration_to_a_host_that_can_not_bind(networked: Networked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or binds in another way. Refused before the guest moves; nothing is left of it."""
     server = networked.boot()
     cloud, source, address = networked.cloud, networked.cloud.host_of(server), networked.addresses(server)['private']
+    with monkeypatch.context() as patched:
+        patched.setitem(DETAILS, 'ovs_hybrid_plug', True)
+        cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
+    assert f'is plugged in another way on host {other(source)}' in json.dumps(cloud.story(server))
+    assert_at(networked, server, source, address)
     networked.neutron.hosts.discard(other(source))
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
     assert 'Binding failed for port' in json.dumps(cloud.story(server))

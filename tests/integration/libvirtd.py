@@ -146,13 +146,14 @@ class Libvirtd:
     # -- its users -----------------------------------------------------------------------------------
 
     def driver(self, host: str, *, storage_of: str | None = None, pci: dict[str, Any] | None = None,
-               **options: Any) -> LibvirtDriver:
+               switch: str | None = None, **options: Any) -> LibvirtDriver:
         """The driver of a compute; ``init_host`` is still to be called. ``options``: of [libvirt]. ``storage_of``:
-        another compute, whose instances_path it shares."""
+        another compute, whose instances_path it shares. ``switch``: where Open vSwitch has its database."""
         hosts = self.directory / 'hosts'
         return LibvirtDriver(builders.new_conf(
             hosts, host, instances_path=str(hosts / (storage_of or host) / 'instances'),
-            libvirt={'connection_uri': self.uri, 'virt_type': 'qemu', **options}, pci=pci or {}), self.images)
+            libvirt={'connection_uri': self.uri, 'virt_type': 'qemu', **options}, pci=pci or {},
+            os_vif_ovs={'ovsdb_connection': switch} if switch else {}), self.images)
 
     def console(self, host: str, uuid: str) -> str:
         """What the guest has said since its start."""

@@ -11,7 +11,10 @@ import os
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -218,6 +221,84 @@ def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge
         server.vifs = vifs[1:]
         rig.driver.power.power_on(server, rig.image())
         assert there() == {vifs[1].device_name} and len(noted()) == 1
+
+
+@pytest.fixture
+def switch() -> Iterator[str]:
+    """Open vSwitch's database; the switch itself, which would make devices of this machine by fixed names, isn't there,
+    and has done all that is asked of it."""
+    directory = Path(tempfile.mkdtemp(prefix='kn-ovs-'))         # short enough for a socket
+    schema, database = '/usr/share/openvswitch/vswitch.ovsschema', f'unix:{directory}/db'
+    subprocess.run(['ovsdb-tool', 'create', directory / 'conf.db', schema], check=True)
+    with subprocess.Popen(['ovsdb-server', directory / 'conf.db', f'--remote=p{database}', '--log-file=/dev/null',
+                           f'--unixctl={directory}/ctl'], stderr=subprocess.DEVNULL) as server:
+        try:
+            until((directory / 'db').exists)
+            subprocess.run(['ovs-vsctl', f'--db={database}', '--no-wait', 'init', '--', 'set', 'Open_vSwitch', '.',
+                            'cur_cfg=1000'], check=True)
+            yield database
+        finally:
+            server.terminate()
+            shutil.rmtree(directory)
+
+
+@contextlib.contextmanager
+def answered(path: Path) -> Iterator[None]:
+    """The end of a switch in user space, as far as QEMU asks it things: without one QEMU waits at the guest's start."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_answer, args=(path, ended))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _answer(path: Path, ended: threading.Event) -> None:
+    while not ended.is_set():
+        with socket.socket(socket.AF_UNIX) as line, contextlib.suppress(OSError):
+            line.settimeout(0.2)
+            line.connect(str(path))
+            while not ended.is_set():
+                with contextlib.suppress(TimeoutError):
+                    head = line.recv(12)
+                    if not head:
+                        break
+                    request, _flags, size = struct.unpack('<III', head)
+                    body = line.recv(size) if size else b''
+                    if request in (1, 11):      # its features: virtio 1.0; where it is in a ring
+                        line.sendall(struct.pack('<IIIQ', request, 5, 8, 1 << 32 if request == 1 else body[0]))
+        time.sleep(0.1)
+
+
+def test_ports_that_the_host_connects_itself(daemon: Libvirtd, switch: str) -> None:
+    """By os-vif: one behind a bridge of its own, and one that is a socket, which QEMU makes."""
+    name = str(uuid4())
+    details = {'bridge_name': 'br-kn', 'datapath_type': 'system'}
+    hybrid = new_vif(id=name, details={**details, 'ovs_hybrid_plug': True})
+    end, path = f'qvo{name[:11]}', Path(switch.removeprefix('unix:')).with_name('vhu')
+    user = new_vif(id=str(uuid4()), mac='fa:16:3e:00:00:02', type='vhostuser', details={
+        **details, 'datapath_type': 'netdev', 'vhostuser_ovs_plug': True, 'vhostuser_mode': 'server',
+        'vhostuser_socket': str(path)})
+
+    def known(*words: str) -> str:
+        return subprocess.run(['ovs-vsctl', f'--db={switch}', '--no-wait', *words], check=True, capture_output=True,
+                              text=True).stdout
+    with answered(path), rig_of(daemon, 'plugging', switch=switch) as rig:
+        server = rig.boot(vifs=[hybrid, user])
+        rig.says(server, 'GUEST-BOOT 1')
+        assert known('list-ports', 'br-kn').split() == [end, f'vhu{user.id[:11]}']
+        assert f'iface-id="{name}"' in known('get', 'Interface', end, 'external_ids')
+        assert f'"{path}"' in known('get', 'Interface', f'vhu{user.id[:11]}', 'options')
+        assert set(os.listdir(f'/sys/class/net/{hybrid.own_bridge}/brif')) == {
+            hybrid.device_name, f'qvb{name[:11]}'}
+        assert Path(f'/sys/class/net/{end}/mtu').read_text() == '1442\n' and path.is_socket()
+        rig.driver.power.reboot(server, 'HARD', rig.image())
+        rig.says(server, 'GUEST-BOOT 2')
+        rig.driver.guests.destroy(server)
+        assert known('list-ports', 'br-kn') == ''
+        assert [one for one in os.listdir('/sys/class/net') if name[:11] in one] == []
 
 
 def _cards(xml: str) -> list[tuple[str, int, int]]:

@@ -316,7 +316,8 @@ def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequest
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
     """What of a binding stands in the guest's domain."""
-    return details.get('bridge_name'), details.get('datapath_type'), details.get('macvtap_source')
+    return (bool(details.get('ovs_hybrid_plug')), *map(details.get, (
+        'bridge_name', 'datapath_type', 'macvtap_source', 'vhostuser_socket', 'vhostuser_mode')))
 
 
 def arrived(work: Work[Any], host: str, source: str) -> None:

@@ -27,6 +27,7 @@ from kilonova.virt.libvirt.consoles import SerialPorts, serial_ports
 from kilonova.virt.libvirt.devices import functions, hostdevs, tags
 from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
+from kilonova.virt.libvirt.devices.plugs import Plugs
 from kilonova.virt.libvirt.domain import builder, interface
 from kilonova.virt.libvirt.domain import volume as volumes
 from kilonova.virt.libvirt.domain.disk import VolumePlace, layout
@@ -43,12 +44,12 @@ LOG = logging.getLogger(__name__)
 
 
 class Domains:
-    """The domains of one host's servers."""
+    """The domains of one host's servers, and in ``plugs`` those of their ports that it connects itself."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks,
-                 volumes: HostVolumes, mediated: MediatedDevices) -> None:
+                 volumes: HostVolumes, mediated: MediatedDevices, plugs: Plugs) -> None:
         self._conf, self._libvirt, self._host, self._disks = conf, connection, host, disks
-        self._volumes, self._mediated = volumes, mediated
+        self._volumes, self._mediated, self.plugs = volumes, mediated, plugs
 
     @functools.cached_property
     def _serial_ports(self) -> SerialPorts:
@@ -180,8 +181,8 @@ class Domains:
 
     def replace(self, instance: objects.Instance, xml: str, power_on: bool,
                 plugged: driver.Plugged | None = None) -> Guest:
-        """Define ``xml``, as ``prepare`` gave it, in place of whatever domain the server has, and start it if asked;
-        with ``plugged`` it is held until that returns.
+        """Define ``xml``, as ``prepare`` gave it, in place of whatever domain the server has, and start it if asked,
+        its ports plugged; with ``plugged`` it is held until that returns. InterfaceFailed.
 
         Defining over a running domain would change its next start only, so it is stopped first; from saved memory it
         would not start anew.
@@ -194,6 +195,7 @@ class Domains:
                 old.undefine()
         guest = self._libvirt.define(xml, instance.uuid)
         if power_on:
+            self.plugs.renew(instance, instance.vifs)
             guest.start(paused=plugged is not None)
         self.show(guest)
         if power_on and plugged is not None:
@@ -214,9 +216,10 @@ class Domains:
             directory.hide_domain()
 
     def forget(self, uuid: str) -> bool:
-        """``remove``, and free the ports that it had on this host."""
+        """``remove``, and free the ports that it had on this host: of networks, and for its consoles."""
         found = self.remove(uuid)
         self._serial_ports.free(uuid)
+        self.plugs.remove(uuid)
         return found
 
     def remove(self, uuid: str) -> bool:
@@ -237,6 +240,7 @@ class Domains:
         except driver.HypervisorUnavailable as error:
             if any(map(os.path.lexists, self._disks.own_directories(uuid))):
                 raise
+            self.plugs.remove(uuid)
             LOG.info('Nothing of the instance is here; the hypervisor was not asked: %s', error, instance_uuid=uuid)
 
 

@@ -20,6 +20,7 @@ from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices.hostdevs import HostDevices
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
+from kilonova.virt.libvirt.devices.plugs import Plugs
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guests import Guests
 from kilonova.virt.libvirt.host import Host
@@ -59,12 +60,12 @@ class LibvirtDriver:
         connection = Connection(settings.connection_uri(conf), conf.host, options.keepalive_interval)
 
         self.disks = ServerDisks(conf, cache, image_client, pool)
-        mediated = MediatedDevices(connection)
+        mediated, plugs = MediatedDevices(connection), Plugs(conf)
         secrets = Secrets(connection, KeyManager(conf))
-        self.host = Host(conf, connection, self.disks, mover, mediated, secrets)
+        self.host = Host(conf, connection, self.disks, mover, mediated, secrets, plugs)
         bricks = Bricks(conf)
         volumes = HostVolumes(connection, self.host, bricks, secrets)
-        domains = Domains(conf, connection, self.host, self.disks, volumes, mediated)
+        domains = Domains(conf, connection, self.host, self.disks, volumes, mediated, plugs)
         hotplug = Hotplug(options.device_detach_attempts, options.device_detach_timeout)
         self.guests = Guests(connection, self.host, self.disks, volumes, domains, hotplug, {
             'vnc': conf.vnc.server_proxyclient_address, 'spice': conf.spice.server_proxyclient_address,

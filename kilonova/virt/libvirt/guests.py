@@ -9,13 +9,13 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.objects.vif import Vif
+from kilonova.objects.vif import VHOST_USER, Vif
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import elements, hostdevs
-from kilonova.virt.libvirt.devices.hotplug import Hotplug
+from kilonova.virt.libvirt.devices.hotplug import Hotplug, maps_memory
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
@@ -109,6 +109,10 @@ class Guests:
             return
         card = self._domains.card(instance, image_meta, vif, pci_devices)
         if guest.is_active():
+            if vif.type == VHOST_USER and not maps_memory(guest.xml()):
+                raise driver.GuestFailed(act='give a network card to', uuid=instance.uuid, reason=(
+                    'no switch in user space can map its memory: it was started without ports of vhostuser'))
+            self._domains.plugs.add(instance, vif)
             self._hotplug.plug(guest, kind, card, name)
         self._domains.change(guest, lambda definition: kind.put(definition, card))
         self._domains.note_port(instance, vif, guest)
@@ -118,10 +122,12 @@ class Guests:
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
         guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
         if guest is None:
+            self._domains.plugs.remove(instance.uuid, [vif.id])
             return
         if guest.is_active():
             self._hotplug.unplug(guest, kind, name, check)
         self._domains.change(guest, lambda definition: kind.without(definition, name))
+        self._domains.plugs.remove(instance.uuid, [vif.id])
         self._domains.note_port(instance, vif, guest)
         LOG.info('Port %s is no longer plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 

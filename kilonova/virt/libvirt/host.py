@@ -20,6 +20,7 @@ from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabiliti
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.devices.mdev import MediatedDevices
+from kilonova.virt.libvirt.devices.plugs import Plugs
 from kilonova.virt.libvirt.domain.guest import MACHINES, X86, Settings
 from kilonova.virt.libvirt.storage.instance import InstanceDirectory
 from kilonova.virt.libvirt.storage.move import DiskMover
@@ -38,9 +39,9 @@ class Host:
     """``driver.Host``. What libvirt and the configuration say of guests here is read once, when it is first needed."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover,
-                 mediated: MediatedDevices, secrets: Secrets) -> None:
+                 mediated: MediatedDevices, secrets: Secrets, plugs: Plugs) -> None:
         self._conf, self._libvirt, self._disks, self._mover = conf, connection, disks, mover
-        self._mediated, self._secrets = mediated, secrets
+        self._mediated, self._secrets, self._plugs = mediated, secrets, plugs
 
     def listen(self, listener: driver.Listener) -> None:
         self._libvirt.listen(listener)
@@ -90,10 +91,11 @@ class Host:
                                                         f'can not have: {why}')
 
     def _clear_leftovers(self) -> None:
-        """Directories that were being deleted, XML of domains that libvirt has forgotten, and secrets of volumes that
-        no domain has."""
+        """Directories that were being deleted, XML of domains that libvirt has forgotten, secrets of volumes that no
+        domain has, and ports of servers that have neither domain nor disks here."""
         known, path = {guest.uuid for guest in self._libvirt.guests()}, self._conf.instances_path
         self._secrets.clear()
+        self._plugs.clear(lambda uuid: uuid in known or any(map(os.path.lexists, self._disks.own_directories(uuid))))
         for name in self._disks.list_directories():
             if name.endswith('_del'):
                 shutil.rmtree(os.path.join(path, name), ignore_errors=True)

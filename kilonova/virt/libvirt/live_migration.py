@@ -166,6 +166,7 @@ class LiveMigrations:
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
+        self._domains.plugs.renew(instance, instance.vifs)
         self._handover.forget(instance.uuid)
         if offer['block']:
             self._make_room(instance, guest, offer['move'])

@@ -92,6 +92,8 @@ class Power:
             if not guest.is_saved():
                 raise driver.GuestFailed(act='resume', uuid=instance.uuid, reason='its memory is not saved')
             self._domains.prepare_devices(devices)
+            for vif in instance.vifs:
+                self._domains.plugs.add(instance, vif)
             self._volumes.unlock(instance)
             guest.start()
         try:

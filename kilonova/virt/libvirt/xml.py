@@ -167,6 +167,25 @@ class Interface:
 
 
 @dataclass
+class SocketInterface:
+    """A virtio card whose other end is a switch in user space, which speaks with QEMU by a socket (``path``) and reads
+    and writes the guest's memory. ``mode``: QEMU's part, 'server' makes the socket, 'client' finds it. libvirt would
+    look for a device of the host to give it an MTU."""
+
+    mac: str
+    path: str
+    mode: str
+    queues: int | None = None
+    packed: bool = False
+
+    def element(self) -> Element:
+        driver = node('driver', queues=self.queues, packed=_on(self.packed))
+        return node('interface', node('mac', address=self.mac),
+                    node('source', type='unix', path=self.path, mode=self.mode), node('model', type='virtio'),
+                    driver if driver.attrib else None, type='vhostuser')
+
+
+@dataclass
 class FunctionInterface:
     """A network card that is a function of a PCI device of the host, given to the guest whole. The host sets its MAC
     address, and puts it into a VLAN."""
@@ -383,17 +402,21 @@ class MemoryBalloon:
 @dataclass
 class MemoryBacking:
     """``pages``: {guest cell: size of its pages in KiB}; ``locked``: memory that the host must not swap out;
-    ``unshared``: nor merge with what is equal in other guests."""
+    ``unshared``: nor merge with what is equal in other guests; ``mapped``: other processes may map it, which small
+    pages must be a file for."""
 
     pages: dict[int, int] = field(default_factory=dict)
     locked: bool = False
     unshared: bool = False
+    mapped: bool = False
 
     def element(self) -> Element:
         pages = [node('page', size=size, unit='KiB', nodeset=str(cell)) for cell, size in sorted(self.pages.items())]
         return node('memoryBacking', node('hugepages', *pages) if pages else None,
                     node('nosharepages') if self.unshared else None,
-                    node('locked') if self.locked else None)
+                    node('locked') if self.locked else None,
+                    node('source', type='memfd') if self.mapped and not pages else None,
+                    node('access', mode='shared') if self.mapped else None)
 
 
 @dataclass

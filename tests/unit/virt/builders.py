@@ -21,11 +21,13 @@ from kilonova.conf import (
     key_manager,
     libvirt,
     os_brick,
+    os_vif_ovs,
     pci,
     privsep_osbrick,
     serial_console,
     spice,
     vendordata_dynamic_auth,
+    vif_plug_ovs_privileged,
     vnc,
 )
 from kilonova.objects.vif import Vif
@@ -41,7 +43,8 @@ def new_conf(path: Path, host: str = 'gpu1', **overrides: Any) -> cfg.ConfigOpts
     """Settings of one compute below ``path``; ``libvirt={…}`` and the like override a section."""
     conf = cfg.ConfigOpts()
     for module in (api, base, base_api, base_virt, compute, image_cache, key_manager, libvirt, os_brick,
-                   pci, privsep_osbrick, serial_console, spice, vendordata_dynamic_auth, vnc):
+                   os_vif_ovs, pci, privsep_osbrick, serial_console, spice, vendordata_dynamic_auth,
+                   vif_plug_ovs_privileged, vnc):
         conf.register_opts(module.OPTS, group=module.GROUP)
     conf([], default_config_files=[], default_config_dirs=[])
     conf.set_override('host', host)

@@ -1,6 +1,6 @@
 """What of a domain's XML comes and goes while the guest is there: network cards, each known by its device on the host,
-the PCI function that it is, or, behind a macvtap device, its MAC address; functions that are given as such, by their
-addresses; and volumes, each by its id.
+the PCI function or the socket that it is, or, behind a macvtap device, its MAC address; functions that are given as
+such, by their addresses; and volumes, each by its id.
 
     kind, name = of_port(vif)                   # (CARDS, 'tap1eeb6c43-4f')
     kind.found(xml, name)                       # {'tap1eeb6c43-4f': '<interface …'}, or {}
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from kilonova.objects.vif import MACVTAP, ON_INTERFACE, PHYSICAL, WHOLE, Vif
+from kilonova.objects.vif import MACVTAP, ON_INTERFACE, PHYSICAL, VHOST_USER, WHOLE, Vif
 from kilonova.virt.libvirt.devices import pci
 
 
@@ -69,6 +69,10 @@ def _card(element: ElementTree.Element) -> str | None:
         # libvirt names its device on the host.
         mac = element.find('mac')
         return None if mac is None else mac.get('address')
+    if element.get('type') == VHOST_USER:
+        # Only Open vSwitch has a device by some name.
+        source = element.find('source')
+        return None if source is None else source.get('path')
     return _function(element) or _device(element)
 
 
@@ -109,6 +113,8 @@ def of_port(vif: Vif) -> tuple[Kind, str]:
         return FUNCTIONS, vif.slot or ''
     if vif.vnic_type == MACVTAP or vif.type == ON_INTERFACE:
         return CARDS, vif.mac
+    if vif.type == VHOST_USER:
+        return CARDS, vif.socket or ''
     return CARDS, (vif.slot or '') if vif.vnic_type in WHOLE else vif.device_name
 
 

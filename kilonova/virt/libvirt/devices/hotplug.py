@@ -102,6 +102,11 @@ class Hotplug:
                           instance_uuid=guest.uuid)
 
 
+def maps_memory(xml: str) -> bool:
+    """Whether other processes may map a guest's memory."""
+    return ElementTree.fromstring(xml).find("memoryBacking/access[@mode='shared']") is not None
+
+
 def _defined(guest: Guest) -> dict[str, str]:
     """Those that its next start gives it."""
     return _texts(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE))

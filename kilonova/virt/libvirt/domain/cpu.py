@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from kilonova.objects import cpuset
 from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology
+from kilonova.objects.vif import VHOST_USER
 from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import constraints, cpu_features, topology
 from kilonova.virt.libvirt.domain.guest import GuestSpec
@@ -11,7 +12,7 @@ from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBac
 
 class MemoryConfigurator:
     """The flavor's memory, in KiB; large pages and locked memory where the guest was given them. A vCPU with realtime
-    priority must not wait for memory that the host has to fetch or copy first."""
+    priority must not wait for memory that the host has to fetch or copy first. A switch in user space maps it."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         domain.memory_kib = guest.flavor.memory_mb * 1024
@@ -20,8 +21,9 @@ class MemoryConfigurator:
                  if cell.pagesize is not None and cell.pagesize > guest.settings.small_page}
         realtime = bool(guest.realtime)
         locked = realtime or constraints.locked_memory(guest.extra_specs, guest.properties)
-        if pages or locked:
-            domain.memory_backing = MemoryBacking(pages, locked, unshared=realtime)
+        mapped = any(vif.type == VHOST_USER for vif in guest.instance.vifs)
+        if pages or locked or mapped:
+            domain.memory_backing = MemoryBacking(pages, locked, unshared=realtime, mapped=mapped)
 
 
 class CpuConfigurator:

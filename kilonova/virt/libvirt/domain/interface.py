@@ -1,22 +1,43 @@
-"""The guest's network cards: one for each port of the server, plugged into a bridge of its host by libvirt, or a
-function of a network device of its host (SR-IOV)."""
+"""The guest's network cards: one for each port of the server, plugged into a bridge of its host by libvirt, a socket of
+a switch in user space, or a function of a network device of its host (SR-IOV)."""
 from __future__ import annotations
 
 from kilonova import errors
-from kilonova.objects.vif import DIRECT, MACVTAP, ON_INTERFACE, PHYSICAL, REMOTE, WHOLE, Vif
+from kilonova.objects.vif import (
+    DIRECT,
+    MACVTAP,
+    ON_INTERFACE,
+    OVS,
+    PHYSICAL,
+    REMOTE,
+    VHOST_USER,
+    WHOLE,
+    Plug,
+    Vif,
+)
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import Domain, FunctionInterface, Interface, MacvtapInterface, PciHostDevice
+from kilonova.virt.libvirt.xml import (
+    Domain,
+    FunctionInterface,
+    Interface,
+    MacvtapInterface,
+    PciHostDevice,
+    SocketInterface,
+)
 
 # Of the field's models those that QEMU has on any board with PCI, and on a PC besides; libvirt doesn't tell them.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')
 # Linux gives a tap device no more queues.
 _MOST_QUEUES = 256
 # vif_types of ports that are no functions: on bridges, and a device that an agent connects.
-_OVS, _LINUX, _TAP = 'ovs', 'bridge', 'tap'
-Card = Interface | MacvtapInterface | FunctionInterface | PciHostDevice
+_LINUX, _TAP = 'bridge', 'tap'
+Card = Interface | SocketInterface | MacvtapInterface | FunctionInterface | PciHostDevice
+# Of ports of vhostuser: what QEMU may be, characters of a path that a socket can have, and who plugs it besides Open
+# vSwitch, by software that isn't part of os-vif.
+_MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
 # {vnic_type: how such a port is bound}.
-_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', PHYSICAL: 'hostdev_physical', REMOTE: _OVS}
+_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', PHYSICAL: 'hostdev_physical', REMOTE: OVS}
 
 
 def models(arch: str) -> tuple[str, ...]:
@@ -46,20 +67,33 @@ def card(guest: GuestSpec, vif: Vif) -> Card:
         return _function(guest, vif)
     if vif.type == ON_INTERFACE:
         return MacvtapInterface(vif.mac, vif.details['macvtap_source'], vif.details['macvtap_mode'], _model(guest))
-    return _plugged(guest, vif)
+    return _socket(guest, vif) if vif.type == VHOST_USER else _plugged(guest, vif)
 
 
 def _plugged(guest: GuestSpec, vif: Vif) -> Interface:
-    model = _model(guest)
-    is_ovs, is_virtio = vif.type == _OVS, model == 'virtio'
-    queues = min(guest.flavor.vcpus, _MOST_QUEUES) if guest.tuning.multiqueue and is_virtio else 1
-    bridge = vif.bridge or ('br-int' if is_ovs else f'brq{vif.network_id[:11]}')
+    model, bridge = _model(guest), None
+    is_ovs, is_virtio = vif.type == OVS and vif.plug is not Plug.HYBRID, model == 'virtio'
+    if vif.type != _TAP:
+        bridge = vif.own_bridge if vif.plug is Plug.HYBRID else (
+            vif.switch if is_ovs else vif.bridge or f'brq{vif.network_id[:11]}')
     return Interface(
-        mac=vif.mac, bridge=bridge if vif.type != _TAP else None,
-        device=vif.device_name, model=model, ovs_port=vif.id if is_ovs else None, mtu=vif.mtu,
-        queues=queues if queues > 1 else None, packed=is_virtio and guest.tuning.packed_ring,
+        mac=vif.mac, bridge=bridge, device=vif.device_name, model=model, ovs_port=vif.id if is_ovs else None,
+        mtu=vif.mtu, queues=_queues(guest) if is_virtio else None, packed=is_virtio and guest.tuning.packed_ring,
         # Open vSwitch in user space passes on frames whose checksum was left to the hardware: TCP would hang.
         offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'))
+
+
+def _socket(guest: GuestSpec, vif: Vif) -> SocketInterface:
+    model = _model(guest)
+    if model != 'virtio':
+        raise InterfaceUnsupported(port=vif.id, type=f'{vif.type}, which a card of hw_vif_model {model} can not have')
+    return SocketInterface(mac=vif.mac, path=vif.socket or '', mode=vif.details['vhostuser_mode'],
+                           queues=_queues(guest), packed=guest.tuning.packed_ring)
+
+
+def _queues(guest: GuestSpec) -> int | None:
+    queues = min(guest.flavor.vcpus, _MOST_QUEUES) if guest.tuning.multiqueue else 1
+    return queues if queues > 1 else None
 
 
 def _model(guest: GuestSpec) -> str:
@@ -88,16 +122,31 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
 
 
 def _check(vif: Vif) -> None:
-    said = vif.type
+    said: str | None = vif.type
     if _BOUND_AS.get(vif.vnic_type) == vif.type:
         return
     if vif.vnic_type != 'normal':
         said = f'{vif.type} for vnic_type {vif.vnic_type}'
-    elif vif.type == _OVS and vif.details.get('ovs_hybrid_plug'):
-        said = f'{vif.type} with ovs_hybrid_plug'
+    elif vif.type == VHOST_USER:
+        said = _amiss(vif)
+        if said is None:
+            return
     elif vif.type == ON_INTERFACE and vif.vlan is not None:
         # libvirt makes no VLAN device of the host's interface.
         said = f'{vif.type} in VLAN {vif.vlan}'
-    elif vif.type in (_OVS, _LINUX, _TAP, ON_INTERFACE):
+    elif vif.type in (OVS, _LINUX, _TAP, ON_INTERFACE):
         return
     raise InterfaceUnsupported(port=vif.id, type=said)
+
+
+def _amiss(vif: Vif) -> str | None:
+    """Why no guest has such a port of vhostuser."""
+    path, mode = vif.socket or '', vif.details.get('vhostuser_mode')
+    for name in _FOREIGN:
+        if vif.details.get(name):
+            return f'{vif.type} with {name}'
+    if mode not in _MODES:
+        return f'{vif.type} with vhostuser_mode {mode}'
+    if not path.startswith('/') or len(path.encode()) > _LONGEST_PATH:
+        return f'{vif.type} with vhostuser_socket {path[:2 * _LONGEST_PATH]!r}'
+    return None

@@ -12,6 +12,7 @@ from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.cpu import CpuConfigurator, MemoryConfigurator
+from tests.unit.virt.builders import new_vif
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 TOPOLOGY = '<topology sockets="2" cores="1" threads="1"/>'
@@ -34,7 +35,8 @@ def placed(specs: dict[str, str], vcpus: int = 2, pages: dict[int, int] | None =
 
 def domain(configure: Configure, specs: dict[str, str], vcpus: int = 2, **more: Any) -> ElementTree.Element:
     return configure(*CONFIGURATORS, settings=SETTINGS, extra_specs=specs, flavor={'vcpus': vcpus, 'memory_mb': 2048},
-                     instance={'numa_topology': placed(specs, vcpus, more.pop('pages', None))}, **more)
+                     instance={'numa_topology': placed(specs, vcpus, more.pop('pages', None)),
+                               'vifs': more.pop('vifs', [])}, **more)
 
 
 def test_memory_in_kib(configure: Configure) -> None:
@@ -182,6 +184,19 @@ def test_large_pages_and_locked_memory(configure: Configure) -> None:
         '<memoryBacking><hugepages><page size="2048" unit="KiB" nodeset="0"/><page size="2048" unit="KiB" nodeset="1"/>'
         '</hugepages><locked/></memoryBacking>')
     assert [cell.get('memAccess') for cell in found.findall('cpu/numa/cell')] == ['shared', 'shared']
+
+
+def test_a_switch_in_user_space_maps_the_memory(configure: Configure) -> None:
+    """Whatever its pages are."""
+    server = {'vifs': [new_vif(type='vhostuser', details={
+        'vhostuser_mode': 'server', 'vhostuser_socket': '/run/openvswitch/vhu1eeb6c43-4f'})]}
+    found = configure(MemoryConfigurator(), instance=server)
+    assert text(found.find('memoryBacking')) == (
+        '<memoryBacking><source type="memfd"/><access mode="shared"/></memoryBacking>')
+    found = domain(configure, {'hw:mem_page_size': '2MB'}, pages={4: 262144, 2048: 4096}, **server)
+    assert text(found.find('memoryBacking')) == (
+        '<memoryBacking><hugepages><page size="2048" unit="KiB" nodeset="0"/></hugepages><access mode="shared"/>'
+        '</memoryBacking>')
 
 
 def test_small_pages_need_no_backing(configure: Configure) -> None:
