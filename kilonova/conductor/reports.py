@@ -1,4 +1,4 @@
-"""Hosts that report: their rows are written together, and who counted as down is told so.
+"""Hosts that report: their rows are written together, and who counts as down is told so.
 
     reports = Reports(databases, compute, service_down_time=60)
     reports.write({17: 'gpu1', 18: 'gpu2'})         # service id: host
@@ -19,8 +19,9 @@ class Reports:
         self._databases, self._compute, self._down_time = databases, compute, service_down_time
 
     def write(self, reports: dict[int, str]) -> None:
-        """One transaction. A host that counted as down, or whose record is gone, is asked to report by a call: by its
-        answer it knows what it must look at."""
+        """One transaction. A host that counts as down, or whose record is gone, is asked to report by a call: its
+        report may have waited in the queue, or here, for longer than the host has lived, and by the answer to a call
+        it knows what it must look at."""
         with self._databases.main().write() as conn:
             silent = services.report_together(conn, list(reports), self._down_time)
         for service_id, host in reports.items():

@@ -110,14 +110,16 @@ def report(connection: sa.Connection, service_id: int) -> bool:
 
 
 def report_together(connection: sa.Connection, service_ids: Sequence[int], down_time: float) -> dict[int, bool]:
-    """Heartbeats of many, two statements a thousand; {service id: whether it had counted as down} of those whose rows
-    are there. Without any it still asks the database."""
+    """Heartbeats of many, two statements a thousand; {service id: whether it counts as down} of those whose rows are
+    there. Who counts as down goes on doing so: the heartbeat may be an old one of a host that is dead. Without any it
+    still asks the database."""
     silent: dict[int, bool] = {}
     for few in [service_ids[at:at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:
         found = connection.execute(_AGES, {'few': few}).all()
         silent |= {row.id: row.age > down_time for row in found}
-        if found:
-            connection.execute(_REPORT.where(_FEW), {'few': few})
+        heard = [row.id for row in found if not silent[row.id]]
+        if heard:
+            connection.execute(_REPORT.where(_FEW), {'few': heard})
     return silent
 
 

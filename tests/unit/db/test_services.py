@@ -57,7 +57,7 @@ def test_a_heartbeat_is_one_statement_by_the_databases_clock(cell, service, stat
 @pytest.mark.parametrize(('together', 'expected'), [
     (1000, ['SELECT', 'UPDATE', 'COMMIT']), (2, ['SELECT', 'UPDATE', 'SELECT', 'COMMIT'])])
 def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, expected):
-    """Finding 3.13: two statements for all; who had counted as down, and whose row isn't there."""
+    """Finding 3.13: two statements for all; who counts as down, and goes on so, and whose row isn't there."""
     monkeypatch.setattr(services, '_TOGETHER', together)
     with cell.write() as connection:
         rows = [service, *(services.create(connection, {
@@ -73,7 +73,7 @@ def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, ex
     with cell.read() as connection:
         found = services.list_services(connection, down_time=60)
     assert [(row['host'], row['report_count'], row['up']) for row in found] == [
-        ('node1', 1, True), ('node2', 1, True), ('node3', 0, True)]
+        ('node1', 0, False), ('node2', 1, True), ('node3', 0, True)]
     silent_for(cell, third, 61)
     statements.clear()
     with cell.write() as connection:
