@@ -103,7 +103,7 @@ test: bootstrap-test ## all tests: lint type unit functional api flows simulatio
 	@$(TESTS)
 
 .PHONY: check
-check: bootstrap-test ## what one runs before each commit, in minutes: lint type unit, the API's tables, functional on SQLite
+check: bootstrap-test ## what one runs before each commit, in minutes: lint type unit, the API's tables, a third of functional
 	@$(TESTS) check
 
 .PHONY: lint

@@ -148,7 +148,7 @@ BESIDE_LIVE = 'unit-first'
 # Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'check': (*PARTS['lint'], *PARTS['type'], *PARTS['unit'], PARTS['api'][0],
-              functional('sqlite', 'threading', seconds=240, model=True)),
+              functional('sqlite', 'threading', '1/3', seconds=120, model=True)),
     'databases': (functional('mariadb', 'eventlet', seconds=310), functional('postgresql', 'threading', seconds=370),
                   Run('outages', paths=('tests/integration/test_database_outage.py',),
                       env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
