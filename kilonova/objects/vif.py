@@ -57,7 +57,8 @@ class VifAddress:
 @dataclass(frozen=True)
 class VifSubnet:
     """``routes``: (destination, next hop) of each; ``addresses``: those that the interface has of it; ``ipv6_mode``:
-    how a guest gets its address, 'slaac', 'dhcpv6-stateless', 'dhcpv6-stateful' or None."""
+    how a guest gets its address, 'slaac', 'dhcpv6-stateless', 'dhcpv6-stateful' or None; ``id``: Neutron's, None in
+    caches of the release before."""
 
     cidr: str
     version: int
@@ -67,16 +68,16 @@ class VifSubnet:
     dhcp: bool = True
     ipv6_mode: str | None = None
     addresses: tuple[VifAddress, ...] = ()
+    id: str | None = None
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> VifSubnet:
-        gateway = stored.get('gateway') or {}
+        gateway, about = stored.get('gateway') or {}, stored.get('meta') or {}
         return cls(
             cidr=stored['cidr'], version=stored['version'], gateway=gateway.get('address'),
             dns=tuple(one['address'] for one in stored.get('dns') or ()),
             routes=tuple((one['cidr'], one['gateway']['address']) for one in stored.get('routes') or ()),
-            dhcp=(stored.get('meta') or {}).get('enable_dhcp', True),
-            ipv6_mode=(stored.get('meta') or {}).get('ipv6_address_mode'),
+            dhcp=about.get('enable_dhcp', True), ipv6_mode=about.get('ipv6_address_mode'), id=about.get('subnet_id'),
             addresses=tuple(VifAddress(one['address'], tuple(each['address'] for each in one.get('floating_ips') or ()))
                             for one in stored.get('ips') or ()))
 
@@ -85,7 +86,7 @@ class VifSubnet:
             return {'address': address, 'type': kind, 'version': self.version, 'meta': {}, **more}
         return {
             'cidr': self.cidr, 'version': self.version,
-            'meta': {'enable_dhcp': self.dhcp,
+            'meta': {'enable_dhcp': self.dhcp, **({'subnet_id': self.id} if self.id is not None else {}),
                      **({'ipv6_address_mode': self.ipv6_mode} if self.ipv6_mode is not None else {})},
             'gateway': known(self.gateway, 'gateway') if self.gateway else None,
             'dns': [known(address, 'dns') for address in self.dns],

@@ -202,6 +202,19 @@ def test_a_host_that_can_not_bind(attaching: Attaching) -> None:
     assert attaching.cache(attaching.server)[0]['id'] == attaching.first and len(attaching.neutron.ports) == 1
 
 
+def test_neutron_falls_silent_when_a_port_is_attached(attaching: Attaching) -> None:
+    """The answer says what the server has, as Neutron says it later."""
+    def silent(method: str, path: str) -> None:
+        if method == 'GET' and path.startswith('/ports/'):
+            raise attaching.neutron.broken()
+    attaching.neutron.before = silent
+    answer = attaching.attach(net_id=attaching.second, tag='inner')
+    attaching.neutron.before = None
+    assert attaching.ports() == [attaching.first, answer['port_id']]
+    shown = attaching.cloud.ok('GET', f'{attaching.path}/{answer["port_id"]}')['interfaceAttachment']
+    assert {**answer, 'port_state': 'ACTIVE'} == shown and answer['tag'] == 'inner'
+
+
 def test_what_waits_to_be_freed_is_not_attached_anew(attaching: Attaching) -> None:
     """A user's port that a detach could not unbind yet: an attach to its network makes another one."""
     own = attaching.neutron.add_port(attaching.second, PROJECT)

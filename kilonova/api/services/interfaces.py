@@ -12,13 +12,14 @@ from typing import Any
 from kilonova.api.services import accept, images, networks, refusals, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.clients.network import Port, PortNotFound
+from kilonova.clients.network import FixedIp, Port, PortNotFound
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import Operation
-from kilonova.errors import Conflict, Invalid, Unavailable
+from kilonova.errors import Conflict, Invalid, Unanswered, Unavailable
 from kilonova.objects import InstancePCIRequest
+from kilonova.objects.vif import Vif
 from kilonova.pci.request import numa_affinity_policy
 
 ATTACH, DETACH = 'attach_interface', 'detach_interface'
@@ -73,7 +74,8 @@ class Wanted:
 
 # --- attach ----------------------------------------------------------------------------------------------------------
 def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted, *, external: bool) -> Port:
-    """The server has one interface more: its port. ``external``: it may be of an external network.
+    """The server has one interface more: its port, as it was attached if Neutron is silent by then. ``external``: it
+    may be of an external network.
 
     Errors: those of ``networks.look_up`` and ``fit``, of ``accept.check``, and above.
     """
@@ -93,7 +95,14 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
     accept.accept_in_turn(backend, ctxt, server, f'{ATTACH}.start', row, ATTACH,
                           write=lambda conn: before.update(vif['id'] for vif in _cached(conn, server.uuid)))
     backend.conductor.run_operation(ctxt, operation=row.uuid)
-    return backend.networks.port(ctxt, _attached(backend, ctxt, server, row, before))
+    vif = Vif.read(_attached(backend, ctxt, server, row, before))
+    try:
+        return backend.networks.port(ctxt, vif.id)
+    except Unanswered:
+        return Port(id=vif.id, network_id=vif.network_id, project_id=vif.project_id, mac=vif.mac, admin_state_up=True,
+                    status='ACTIVE' if vif.active else 'DOWN', device_id=server.uuid, device_owner='',
+                    fixed_ips=tuple(FixedIp(subnet.id or '', one.address) for subnet in vif.subnets
+                                    for one in subnet.addresses))
 
 
 def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: bool) -> networks.Interface:
@@ -121,23 +130,24 @@ def _request(ctxt: RequestContext, server: Found, interface: networks.Interface)
     return interface.device.replaced(numa_policy=interface.device.numa_policy or policy)
 
 
-def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation, before: set[str]) -> str:
+def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation,
+              before: set[str]) -> dict[str, Any]:
     """Wait for the end of the operation: what the info cache has that wasn't there ``before`` is its port."""
-    def look(conn: Connection) -> str | None:
+    def look(conn: Connection) -> dict[str, Any] | None:
         if operations.get(conn, row.uuid) is not None:
             return None
         reason = accept.failure(conn, server, ctxt.request_id)
         if reason is not None:
             raise AttachFailed(server=server.uuid, reason=reason)
-        new = [vif['id'] for vif in _cached(conn, server.uuid) if vif['id'] not in before]
+        new = [vif for vif in _cached(conn, server.uuid) if vif['id'] not in before]
         if not new:
             raise AttachFailed(server=server.uuid, reason='its port was taken from the server at once')
-        return str(new[0])
-    port_id = accept.wait(backend, server, look)
-    if port_id is None:
+        return new[0]
+    vif = accept.wait(backend, server, look)
+    if vif is None:
         raise AttachGoesOn(server=server.uuid, seconds=backend.options.answer_seconds, action=ATTACH,
                            request=ctxt.request_id)
-    return port_id
+    return vif
 
 
 def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:

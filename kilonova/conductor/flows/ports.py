@@ -541,7 +541,7 @@ def _vif(port: Port, network: Network | None, subnets: Mapping[str, Subnet], flo
 def _subnet(subnet: Subnet, addresses: Iterable[FixedIp], floating: Mapping[str, list[str]]) -> VifSubnet:
     return VifSubnet(
         cidr=subnet.cidr, version=subnet.ip_version, gateway=subnet.gateway_ip, dns=subnet.dns_nameservers,
-        ipv6_mode=subnet.ipv6_address_mode,
+        ipv6_mode=subnet.ipv6_address_mode, id=subnet.id,
         routes=tuple((route.destination, route.nexthop) for route in subnet.host_routes), dhcp=subnet.enable_dhcp,
         addresses=tuple(VifAddress(one.address, tuple(floating.get(one.address, ()))) for one in addresses))
 
