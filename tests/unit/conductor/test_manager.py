@@ -9,9 +9,10 @@ import pytest
 from kilonova.conductor import manager as managers
 from kilonova.conductor.manager import ComputeTaskEndpoint, ConductorEndpoint, ConductorManager
 from kilonova.context import get_admin_context
-from kilonova.db.queries import claims, group_claims
+from kilonova.db.queries import claims, group_claims, info_caches
 from kilonova.errors import BuildAbort, KeyGone
 from kilonova.objects import Claim, Save
+from kilonova.objects.vif import Vif
 from kilonova.rpc.conductor import ComputeTask, Conductor
 from tests.fixtures.neutron import FakeNeutron
 from tests.unit.conductor.site import SERVER, Site
@@ -54,15 +55,21 @@ def test_a_claim(site: Site, endpoint: ConductorEndpoint) -> None:
 
 
 def test_ports_are_bound_where_the_row_stands(site: Site, endpoint: ConductorEndpoint) -> None:
-    """By a conductor that has an account for it, and of ports that are the server's."""
+    """By a conductor that has an account for it. One that is gone is passed over where the server came without it."""
     profiles: dict[str, dict[str, Any]] = {'p': {'pci_slot': '0000:81:00.2'}}
     with pytest.raises(KeyGone):
         endpoint.bind_ports(CTXT, f'{site.operation}/1.stop/1', SERVER, 'gpu1', profiles)
     with pytest.raises(BuildAbort, match='has no account'):
         endpoint.bind_ports(CTXT, f'{site.operation}/0.stop/1', SERVER, 'gpu1', profiles)
     known = ConductorEndpoint(site.databases, site.env.cells, FakeNeutron(hosts={'gpu1'}).client)
+    key, vif = f'{site.operation}/0.stop/1', Vif(id='p', mac='m', network_id='n', label='l', project_id='p', type='')
+    with site.databases.main().write() as conn:
+        info_caches.write(conn, SERVER, [])
+    assert known.bind_ports(CTXT, key, SERVER, 'gpu1', profiles) == []
+    with site.databases.main().write() as conn:
+        info_caches.write(conn, SERVER, [vif.stored()])
     with pytest.raises(BuildAbort, match='Port id p could not be found'):
-        known.bind_ports(CTXT, f'{site.operation}/0.stop/1', SERVER, 'gpu1', profiles)
+        known.bind_ports(CTXT, key, SERVER, 'gpu1', profiles)
 
 
 def test_a_claim_of_a_group_is_made_behind_its_lock(site: Site, endpoint: ConductorEndpoint,
