@@ -218,18 +218,22 @@ def test_what_was_begun_when_the_service_died_is_begun_anew(rig: LibvirtRig, mon
 
 
 def test_a_delete_does_not_wait_for_open_vswitch(rig: LibvirtRig, caplog: pytest.LogCaptureFixture) -> None:
-    """The next start of the service unplugs what stayed; that of servers that are here stays."""
+    """The next start of the service unplugs what stayed; that of servers that are here stays, be it as a domain without
+    files or the other way."""
     switch, gone, kept = give(rig.here), spawn(rig, HYBRID), spawn(rig, THIRD, id=2)
+    bare = spawn(rig, SOCKET, id=3)
+    rig.here.disks.remove_directories(bare.uuid)
+    rig.here.guests._domains.remove(kept.uuid)
     switch.is_down = True
     with caplog.at_level(logging.ERROR):
         rig.here.guests.destroy(gone)
     assert f'Port {PORT} stays plugged into this host: no database' in caplog.text
-    assert rig.here.disks.list_directories() == [kept.uuid] and set(switch.there) == {PORT, THIRD.id}
+    assert rig.here.disks.list_directories() == [kept.uuid]
     rig.here.host.init_host()
-    assert set(switch.there) == {PORT, THIRD.id}
+    assert set(switch.there) == {PORT, PORT2, THIRD.id}
     switch.is_down = False
     rig.here.host.init_host()
-    assert set(switch.there) == {THIRD.id} and notes(rig) == [kept.uuid]
+    assert set(switch.there) == {PORT2, THIRD.id} and notes(rig) == sorted((kept.uuid, bare.uuid))
 
 
 def test_nothing_stays_where_the_hypervisor_is_away(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch) -> None:
