@@ -72,8 +72,8 @@ PATIENCE = 300.0
 class Shape:
     """What a cloud is made of. ``devices``: {host: [devices]}; ``flavors``: (name, vcpus, extra specs). ``lives``:
     users migrate servers while they run, suspend, rescue, rebuild, shelve and evacuate them, too. ``offers``,
-    ``profiles``: what Cyborg has, if there is one. ``has_network``: there is Neutron, and each server has a port;
-    ``has_functions``: that is a function of a network device;
+    ``profiles``: what Cyborg has, if there is one. ``has_network``: there is Neutron, and each server has a port, of
+    which every other one guarantees something; ``has_functions``: that is a function of a network device;
     ``has_volumes``: there is Cinder, and each server has a volume that is made for it."""
 
     name: str
@@ -318,6 +318,8 @@ class Cloud:
         databases.dispose()
         if self.cyborg is not None:
             self.cyborg.offer_all(self.placement(), self.shape.offers)
+        for host in self.shape.devices if self.neutron is not None else ():
+            self.neutron.report(self.placement(), host)
         for name, vcpus, extra in self.shape.flavors:
             flavor = self.request('POST', '/flavors', {'flavor': {
                 'name': name, 'vcpus': vcpus, 'ram': 512, 'disk': 1}}).json['flavor']['id']
@@ -436,9 +438,10 @@ class Cloud:
 
     def wishes(self, number: int) -> dict[str, Any]:
         """What server ``number`` asks for besides name and flavor; every other one boots from a volume where there are
-        any."""
+        any. The same of ports that guarantee something."""
         found: dict[str, Any] = {'networks': 'none' if self.neutron is None else [
-            {'port': self.neutron.function()} if self.shape.has_functions else {'uuid': self.neutron.network}]}
+            {'port': self.neutron.function()} if self.shape.has_functions else
+            {'port': self.neutron.guaranteed(number // 2)} if number % 2 else {'uuid': self.neutron.network}]}
         if self.cinder is None:
             return {'imageRef': IMAGE, **found}
         new = {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}

@@ -57,6 +57,12 @@ class Neutron(neutron.FakeNeutron):
         return self.add_port(self.wire, self.project, **{'binding:vnic_type': 'direct',
                                                          'binding:profile': {'note': 'mine'}})
 
+    def guaranteed(self, number: int) -> str:
+        """A user's new port that guarantees a bandwidth: in the older form, or with a packet rate beside it."""
+        made = self.add_port(self.network, self.project, **{'binding:profile': {'note': 'mine'}})
+        self.guarantee(made, 100, packets=5 * (number % 2), is_flat=not number % 2)
+        return made
+
     def own(self, whose: str) -> str:
         """The port of this kind that is to be attached to one server, and detached."""
         if whose not in self.owned:
@@ -117,7 +123,6 @@ def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
 def empty(cloud: Cloud, wrong: Callable[[str], None]) -> None:
     """No server is left: there are no ports but users' own, which are as these made them."""
     for port in cloud.neutron.ports.values() if cloud.neutron is not None else ():
-        if port['binding:vnic_type'] != 'normal' and (port['device_id'], port['binding:host_id'],
-                                                      port['binding:profile']) == ('', '', {'note': 'mine'}):
+        if (port['device_id'], port['binding:host_id'], port['binding:profile']) == ('', '', {'note': 'mine'}):
             continue
         wrong(f'left over in Neutron: port {port["id"]} of {port["device_id"]}, bound to {port["binding:host_id"]}')
