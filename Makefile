@@ -147,7 +147,7 @@ test-vfio: bootstrap-vfio ## real vfio-pci, VFs and vGPUs, seen by guests of an 
 	@$(TESTS) vfio
 
 .PHONY: test-ceph
-test-ceph: bootstrap-ceph ## QEMU guests whose volumes (by Cinder) or disks are in Ceph (as root)
+test-ceph: bootstrap-ceph ## QEMU guests whose volumes (by Cinder) or disks are in Ceph, or in files of NFS (as root)
 	@$(TESTS) ceph
 
 .PHONY: tempest

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import libvirt
 import pytest
 
+from kilonova import errors
 from kilonova.db.queries import volumes as rows
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt import driver
@@ -188,6 +189,32 @@ def test_deleted_meanwhile(site: Filing, kind: str, silent: bool, monkeypatch: p
         assert site.told() == ({} if deletes else {snapshot: 'available'}), step
         site.cinder.snapshots.clear()
         site.server = site.boot(there(site.volume))
+
+
+@pytest.mark.parametrize('kind', STEPS)
+def test_deleted_while_its_host_is_at_it(site: Filing, kind: str) -> None:
+    """What the host says of it counts, whose answer was lost."""
+    deletes, asked = kind == 'volume_snapshot_delete', threading.Event()
+    if deletes:
+        snapshot = site.create()
+        site.cloud.settle()
+        site.cloud.action(site.server, 'os-stop')
+
+    def on_message(kind: str, topic: str, host: str, called: str, args: Any, deliver: Callable[[], Any]) -> Any:
+        answer = deliver()
+        if called in ('snapshot_volume', 'merge_volume') and not asked.is_set():
+            asked.set()
+            site.cloud.ok('DELETE', f'/servers/{site.server}')
+            raise errors.Unanswered(who=host, reason='it was lost')
+        return answer
+    site.cloud.on_message = on_message
+    if deletes:
+        site.delete_snapshot(snapshot, None, None)
+    else:
+        snapshot = site.create()
+    site.cloud.settle()
+    site.assert_empty(site.volume)
+    assert asked.is_set() and site.told() == ({} if deletes else {snapshot: 'available'})
 
 
 def test_a_host_that_can_not(site: Filing, monkeypatch: pytest.MonkeyPatch) -> None:

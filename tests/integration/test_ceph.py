@@ -1,13 +1,17 @@
 """Guests of QEMU in Ceph (``make test-ceph``), with volumes by the real Cinder, or with all of their disks in a pool
-(images_type = rbd): the one-machine cloud, with two computes that have a libvirtd each. The guest is a boot sector that
+(images_type = rbd), or with a volume in a share of NFS that is mounted upon itself: the one-machine cloud, with two
+computes that have a libvirtd each. The guest is a boot sector that
 counts its boots on its disk, and says so on its console; then it says a dot twice a second.
 """
 from __future__ import annotations
 
 import base64
+import contextlib
+import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +44,10 @@ SECRET = str(uuid4())
 # Where Debian has the modules for Ceph, which are in no package index.
 MODULES = Path('/usr/lib/python3/dist-packages')
 AUTO = {'host': None, 'block_migration': 'auto'}
+EXPORT = '127.0.0.1:/v'
+# What Cinder's driver of NFS asks for: whether mounts can be had, and commands as root, which it is.
+PROGRAMS = {'mount.nfs': 'exit 0', 'sudo': 'while [ "${1#-}" != "$1" ]; do shift; done; [ "${1##*-}" != rootwrap ] || '
+                                           'shift 2; exec "$@"'}
 
 
 def until(met: Callable[[], Any], what: str) -> Any:
@@ -52,10 +60,10 @@ def until(met: Callable[[], Any], what: str) -> Any:
 
 
 class Stored:
-    """The cloud, its libvirtds, and its Ceph."""
+    """The cloud, its libvirtds, its Ceph, and the directory that is its share."""
 
-    def __init__(self, site: Site, daemons: dict[str, Libvirtd], store: ceph.Ceph) -> None:
-        self.site, self._daemons, self.store = site, daemons, store
+    def __init__(self, site: Site, daemons: dict[str, Libvirtd], store: ceph.Ceph, share: Path) -> None:
+        self.site, self._daemons, self.store, self.share = site, daemons, store, share
         conf = kilonova_conf.new()
         conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
         made = parts.volumes(conf)
@@ -78,6 +86,16 @@ class Stored:
         """A volume that boots. Its guest has disks on virtio-scsi, which go whether its system answers or not."""
         volume = self.volume()
         self.store.write(f'volume-{volume}', self._daemons['gpu1'].image)
+        return self._bootable(volume)
+
+    def root_in_a_file(self) -> str:
+        """The same in the share."""
+        volume = self.volume('nfs')
+        with (self.share / f'volume-{volume}').open('r+b') as file:
+            file.write(self._daemons['gpu1'].image.read_bytes())
+        return self._bootable(volume)
+
+    def _bootable(self, volume: str) -> str:
         for action in ({'os-set_bootable': {'bootable': True}}, {'os-set_image_metadata': {'metadata': {
                 'hw_disk_bus': 'scsi', 'hw_scsi_model': 'virtio-scsi'}}}):
             self.cinder('POST', f'/volumes/{volume}/action', action)
@@ -149,20 +167,30 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     directory = tmp_path_factory.mktemp('stored')
     daemons: dict[str, Libvirtd] = {}
     site = None
-    with ceph.Ceph(directory / 'ceph') as store, pytest.MonkeyPatch.context() as patch:
+    with ceph.Ceph(directory / 'ceph') as store, pytest.MonkeyPatch.context() as patch, (
+            contextlib.ExitStack()) as mounted:
         try:
             store.df(directory / 'bin')
+            share = directory / 'mnt' / hashlib.md5(EXPORT.encode(), usedforsecurity=False).hexdigest()
+            share.mkdir(parents=True)
+            subprocess.run(['mount', '--bind', share, share], check=True)
+            mounted.callback(subprocess.run, ['umount', '--lazy', share], check=True)
             patch.setenv('PATH', str(directory / 'bin'), prepend=os.pathsep)
             glance = render.glance
             patch.setattr(render, 'glance', lambda *args: _with_store(glance(*args), store))
             for host in HOSTS:
                 daemons[host] = _libvirtd(directory / host, store.key)
             (directory / 'site').mkdir()
-            site = Site(directory / 'site', hosts=_described(directory / 'hosts', daemons, store), volume=True)
-            _use(site, store)
+            site = Site(directory / 'site', hosts=_described(directory / 'hosts', daemons, store, share), volume=True)
+            _use(site, store, share)
+            for name, text in PROGRAMS.items():
+                program = directory / 'bin' / name
+                program.write_text(f'#!/bin/sh\nPATH=$PATH:{site.layout.cinder_venv}/bin\n{text}\n')
+                program.chmod(0o755)
             site.configure('[DEFAULT]\nshutdown_timeout = 1\n[serial_console]\nenabled = false\n')
             site.up()
-            yield Stored(site, daemons, store)
+            _type_volumes(site)
+            yield Stored(site, daemons, store, share)
         finally:
             if site is not None:
                 site.end()
@@ -200,7 +228,7 @@ rbd_store_pool = {ceph.IMAGES}
 """
 
 
-def _described(directory: Path, daemons: dict[str, Libvirtd], store: ceph.Ceph) -> Path:
+def _described(directory: Path, daemons: dict[str, Libvirtd], store: ceph.Ceph, share: Path) -> Path:
     """Hosts without devices, whose hypervisors are these, with the disks of servers in Ceph."""
     directory.mkdir()
     for host, daemon in daemons.items():
@@ -209,16 +237,34 @@ def _described(directory: Path, daemons: dict[str, Libvirtd], store: ceph.Ceph) 
             f'[libvirt]\nconnection_uri = {daemon.uri}\nlive_migration_uri = {daemon.uri}\n'
             'live_migration_inbound_addr = 127.0.0.1\ncpu_mode = none\n'
             f'images_type = rbd\nimages_rbd_pool = {ceph.DISKS}\nimages_rbd_ceph_conf = {store.conf}\n'
-            f'rbd_user = {ceph.USER}\nrbd_secret_uuid = {SECRET}\n')
+            f'rbd_user = {ceph.USER}\nrbd_secret_uuid = {SECRET}\nnfs_mount_point_base = {share.parent}\n')
     return directory
 
 
-def _use(site: Site, store: ceph.Ceph) -> None:
+def _type_volumes(site: Site) -> None:
+    """A type for each back end."""
+    url, token = f'{site.url("cinder")}/types', site.token('admin')
+    http.call('POST', url, {'volume_type': {'name': 'nfs', 'extra_specs': {}}}, token=token)
+    for one in http.call('GET', f'{url}?is_public=None', token=token).data['volume_types']:
+        http.call('POST', f"{url}/{one['id']}/extra_specs", {'extra_specs': {
+            'volume_backend_name': 'nfs' if one['name'] == 'nfs' else 'ceph'}}, token=token)
+
+
+def _use(site: Site, store: ceph.Ceph, share: Path) -> None:
     """Cinder of this site has its volumes there."""
     path = cinder.more_path(site.layout)
     path.parent.mkdir(parents=True)
+    (path.parent / 'shares').write_text(f'{EXPORT}\n')
     path.write_text(f"""[DEFAULT]
-enabled_backends = ceph
+enabled_backends = ceph, nfs
+[nfs]
+volume_driver = cinder.volume.drivers.nfs.NfsDriver
+volume_backend_name = nfs
+nfs_shares_config = {path.parent / 'shares'}
+nfs_mount_point_base = {share.parent}
+nfs_snapshot_support = true
+nas_secure_file_operations = false
+nas_secure_file_permissions = false
 [ceph]
 volume_driver = cinder.volume.drivers.rbd.RBDDriver
 volume_backend_name = ceph
@@ -356,4 +402,54 @@ def test_disks_in_ceph_go_where_their_guest_goes(stored: Stored) -> None:
     stored.counts(again, 8)
     site.clean()
     assert stored.pool() == []
+    site.assert_nothing_held()
+
+
+def test_snapshots_of_a_volume_in_a_share_while_its_guest_runs(stored: Stored) -> None:
+    """Cinder asks for them: the guest goes on in another file, which goes along with it; files are merged under it, in
+    the middle and at the top; what it wrote is there all the time."""
+    site, volume = stored.site, stored.root_in_a_file()
+    (server,) = site.boot(1, site.flavor('filed', ram=64), imageRef='', block_device_mapping_v2=[
+        {'source_type': 'volume', 'destination_type': 'volume', 'uuid': volume, 'boot_index': 0}])
+    stored.counts(server, 1)
+
+    def files() -> list[str]:
+        """By age; what Cinder notes of them isn't one."""
+        found = [path for path in stored.share.glob(f'volume-{volume}*') if path.suffix != '.info']
+        return [path.name for path in sorted(found, key=lambda path: path.stat().st_ctime_ns)]
+
+    def snapshot() -> str:
+        made: str = stored.cinder('POST', '/snapshots', {'snapshot': {
+            'volume_id': volume, 'force': True}})['snapshot']['id']
+        until(lambda: stored.client.snapshot(None, made).status != 'creating', f'snapshot {made}')
+        assert stored.client.snapshot(None, made).status == 'available'
+        site.settle([server], WAIT)
+        assert f'volume-{volume}.{made}' in disks(site, site.at(server), server)
+        return made
+
+    def delete(made: str) -> None:
+        stored.cinder('DELETE', f'/snapshots/{made}')
+        until(lambda: made not in [one['id'] for one in stored.cinder('GET', '/snapshots')['snapshots']],
+              f'snapshot {made} is deleted')
+        site.settle([server], WAIT)
+    first = snapshot()
+    stored.act(server, 'ACTIVE', 'reboot', {'type': 'HARD'})
+    stored.counts(server, 2)
+    second, third = snapshot(), snapshot()
+    stored.act(server, 'VERIFY_RESIZE', 'migrate')
+    stored.counts(server, 3)
+    stored.act(server, 'ACTIVE', 'confirmResize')
+    assert set(files()) == {f'volume-{volume}{name}' for name in ('', f'.{first}', f'.{second}', f'.{third}')}
+    delete(second)
+    delete(third)
+    assert set(files()) == {f'volume-{volume}.{third}', f'volume-{volume}'}
+    delete(first)
+    assert files() == [f'volume-{volume}.{third}']
+    stored.act(server, 'ACTIVE', 'reboot', {'type': 'HARD'})
+    stored.counts(server, 4)
+    site.audit()
+    site.clean()
+    until(lambda: stored.status(volume) == 'available', 'it is free')
+    stored.cinder('DELETE', f'/volumes/{volume}')
+    until(lambda: not stored.cinder('GET', '/volumes')['volumes'] and not files(), 'it is deleted')
     site.assert_nothing_held()
