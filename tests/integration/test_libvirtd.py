@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -299,6 +300,14 @@ def test_ports_that_the_host_connects_itself(daemon: Libvirtd, switch: str) -> N
         rig.driver.guests.destroy(server)
         assert known('list-ports', 'br-kn') == ''
         assert [one for one in os.listdir('/sys/class/net') if name[:11] in one] == []
+
+
+def test_a_representor_is_a_port_of_open_vswitch(switch: str, tmp_path: Path) -> None:
+    """By os-vif, which finds it in /sys by the address of its function."""
+    said = subprocess.run(['unshare', '--mount', '--net', sys.executable, '-W', 'ignore', '-m',
+                           'tests.integration.eswitch', tmp_path, switch, str(uuid4())],
+                          check=True, capture_output=True, text=True, timeout=60)
+    assert said.stdout.splitlines() == ['plug True True'] * 2 + ['unplug False False'] * 2
 
 
 def _cards(xml: str) -> list[tuple[str, int, int]]:
