@@ -39,11 +39,18 @@ class Plug(enum.Enum):
     HYBRID = 'a bridge of Linux, with a pair of devices between it and Open vSwitch'
     TRUNK = 'a bridge of Open vSwitch for the trunk alone'
     VHOST_USER = 'a port of Open vSwitch that is the socket'
+    REPRESENTOR = "a port of Open vSwitch that is the function's representor"
 
 
 def trusts(profile: Mapping[str, Any]) -> bool:
     """Whether a binding profile asks for a trusted function."""
     return strutils.bool_from_string(profile.get('trusted'))
+
+
+def offloads(profile: Mapping[str, Any]) -> bool:
+    """Whether a binding profile asks that a function is a port of Open vSwitch."""
+    asked = profile.get('capabilities')
+    return isinstance(asked, list) and 'switchdev' in asked
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,8 @@ class Vif:
     @property
     def plug(self) -> Plug | None:
         """None: libvirt itself, or what is there on any host, sees to it."""
+        if self.is_offloaded and self.type == OVS:
+            return Plug.REPRESENTOR
         if self.vnic_type != 'normal':
             return None
         if self.type == VHOST_USER:
@@ -173,6 +182,11 @@ class Vif:
     def is_trusted(self) -> bool:
         """Whether its owner asks for a function that may change its own MAC address and receive all frames."""
         return trusts(self.profile)
+
+    @property
+    def is_offloaded(self) -> bool:
+        """Whether it is a port of Open vSwitch by the function's representor, whose work the card does."""
+        return self.vnic_type == DIRECT and offloads(self.profile)
 
     @property
     def slot(self) -> str | None:

@@ -53,7 +53,10 @@ KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY)
 MOST_REASON = 255
 
 _EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
-_EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address'], ...] = ('parent_ifname', 'mac_address')
+# What is found of a virtual function, 'true': it has a representor, which is to be a port of a switch.
+SWITCHDEV: Literal['switchdev'] = 'switchdev'
+_EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev'], ...] = (
+    'parent_ifname', 'mac_address', SWITCHDEV)
 
 # What requests may ask of a device, by name.
 PoolKeys = dict[str, str | int | None]
@@ -81,6 +84,7 @@ class Found(TypedDict, total=False):
     parent_addr: str | None
     parent_ifname: str | None
     mac_address: str | None
+    switchdev: str
     capabilities: dict[str, object]
     mdev_types: dict[str, MdevType]
     mdev_type: str
@@ -173,11 +177,8 @@ def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | N
                 'address': device.address}
     keys: PoolKeys = {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
                       'dev_type': device.dev_type, **tags, 'address': pool_address(device)}
-    parent_ifname = device.extra_info.get('parent_ifname')
-    if parent_ifname:
-        keys['parent_ifname'] = parent_ifname
-    if PORT_PROVIDERS in device.extra_info:
-        keys[PORT_PROVIDERS] = device.extra_info[PORT_PROVIDERS]
+    keys.update({name: device.extra_info[name] for name in ('parent_ifname', SWITCHDEV, PORT_PROVIDERS)
+                 if name in device.extra_info})
     if device.dev_type != STANDARD:
         keys.setdefault('remote_managed', 'false')
     return keys

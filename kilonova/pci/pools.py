@@ -15,7 +15,7 @@ devices on several addresses are several pools, and a request may be served from
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kilonova import errors
@@ -29,7 +29,7 @@ from kilonova.objects import (
     PciDevicePool,
     PciDevicePoolList,
 )
-from kilonova.pci.device import AVAILABLE, CHILD_TYPES, MDEV, OWNED, PF, PORT_PROVIDERS, VDPA, PoolKeys
+from kilonova.pci.device import AVAILABLE, CHILD_TYPES, MDEV, OWNED, PF, PORT_PROVIDERS, SWITCHDEV, VDPA, PoolKeys
 from kilonova.pci.request import (
     DEFAULT_NUMA_POLICY,
     PLACEMENT_KEYS,
@@ -246,10 +246,8 @@ class PciPools:
                 cells: set[int], chosen: set[str]) -> list[Pool] | None:
         """The pools that may serve the request, best first; None when they can't. ``chosen``: see ``guarantors``."""
         specs, count = request.spec, request.count
-        pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)]          # 1
-        # Network devices are the ports', whatever else an alias says of them.
-        if not any(NETWORK in one for one in specs):
-            pools = [pool for pool in pools if NETWORK not in pool.keys]
+        pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)          # 1
+                 and not is_apart(pool.keys, specs)]
         if chosen:
             pools = [pool for pool in pools if pool.guarantees(chosen)]
         if _total(pools) < count:
@@ -268,11 +266,9 @@ class PciPools:
             return None
         if not _asks(specs, 'dev_type', VDPA):                                                   # 4
             pools = [pool for pool in pools if pool.keys.get('dev_type') != VDPA]
-        if not _asks(specs, REMOTE_MANAGED, 'true'):                                             # 5
-            pools = [pool for pool in pools if not pool.matches({REMOTE_MANAGED: 'true'})]
-        if providers:                                                                            # 6
+        if providers:                                                                            # 5
             pools = [pool for pool in pools if pool.rp_uuid in providers]
-        for answer in ('true', 'false'):                                                         # 7
+        for answer in ('true', 'false'):                                                         # 6
             if specs and all(one.get('live_migratable') == answer for one in specs):
                 pools = [pool for pool in pools if pool.keys.get('live_migratable') == answer]
         if _total(pools) < count or (providers and providers.total() != count):
@@ -301,6 +297,17 @@ class PciPools:
                 if pool.keys.get('numa_node') in sockets and sockets[pool.keys['numa_node']] in wanted]
 
 
+def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]) -> bool:
+    """Whether devices with these keys are for ports of other kinds than a request with these specs."""
+    is_remote = _asks(specs, REMOTE_MANAGED, 'true')
+    if keys.get(REMOTE_MANAGED) == 'true' and not is_remote:
+        return True
+    if not any(NETWORK in one for one in specs):
+        return NETWORK in keys
+    # A port that isn't one of the card's switch reaches nobody by a function that is.
+    return SWITCHDEV in keys and not is_remote and not _asks(specs, SWITCHDEV, 'true')
+
+
 def sockets_of(numa_topology: NUMATopology | None) -> dict[int, int | None]:
     """Host NUMA node → socket (None: the host doesn't tell), from an ``objects.NUMATopology`` or None."""
     if numa_topology is None:
@@ -317,6 +324,6 @@ def _total(pools: Iterable[Pool]) -> int:
     return sum(pool.count for pool in pools)
 
 
-def _asks(specs: Iterable[Mapping[str, str | None]], key: str, value: str) -> bool:
-    return any((one.get(key) or '').lower() == value.lower() for one in specs)
+def _asks(specs: Iterable[Mapping[str, object]], key: str, value: str) -> bool:
+    return any(str(one.get(key)).lower() == value.lower() for one in specs)
 

@@ -14,18 +14,22 @@ from oslo_utils import uuidutils
 
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
 from kilonova.objects.vif import PHYSICAL, REMOTE
-from kilonova.pci.device import PF, PORT_PROVIDERS, VF
+from kilonova.pci.device import PF, PORT_PROVIDERS, SWITCHDEV, VF
 from kilonova.pci.pools import NETWORK, REMOTE_MANAGED
 from kilonova.pci.request import PORT_GROUPS, as_list
 
+# What ports ask of functions besides, in words.
+_KINDS = {'trusted': 'trusted', REMOTE_MANAGED: 'remote-managed', SWITCHDEV: 'switchdev'}
+
 
 def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_policy: str | None, *,
-               trusted: bool = False, groups: Iterable[str] = ()) -> InstancePCIRequest:
+               trusted: bool = False, offloaded: bool = False, groups: Iterable[str] = ()) -> InstancePCIRequest:
     """One function in this physical network, None: whose device_spec says null, for networks that are tunnelled.
-    ``trusted``: whose device_spec says so; ``groups``: by which the port asks Placement for guarantees."""
+    ``trusted``: whose device_spec says so; ``offloaded``: with a representor; ``groups``: by which the port asks
+    Placement for guarantees."""
+    of_kind = {'trusted': trusted, REMOTE_MANAGED: vnic_type == REMOTE, SWITCHDEV: offloaded}
     wanted = {NETWORK: physical_network, 'dev_type': PF if vnic_type == PHYSICAL else VF,
-              **({REMOTE_MANAGED: 'true'} if vnic_type == REMOTE else {}), **({'trusted': 'true'} if trusted else {}),
-              **_groups(groups)}
+              **{key: 'true' for key, it in of_kind.items() if it}, **_groups(groups)}
     return InstancePCIRequest(
         count=1, spec=[wanted], alias_name=None, is_new=False, request_id=uuidutils.generate_uuid(),
         requester_id=port_id, numa_policy=numa_policy)
@@ -52,9 +56,8 @@ def _groups(names: Iterable[str]) -> dict[str, str]:
 def words(request: InstancePCIRequest) -> str:
     """What it asks for, for people."""
     network = request.spec[0].get(NETWORK)
-    trusted = 'trusted ' if request.spec[0].get('trusted') else ''
-    remote = 'remote-managed ' if request.spec[0].get(REMOTE_MANAGED) else ''
-    return f'{trusted}{remote}{request.spec[0]["dev_type"]} devices of ' + (
+    kinds = [word for key, word in _KINDS.items() if request.spec[0].get(key)]
+    return ' '.join([*kinds, f'{request.spec[0]["dev_type"]} devices of ']) + (
         f'physical network {network}' if network is not None else 'no physical network')
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kilonova.pci.device import PORT_PROVIDERS
-from kilonova.pci.pools import NETWORK, PciPools
+from kilonova.pci.pools import PciPools, is_apart
 from kilonova.pci.request import PLACEMENT_KEYS
 from kilonova.scheduler.columns import Columns, Row
 from kilonova.scheduler.host_state import less, parsed_pools
@@ -71,7 +71,7 @@ class Devices:
         total = np.zeros(self._size, np.int64)
         for key, values in self._columns.items():
             has = dict(key)
-            if NETWORK in has and not any(NETWORK in one for one in folded):
+            if is_apart(has, folded):
                 continue
             if any(all(name in has and has[name] == value for name, value in one.items()) for one in folded):
                 total += values

@@ -15,7 +15,9 @@ import pytest
 from kilonova import errors, objects
 from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import instances
+from kilonova.objects.vif import Vif
 from kilonova.virt import command
+from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, SPEC, Cloud
 from tests.fixtures.hosts import sriov_nic
 from tests.flows.cases import bring_back, crash_at, disturb, force_down, lose_host
@@ -34,9 +36,9 @@ class Carded(Networked):
     """Each host has one network card with two virtual functions in physnet1, and a GPU."""
 
     def __init__(self, make_cloud: Callable[..., Cloud], nics: Sequence[str] = NICS, hosts: Sequence[str] = HOSTS,
-                 **options: Any) -> None:
+                 switchdev: bool = False, **options: Any) -> None:
         super().__init__(make_cloud, devices={host: sriov_nic(PHYSICAL, VIRTUAL, f'52:54:00:00:00:0{number}',
-                                                                serial=f'MT{number}')
+                                                                serial=f'MT{number}', switchdev=switchdev)
                                               for number, host in enumerate(hosts)},
                          specs={host: list(nics) for host in hosts}, **options)
         self.wire = self.neutron.add_network('wire', PROJECT, cidr='10.5.0.0/24', **{
@@ -76,7 +78,8 @@ class Carded(Networked):
         assert self.neutron.ports[port]['binding:host_id'] == host
         assert profile['pf_mac_address'] == f'52:54:00:00:00:0{HOSTS.index(host)}'
         (vif,) = self.cache(server)
-        assert (vif['profile'], vif['type']) == (profile, 'ovs' if vif['vnic_type'] == 'remote-managed' else 'hw_veb')
+        assert vif['profile'] == profile
+        assert vif['type'] == ('ovs' if vif['vnic_type'] == 'remote-managed' or 'capabilities' in profile else 'hw_veb')
         (card,) = self.cards(server)
         address = card.find('source/address')
         assert address is not None
@@ -207,6 +210,73 @@ def test_a_remote_managed_function(make_cloud: Callable[..., Cloud], monkeypatch
     cloud.action(server, 'os-start')
     assert_at(other(source))
     carded.gone(server, port)
+
+
+class Switches:
+    """Stand for os-vif of each host: the functions whose representors Open vSwitch has there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.there: set[tuple[str, str]] = set()
+        self.done: list[tuple[str, str]] = []
+        for name, act in (('check', lambda switch, vif: None), ('plug', self._plug), ('unplug', self._unplug)):
+            monkeypatch.setattr(OpenVSwitch, name, lambda *args, act=act: act(*args))
+
+    def _plug(self, switch: Any, vif: Vif, uuid: str) -> None:
+        self.there.add((switch._conf.host, vif.slot or ''))
+        self.done.append(('plug', switch._conf.host))
+
+    def _unplug(self, switch: Any, vif: Vif, uuid: str) -> None:
+        self.there.remove((switch._conf.host, vif.slot or ''))
+        self.done.append(('unplug', switch._conf.host))
+
+
+def test_a_function_of_open_vswitch(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port whose owner asks for switchdev gets one of a card that is a switch, and its host plugs the representor
+    wherever the guest is; other ports get none there."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    switches, carded = Switches(monkeypatch), Carded(make_cloud, switchdev=True)
+    cloud = carded.cloud
+    failed, plain = carded.with_port(status='ERROR')
+    assert 'fewer than 1 free type-VF devices' in cloud.show(failed)['fault']['message']
+    carded.delete(failed)
+    del carded.neutron.ports[plain]
+    theirs = {'note': 'mine', 'capabilities': ['switchdev']}
+    port = carded.port(**{'binding:profile': theirs})
+    server = carded.boot({'port': port})
+
+    def assert_at(host: str) -> None:
+        assert cloud.status(server) == 'ACTIVE', cloud.story(server)
+        carded.assert_at(server, port, host)
+        assert switches.there == {(host, carded.profile(port)['pci_slot'])}
+    source = cloud.host_of(server)
+    assert_at(source)
+    (card,) = carded.cards(server)
+    assert card.get('type') == 'hostdev' and card.find('vlan') is None
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    cloud.action(server, 'revertResize')
+    assert_at(source)
+    switches.done.clear()
+    live(carded, server)
+    # When the guest has let it go here, and when it has come there.
+    assert switches.done == [('unplug', source), ('plug', other(source))]
+    assert switches.there == {(other(source), carded.profile(port)['pci_slot'])}
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert_at(other(source))
+    cloud.action(server, 'shelve')
+    assert (switches.there, carded.profile(port)) == (set(), theirs)
+    cloud.action(server, 'unshelve')
+    assert_at(cloud.host_of(server))
+    path = f'/servers/{server}/os-interface'
+    assert cloud.request('DELETE', f'{path}/{port}').status_int == 202
+    cloud.settle()
+    assert (switches.there, cloud.owned(server), carded.profile(port)) == (set(), [], theirs)
+    cloud.ok('POST', path, {'interfaceAttachment': {'port_id': port}})
+    cloud.settle()
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert_at(cloud.host_of(server))
+    carded.delete(server)
+    carded.assert_empty(kept=1)
+    assert (switches.there, carded.profile(port)) == (set(), theirs)
 
 
 def test_a_function_through_macvtap(carded: Carded) -> None:

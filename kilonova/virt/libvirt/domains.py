@@ -196,6 +196,9 @@ class Domains:
         guest = self._libvirt.define(xml, instance.uuid)
         if power_on:
             self.plugs.renew(instance, instance.vifs)
+        else:
+            self.plugs.retain(instance.uuid, instance.vifs)
+        if power_on:
             guest.start(paused=plugged is not None)
         self.show(guest)
         if power_on and plugged is not None:

@@ -166,7 +166,8 @@ class LiveMigrations:
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
-        self._domains.plugs.renew(instance, instance.vifs)
+        # Functions are its source's yet, and come when the guest has.
+        self._domains.plugs.renew(instance, [vif for vif in instance.vifs if not vif.is_function])
         self._handover.forget(instance.uuid)
         if offer['block']:
             self._make_room(instance, guest, offer['move'])

@@ -202,8 +202,12 @@ def test_forms_that_are_none(site, neutron, private):
 @pytest.mark.parametrize(('fields', 'reason'), [
     ({'binding:vnic_type': 'vdpa'}, ("its vnic_type is 'vdpa', and interfaces are of type normal, direct, "
                                      'remote-managed, macvtap, direct-physical')),
-    ({'binding:vnic_type': 'direct', 'binding:profile': {'capabilities': ['switchdev']}}, (
-        'its binding:profile asks for the capability switchdev, and hosts offload nothing of Open vSwitch to devices')),
+    ({'binding:vnic_type': 'macvtap', 'binding:profile': {'capabilities': ['switchdev']}}, (
+        "its binding:profile asks for the capability switchdev, and its vnic_type is 'macvtap', not direct")),
+    ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'direct',
+      'binding:profile': {'capabilities': ['switchdev']}}, (
+        "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'direct' with the capability "
+        'switchdev')),
     ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'remote-managed'},
      "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'remote-managed'"),
     ({'device_profile': 'fpga'}, "it has the device profile 'fpga'")])
@@ -212,24 +216,28 @@ def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reaso
     assert refused(site, [{'port': port}]) == (400, f'Port {port} is not served in this cloud: {reason}.')
 
 
-@pytest.mark.parametrize(('vnic_type', 'dev_type'), [
-    ('direct', 'type-VF'), ('macvtap', 'type-VF'), ('direct-physical', 'type-PF')])
+@pytest.mark.parametrize(('vnic_type', 'profile', 'spec'), [
+    ('direct', {}, {'dev_type': 'type-VF'}), ('macvtap', {'capabilities': 5}, {'dev_type': 'type-VF'}),
+    ('direct-physical', {}, {'dev_type': 'type-PF'}),
+    ('remote-managed', {'capabilities': ['switchdev']}, {'dev_type': 'type-VF', 'remote_managed': 'true'}),
+    ('direct', {'capabilities': ['switchdev']}, {'dev_type': 'type-VF', 'switchdev': 'true'})])
 @pytest.mark.parametrize('physical', ['physnet1', None])
-def test_ports_that_are_functions(site, neutron, private, vnic_type, dev_type, physical):
+def test_ports_that_are_functions(site, neutron, private, vnic_type, profile, spec, physical):
     """Each asks for a device in the physical network of its own, in one request to Neutron more."""
     wire = neutron.add_network('wire', PROJECT, cidr='10.9.0.0/24', **{'provider:physical_network': physical})
-    ports = [neutron.add_port(wire, PROJECT, **{'binding:vnic_type': vnic_type}) for _ in range(2)]
+    ports = [neutron.add_port(wire, PROJECT, **{'binding:vnic_type': vnic_type, 'binding:profile': profile})
+             for _ in range(2)]
     plain = neutron.add_port(private, PROJECT)
     neutron.asked.clear()
     (asked,) = created(site, [{'port': port} for port in (*ports, plain)])
     assert asked == [(wire, ports[0], None), (wire, ports[1], None), (private, plain, None)]
     assert len(neutron.asked) == 3
-    (spec,), (server,) = site.asked_for('request_spec'), site.asked_for('instance')
-    for requests in (spec.pci_requests.requests, server.pci_requests.requests):
+    (stored,), (server,) = site.asked_for('request_spec'), site.asked_for('instance')
+    for requests in (stored.pci_requests.requests, server.pci_requests.requests):
         assert [(one.count, one.spec, one.alias_name, one.requester_id, one.numa_policy) for one in requests] == [
-            (1, [{'physical_network': physical, 'dev_type': dev_type}], None, port, None) for port in ports]
-    ids = [one.request_id for one in spec.pci_requests.requests]
-    assert len(set(ids)) == 2 and [one.pci_request_id for one in spec.requested_networks] == [*ids, None]
+            (1, [{'physical_network': physical, **spec}], None, port, None) for port in ports]
+    ids = [one.request_id for one in stored.pci_requests.requests]
+    assert len(set(ids)) == 2 and [one.pci_request_id for one in stored.requested_networks] == [*ids, None]
 
 
 def test_how_near_a_function_must_be(site, neutron, private):

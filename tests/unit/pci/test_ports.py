@@ -13,12 +13,12 @@ PF = '0000:81:00.0'
 PORT, PORT2 = '1eeb6c43-4f11-4d55-9d26-9b0f3ff6a1d5', '7d2f3c11-8a01-4a51-b2c3-0c9be2f1d4aa'
 
 
-def card(physical_network: str = '"physnet1"', remote: str = 'false'):
+def card(physical_network: str = '"physnet1"', remote: str = 'false', **more: str):
     """A network card with two virtual functions that its spec gives to that network."""
     capabilities = {'sriov': {'pf_mac_address': '52:54:00:00:00:01', 'vf_num': 1},
                     'vpd': {'card_serial_number': 'MT1'}}
     return host([found(PF, dev_type='type-PF', vendor_id='8086', product_id='1520', mac_address='52:54:00:00:00:01'),
-                 *functions(PF, 2, vendor_id='8086', product_id='1520', capabilities=capabilities)],
+                 *functions(PF, 2, vendor_id='8086', product_id='1520', capabilities=capabilities, **more)],
                 f'[{{"address": "0000:81:10.*", "physical_network": {physical_network}, "remote_managed": '
                 f'"{remote}"}}, {{"vendor_id": "8086", "physical_network": {physical_network}}}]')
 
@@ -61,6 +61,18 @@ def test_profiles():
                                          PORT2: {'pci_slot': '0000:81:10.1', **known}}
     assert profiles(wanted, devices[1:]).keys() == {PORT2}
     assert profiles(None, devices) == {}
+
+
+@pytest.mark.parametrize(('vnic_type', 'offloaded', 'found', 'served'), [
+    ('direct', True, {'switchdev': 'true'}, True), ('direct', True, {}, False),
+    ('direct', False, {'switchdev': 'true'}, False), ('macvtap', False, {'switchdev': 'true'}, False),
+    ('direct-physical', False, {'switchdev': 'true'}, True),
+    ('remote-managed', False, {'switchdev': 'true', 'remote': 'true'}, True)])
+def test_functions_with_representors(vnic_type, offloaded, found, served):
+    """Are for ports that are to be Open vSwitch's, which get no others; as such a function has no network by itself."""
+    wanted = request_of(PORT, vnic_type, 'physnet1', None, offloaded=offloaded)
+    assert card(**found).pools.support_requests([wanted]) is served
+    assert words(wanted).startswith('switchdev type-VF') is offloaded
 
 
 def test_what_is_managed_from_its_card():

@@ -120,6 +120,11 @@ def _given(vif: Vif, uuid: str) -> tuple[Any, Any]:
     same = {'id': vif.id, 'address': vif.mac, 'network': network, 'port_profile': profile, 'plugin': 'ovs',
             'vif_name': vif.device_name}
     server = known.instance_info.InstanceInfo(uuid=uuid, name=uuid, project_id=vif.project_id)
+    if vif.plug is Plug.REPRESENTOR:
+        same['port_profile'] = known.vif.VIFPortProfileOVSRepresentor(
+            interface_id=vif.id, datapath_type=vif.details.get('datapath_type'), representor_name=vif.device_name,
+            representor_address=vif.slot)
+        return known.vif.VIFHostDevice(dev_type='ethernet', dev_address=vif.slot, **same), server
     if vif.plug is Plug.HYBRID:
         return known.vif.VIFBridge(bridge_name=vif.own_bridge, **same), server
     if vif.plug is Plug.VHOST_USER:

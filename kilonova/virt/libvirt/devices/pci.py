@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from kilonova.pci import sysfs
-from kilonova.pci.device import CHILD_TYPES
+from kilonova.pci.device import CHILD_TYPES, SWITCHDEV
 from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
@@ -55,10 +55,10 @@ class _Network:
     features: tuple[str, ...]
 
 
-def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
+def discover(node_devices: Iterable[str], root: str = sysfs.ROOT) -> list[dict[str, Any]]:
     """All PCI functions among libvirt's node devices (XML texts), in address order."""
     functions: list[tuple[str, ElementTree.Element]] = []
-    networks: dict[str, _Network] = {}
+    interfaces: dict[str, list[_Network]] = {}
     vdpa_parents: set[str] = set()
     for text in node_devices:
         device = ElementTree.fromstring(text)
@@ -69,10 +69,12 @@ def discover(node_devices: Iterable[str]) -> list[dict[str, Any]]:
         if kind == 'pci':
             functions.append((device.findtext('name') or '', capability))
         elif kind == 'net':
-            networks[parent] = _Network(capability.findtext('interface'), capability.findtext('address'),
-                                        tuple(feature.get('name', '') for feature in capability.findall('feature')))
+            interfaces.setdefault(parent, []).append(_Network(
+                capability.findtext('interface'), capability.findtext('address'),
+                tuple(feature.get('name', '') for feature in capability.findall('feature'))))
         elif kind == 'vdpa':
             vdpa_parents.add(parent)
+    networks = {parent: _own_interface(known, root) for parent, known in interfaces.items()}
     by_address = {_own_address(capability): name for name, capability in functions}
     virtual = {_own_address(capability): _virtual_functions(capability) for _name, capability in functions}
     serials: dict[str | None, str | None] = {
@@ -163,9 +165,16 @@ def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[
         return
     if parent.name:
         device['parent_ifname'] = parent.name
+    if SWITCHDEV in parent.features:
+        device[SWITCHDEV] = 'true'
     if parent.mac and device['address'] in siblings:
         device['capabilities']['sriov'] = {'pf_mac_address': parent.mac,
                                            'vf_num': siblings.index(device['address'])}
+
+
+def _own_interface(known: list[_Network], root: str) -> _Network:
+    """A physical function whose card is a switch shows the interfaces of the switch's other ports, too."""
+    return next((one for one in known if len(known) == 1 or not sysfs.is_representor(one.name or '', root)), known[0])
 
 
 def _add_serial(device: dict[str, Any], serial: str | None) -> None:

@@ -2,6 +2,7 @@
 
     plugs = Plugs(conf)
     plugs.renew(instance, instance.vifs)        # before its guest starts; those of another time go
+    plugs.retain(instance.uuid, instance.vifs)  # they go, and nothing else is done
     plugs.add(instance, vif)                    # one more
     plugs.remove(instance.uuid, [vif.id])       # the guest has let it go
     plugs.remove(instance.uuid)                 # there is no guest any more
@@ -9,9 +10,13 @@
 Each is written down before it is plugged, a file a server in ``state_path``/plugged: it goes the way it came, whatever
 the server's ports are by then, and whether or not its guest was ever made. What was begun and not done is undone before
 it is begun again. A host without such ports writes nothing.
+
+A function's representor may be another server's by the time that a server's is to go: whose it is stands in a file a
+function. Nobody else's is unplugged.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable
@@ -21,14 +26,14 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 from kilonova import objects
-from kilonova.objects.vif import Vif
+from kilonova.objects.vif import Plug, Vif
 from kilonova.virt import driver
 from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from kilonova.virt.libvirt.storage import files
 
 LOG = logging.getLogger(__name__)
 
-_DIRECTORY, _KIND = 'plugged', '.json'
+_DIRECTORY, _KIND, _OWNER = 'plugged', '.json', '.owner'
 # {port: (as it is plugged, whether all of it is done)}.
 Known = dict[str, tuple[Vif, bool]]
 
@@ -42,11 +47,16 @@ class Plugs:
     def renew(self, instance: objects.Instance, vifs: Iterable[Vif]) -> None:
         """The server's guest, which doesn't run, can start with these; what it had in another way, or has no more, is
         gone. InterfaceFailed."""
-        known, wanted = self._known(instance.uuid), {vif.id: vif for vif in vifs if vif.plug is not None}
-        self.remove(instance.uuid, [name for name, (vif, _whole) in known.items()
-                                    if name not in wanted or _form(vif) != _form(wanted[name])])
-        for vif in wanted.values():
+        wanted = list(vifs)
+        self.retain(instance.uuid, wanted)
+        for vif in wanted:
             self.add(instance, vif)
+
+    def retain(self, uuid: str, vifs: Iterable[Vif]) -> None:
+        """What a server's guest, which doesn't run, had in another way than these, or has no more, is gone."""
+        wanted = {vif.id: _form(vif) for vif in vifs}
+        self.remove(uuid, [name for name, (vif, _whole) in self._known(uuid).items()
+                           if _form(vif) != wanted.get(name)])
 
     def add(self, instance: objects.Instance, vif: Vif) -> None:
         """Once more: the same. InterfaceFailed: nothing of it is there, or ``remove`` knows of it."""
@@ -57,6 +67,8 @@ class Plugs:
         if vif.id in known and not known[vif.id][1]:
             self.remove(uuid, [vif.id])
         self._keep(uuid, {**known, vif.id: (vif, False)})
+        if vif.plug is Plug.REPRESENTOR:
+            files.write_whole(self._owner(vif), uuid)
         try:
             self._switch.plug(vif, uuid)
         except driver.InterfaceFailed:
@@ -71,13 +83,22 @@ class Plugs:
         known = self._known(uuid)
         for name in [one for one in known if ports is None or one in ports]:
             try:
-                self._switch.unplug(known[name][0], uuid)
+                self._unplug(known[name][0], uuid)
             except driver.InterfaceFailed as error:
                 LOG.error('Port %s stays plugged into this host: %s', name, error.fields['reason'], instance_uuid=uuid)
                 continue
             del known[name]
             self._keep(uuid, known)
             LOG.info('Port %s is no longer plugged into this host.', name, instance_uuid=uuid)
+
+    def _unplug(self, vif: Vif, uuid: str) -> None:
+        if vif.plug is Plug.REPRESENTOR:
+            with contextlib.suppress(FileNotFoundError), open(self._owner(vif), encoding='utf-8') as stream:
+                if stream.read() != uuid:
+                    return
+        self._switch.unplug(vif, uuid)
+        if vif.plug is Plug.REPRESENTOR:
+            files.remove(self._owner(vif))
 
     def clear(self, there: Callable[[str], bool]) -> None:
         """Those of servers that aren't here go."""
@@ -105,10 +126,14 @@ class Plugs:
         files.write_whole(self._file(uuid), json.dumps([{'vif': vif.stored(), 'whole': whole}
                                                         for vif, whole in known.values()]))
 
+    def _owner(self, vif: Vif) -> str:
+        return os.path.join(self._path, f'{vif.slot}{_OWNER}')
+
     def _file(self, uuid: str) -> str:
         return os.path.join(self._path, uuid + _KIND)
 
 
 def _form(vif: Vif) -> tuple[Any, ...]:
     """Two that differ in it are plugged in different ways."""
-    return vif.plug, vif.mac, vif.switch, vif.socket, *map(vif.details.get, ('datapath_type', 'vhostuser_mode'))
+    return (vif.plug, vif.mac, vif.switch, vif.socket, vif.slot,
+            *map(vif.details.get, ('datapath_type', 'vhostuser_mode')))

@@ -123,10 +123,10 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
 
 def _check(vif: Vif) -> None:
     said: str | None = vif.type
-    if _BOUND_AS.get(vif.vnic_type) == vif.type:
+    if vif.type == (OVS if vif.is_offloaded else _BOUND_AS.get(vif.vnic_type)):
         return
     if vif.vnic_type != 'normal':
-        said = f'{vif.type} for vnic_type {vif.vnic_type}'
+        said = f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * vif.is_offloaded
     elif vif.type == VHOST_USER:
         said = _amiss(vif)
         if said is None:

@@ -76,6 +76,22 @@ def test_network_functions_know_their_parents_interface() -> None:
     assert child['capabilities'] == {'sriov': {'pf_mac_address': 'aa:bb:cc:dd:ee:ff', 'vf_num': 1}}
 
 
+@pytest.mark.parametrize('named', ['p0', 'pf0vf1', ''])
+def test_a_card_that_is_a_switch(tmp_path: Path, named: str) -> None:
+    """Its virtual functions have representors, interfaces of the physical one that aren't its own; what the kernel does
+    not name is."""
+    other = NET.replace('enp59s0', 'eth7').replace('aa:bb:cc:dd:ee:ff', '02:00:00:00:00:07').replace('gso', 'switchdev')
+    for name, port in (('eth7', named), ('enp59s0', 'p0')):
+        (tmp_path / 'class/net' / name).mkdir(parents=True)
+        if port:
+            (tmp_path / 'class/net' / name / 'phys_port_name').write_text(f'{port}\n')
+    parent, child = pci.discover([other, NET.replace('gso', 'switchdev'), node(0x3b, extra=PF),
+                                  node(0x3b, 5, extra=VF)], str(tmp_path))
+    assert parent['mac_address'] == ('aa:bb:cc:dd:ee:ff' if 'vf' in named else '02:00:00:00:00:07')
+    assert child['parent_ifname'] == ('enp59s0' if 'vf' in named else 'eth7')
+    assert (child['switchdev'], 'switchdev' in parent) == ('true', False)
+
+
 def test_vdpa() -> None:
     vdpa = "<device><name>vdpa_vdpa0</name><parent>pci_0000_3b_00_4</parent><capability type='vdpa'/></device>"
     assert [function['dev_type'] for function in pci.discover([vdpa, node(0x3b, extra=PF), node(0x3b, 4, extra=VF)])

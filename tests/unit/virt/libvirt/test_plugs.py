@@ -107,6 +107,10 @@ def test_one_that_stays_off_has_none_yet(rig: LibvirtRig) -> None:
     assert switch.done == []
     rig.here.power.power_on(instance, image_meta())
     assert set(switch.there) == {PORT}
+    # And no longer what it has no more.
+    instance.vifs = []
+    rig.here.guests.spawn(instance, image_meta(), power_on=False)
+    assert switch.there == {}
 
 
 def test_what_the_server_has_no_more_or_in_another_way_goes_at_the_next_start(rig: LibvirtRig) -> None:
@@ -234,6 +238,30 @@ def test_a_delete_does_not_wait_for_open_vswitch(rig: LibvirtRig, caplog: pytest
     switch.is_down = False
     rig.here.host.init_host()
     assert set(switch.there) == {PORT2, THIRD.id} and notes(rig) == sorted((kept.uuid, bare.uuid))
+
+
+def function(slot: str, **values: Any) -> Vif:
+    """A function whose representor Open vSwitch has."""
+    return new_vif(vnic_type='direct', details={'bridge_name': 'br-int'},
+                   profile={'capabilities': ['switchdev'], 'pci_slot': slot}, **values)
+
+
+def test_a_representor_is_whose_its_function_is(rig: LibvirtRig, tmp_path: Any) -> None:
+    """What could not be unplugged is left alone when the function is another server's."""
+    switch, plugs = give(rig.here), rig.here.guests._domains.plugs
+    first, second = server(), server(id=2)
+    mine, theirs = function('0000:81:00.2'), function('0000:81:00.2', id=PORT2)
+    plugs.renew(first, [mine])
+    switch.is_down = True
+    plugs.remove(first.uuid)
+    switch.is_down = False
+    plugs.renew(second, [theirs])
+    plugs.remove(first.uuid)
+    assert switch.done == [('plug', PORT), ('plug', PORT2)] and notes(rig) == ['0000:81:00.2', second.uuid]
+    # A server that moves on its host gets another function, and gives this one up, whether or not it runs.
+    plugs.retain(second.uuid, [theirs])
+    plugs.retain(second.uuid, [function('0000:81:00.3', id=PORT2)])
+    assert switch.done[2:] == [('unplug', PORT2)] and notes(rig) == []
 
 
 def test_nothing_stays_where_the_hypervisor_is_away(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch) -> None:
