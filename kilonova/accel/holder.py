@@ -14,6 +14,16 @@ from collections.abc import Mapping
 BOUND_TO, BEFORE = 'accelerators_bound_to', 'accelerators_bound_before'
 
 
+def for_ports(uuid: str) -> dict[str, str]:
+    """The metadata of a server whose ports are accelerators: whatever becomes of its ports, it has requests."""
+    return {BOUND_TO: uuid}
+
+
+def has_ports(uuid: str, metadata: Mapping[str, str]) -> bool:
+    """Whether it is such a server: these never move."""
+    return metadata.get(BOUND_TO) == uuid
+
+
 def of(uuid: str, metadata: Mapping[str, str]) -> str:
     """Of the requests that the guest has now."""
     return metadata.get(BOUND_TO) or uuid

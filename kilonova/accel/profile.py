@@ -37,15 +37,22 @@ class Profile:
     name: str
     groups: tuple[Mapping[str, str], ...]
 
-    def request_groups(self) -> list[RequestGroup]:
-        """A group of the request to Placement for each of ours, each of one provider, called ``device_profile_<n>``.
-        DeviceProfileError: it can't be asked for."""
-        found = [self._group(number, group) for number, group in enumerate(self.groups)]
+    def of_port(self, port_id: str) -> list[RequestGroup]:
+        """The same of a port's profile, which is for one accelerator. DeviceProfileError."""
+        groups = self.request_groups(port_id)
+        if [sum(group.resources.values()) for group in groups] != [1]:
+            raise DeviceProfileError(name=self.name, msg='a port is one accelerator, and it asks for others')
+        return groups
+
+    def request_groups(self, port_id: str = '') -> list[RequestGroup]:
+        """A group of the request to Placement for each of ours, each of one provider, called ``device_profile_<n>``;
+        that of a port has its id behind it. DeviceProfileError: it can't be asked for."""
+        found = [self._group(number, group, port_id) for number, group in enumerate(self.groups)]
         if sum(sum(group.resources.values()) for group in found) > MOST:
             raise DeviceProfileError(name=self.name, msg=f'it asks for more than {MOST} accelerators')
         return found
 
-    def _group(self, number: int, keys: Mapping[str, str]) -> RequestGroup:
+    def _group(self, number: int, keys: Mapping[str, str], port_id: str) -> RequestGroup:
         resources: dict[str, int] = {}
         traits: dict[str, set[str]] = {'required': set(), 'forbidden': set()}
         for key, value in keys.items():
@@ -60,7 +67,7 @@ class Profile:
         if not resources:
             raise DeviceProfileError(name=self.name, msg=f'group {number} asks for no resources')
         return RequestGroup(use_same_provider=True, resources=resources, required_traits=traits['required'],
-                            forbidden_traits=traits['forbidden'], requester_id=group_name(number))
+                            forbidden_traits=traits['forbidden'], requester_id=group_name(number, port_id))
 
     def _word(self, number: int, key: str, word: str) -> str:
         if _CLASS.fullmatch(word) is None:
@@ -74,9 +81,9 @@ class Profile:
         return int(value)
 
 
-def group_name(number: int) -> str:
+def group_name(number: int, port_id: str = '') -> str:
     """What the scheduler and Placement's mappings call a profile's group."""
-    return f'{ACCELERATORS}{number}'
+    return f'{ACCELERATORS}{number}{port_id}'
 
 
 def name_of(extra_specs: Mapping[str, str]) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from kilonova import errors
 from kilonova.objects import PciDevice
+from kilonova.objects.vif import REQUEST
 from kilonova.pci import device
 from kilonova.pci.device import STANDARD
 
@@ -115,6 +116,20 @@ class AcceleratorRequest:
         if not re.fullmatch('[A-Za-z0-9_.-]{1,64}', text):
             raise AttachHandleInvalid(uuid=self.uuid, reason=f'asked_type {text!r} is no type of mediated devices')
         return text
+
+
+def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
+    """What the binding profiles of ports say of the functions that they are, {port: its keys}; ``ports``: {request:
+    port}. AttachHandleInvalid: one is no PCI function."""
+    found = {}
+    for one in requests:
+        if one.uuid in ports:
+            if (handle := one.handle) is None or handle.kind != PCI:
+                raise AttachHandleInvalid(uuid=one.uuid, reason=f'its type is {one.handle_kind!r}, and a port is a '
+                                                                f'{PCI} function')
+            found[ports[one.uuid]] = {REQUEST: one.uuid, 'pci_slot': handle.address,
+                                      'physical_network': one.handle_info.get('physical_network')}
+    return found
 
 
 def _moment(text: str | None) -> datetime.datetime | None:

@@ -1,8 +1,8 @@
 """Accelerators of Cyborg on a host: what of a server's accelerator requests its guest is given.
 
     accelerators = Accelerators(client, timeout=300)
-    accelerators.await_bound(flavor, uuid, check)    # [PciDevice]: when all that are bound to this uuid are
-    accelerators.devices(flavor, uuid)               # the same of a server that has them
+    accelerators.await_bound(flavor, uuid, check)    # requests: when all that are bound to this uuid are
+    accelerators.devices(flavor, uuid)               # [PciDevice] of a server that has them
 
 The conductor has bound the requests before a host is asked to build. A device that must be programmed is ready later,
 and Cyborg says so by an event. That is only a hint to look: one that comes early, twice or never changes nothing.
@@ -42,18 +42,19 @@ class Accelerators:
         """Whether servers with accelerators may come here."""
         return self._client is not None
 
-    def devices(self, flavor: objects.Flavor, holder: str) -> list[objects.PciDevice]:
+    def devices(self, flavor: objects.Flavor, holder: str, *, has_ports: bool = False) -> list[objects.PciDevice]:
         """What the guest is given of the requests that are bound to the uuid ``holder`` (``accel.holder``); [] of a
-        flavor without accelerators. Unanswered; AttachHandleInvalid; AcceleratorRequestBindingFailed: they aren't
-        bound."""
-        if device_profile.name_of(flavor.extra_specs) is None:
+        flavor without accelerators, unless some are ports. Unanswered; AttachHandleInvalid;
+        AcceleratorRequestBindingFailed: they aren't bound."""
+        if device_profile.name_of(flavor.extra_specs) is None and not has_ports:
             return []
-        return _attached(holder, self._asked().of_instance(holder))
+        return attached(checked(holder, self._asked().of_instance(holder)), holder)
 
-    def await_bound(self, flavor: objects.Flavor, holder: str, check: Callable[[], None]) -> list[objects.PciDevice]:
-        """The same, as soon as it is known of all; ``check()`` is called now and then, what it raises ends the waiting.
-        AcceleratorRequestBindingFailed: one failed, or it took too long."""
-        if device_profile.name_of(flavor.extra_specs) is None:
+    def await_bound(self, flavor: objects.Flavor, holder: str, check: Callable[[], None], *, has_ports: bool = False
+                    ) -> list[AcceleratorRequest]:
+        """These requests, as soon as it is known of all that they are bound; ``check()`` is called now and then, what
+        it raises ends the waiting. AcceleratorRequestBindingFailed: one failed, or it took too long."""
+        if device_profile.name_of(flavor.extra_specs) is None and not has_ports:
             return []
         deadline = time.monotonic() + self._timeout
         # Heard from before the first look on: an event between the two isn't missed.
@@ -63,7 +64,7 @@ class Accelerators:
                 told.clear()
                 found, silence = self._resolved(holder)
                 if found is not None:
-                    return _attached(holder, found)
+                    return checked(holder, found)
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise AcceleratorRequestBindingFailed(
@@ -84,11 +85,17 @@ class Accelerators:
         return self._client
 
 
-def _attached(holder: str, found: list[AcceleratorRequest]) -> list[objects.PciDevice]:
+def checked(holder: str, found: list[AcceleratorRequest]) -> list[AcceleratorRequest]:
+    """AcceleratorRequestBindingFailed: not all are bound."""
     wrong = [one for one in found if one.state != accel_request.BOUND]
     if not found or wrong:
         said = ', '.join(f'{one.uuid} is {one.state}' for one in wrong) or 'it has none'
         raise AcceleratorRequestBindingFailed(instance_uuid=holder, msg=said)
+    return found
+
+
+def attached(found: list[AcceleratorRequest], holder: str) -> list[objects.PciDevice]:
+    """What a guest is given of them. AttachHandleInvalid."""
     ignored = sum(one.handle_kind == accel_request.TEST_PCI for one in found)
     if ignored:
         LOG.info('Ignoring %d accelerator requests of %s: their attach handles are of type %s, which is for tests',

@@ -21,11 +21,13 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects, states
 from kilonova.accel import holder
-from kilonova.compute.accelerators import Accelerators
+from kilonova.accel import request as accel_request
+from kilonova.compute.accelerators import Accelerators, attached
 from kilonova.compute.keys import Locks, Slots
 from kilonova.compute.ports import Ports
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext
+from kilonova.objects.vif import REQUEST
 from kilonova.pci.device import units
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.virt.driver import ComputeDriver
@@ -157,7 +159,9 @@ class Host:
 
     def accelerators_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
         """Those of a server that is at home here, which are none of the host's ledger. DevicesMissing."""
-        found = self.accelerators.devices(instance.flavor, holder.of(instance.uuid, metadata(instance)))
+        about = metadata(instance)
+        found = self.accelerators.devices(instance.flavor, holder.of(instance.uuid, about),
+                                          has_ports=holder.has_ports(instance.uuid, about))
         self.check_present(instance, found)
         return found
 
@@ -165,9 +169,18 @@ class Host:
                            check: Callable[[], None]) -> list[objects.PciDevice]:
         """Those of a server that comes here with ``flavor``, when they are bound. DevicesMissing;
         AcceleratorRequestBindingFailed."""
-        found = self.accelerators.await_bound(flavor, bound_to, check)
+        found = attached(self.accelerators.await_bound(flavor, bound_to, check), bound_to)
         self.check_present(instance, found)
         return found
+
+    def await_new(self, instance: objects.Instance, check: Callable[[], None]
+                  ) -> tuple[list[objects.PciDevice], dict[str, dict[str, str | None]]]:
+        """``await_accelerators`` of a new server; and what the bindings of ports say that are some of them."""
+        ports = {vif.profile[REQUEST]: vif.id for vif in instance.vifs if REQUEST in vif.profile}
+        requests = self.accelerators.await_bound(instance.flavor, instance.uuid, check, has_ports=bool(ports))
+        found = attached(requests, instance.uuid)
+        self.check_present(instance, found)
+        return found, accel_request.profiles(requests, ports)
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
         """DevicesMissing: some of these left the host since it was last looked at."""

@@ -22,7 +22,8 @@ import datetime
 import enum
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypedDict, Unpack
+from types import MappingProxyType
+from typing import Any, TypedDict, Unpack
 
 from oslo_log import log as logging
 
@@ -269,10 +270,12 @@ class Operation:
         tracker.commit(plan)
         tracker.published = usage
 
-    def bind_ports(self, devices: list[objects.PciDevice]) -> None:
+    def bind_ports(self, devices: list[objects.PciDevice],
+                   accelerated: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> None:
         """Those of the server's ports that are functions of PCI devices are bound to these, which were claimed for them
-        just now; the server knows it then. Nothing is asked where there are none. HostRejected, BuildAbort."""
-        profiles = pci_ports.profiles(self.instance.pci_requests, devices)
+        just now, and those that are accelerators as ``accelerated`` says; the server knows it then. Nothing is asked
+        where there are none. HostRejected, BuildAbort."""
+        profiles = {**pci_ports.profiles(self.instance.pci_requests, devices), **accelerated}
         if profiles:
             self.instance.info_cache = objects.InstanceInfoCache(
                 instance_uuid=self.instance.uuid, network_info=self.host.upcalls.bind_ports(

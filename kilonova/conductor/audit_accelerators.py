@@ -73,7 +73,7 @@ class Accelerators:
 
     def attached(self, server: Row) -> list[str] | None:
         """Addresses and uuids of the accelerators in a server's domain; None: that can't be told."""
-        if not _wants(server):
+        if not self._wants(server):
             return []
         if self._held is None:
             return None
@@ -86,6 +86,11 @@ class Accelerators:
     def _of(self, server: Row) -> list[AcceleratorRequest]:
         return (self._held or {}).get(holder.of(server['uuid'], self._marks.get(server['uuid'], {})), [])
 
+    def _wants(self, server: Row) -> bool:
+        flavor = audit_rows.flavors(server['flavor']).get('cur')
+        return holder.has_ports(server['uuid'], self._marks.get(server['uuid'], {})) or (
+            flavor is not None and device_profile.name_of(flavor.extra_specs) is not None)
+
     def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], busy: set[str]) -> None:
         """Servers of a cell at rest with what they hold, at both ends of a move; ``busy``: those that an operation
         works on."""
@@ -96,7 +101,7 @@ class Accelerators:
         self._known.update(row['uuid'] for row in moving.values())
         self._busy = self._busy or bool(busy)
         for uuid, server in servers.items():
-            if uuid in busy or self._held is None or not _wants(server):
+            if uuid in busy or self._held is None or not self._wants(server):
                 continue
             held = self._of(server)
             bound = [one for one in held if one.state == accel_request.BOUND]
@@ -114,11 +119,6 @@ class Accelerators:
         unbound = [] if self._busy or not self._unbound else [
             f'accelerators: {_named(self._unbound)} belong to no server']
         return self._wrong + lost + unbound
-
-
-def _wants(server: Row) -> bool:
-    flavor = audit_rows.flavors(server['flavor']).get('cur')
-    return flavor is not None and device_profile.name_of(flavor.extra_specs) is not None
 
 
 def _named(requests: list[AcceleratorRequest]) -> str:

@@ -15,7 +15,7 @@ from kilonova.clients.network import NetworkClient, Port
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
-from kilonova.objects.vif import FUNCTIONS, MACVTAP, Vif
+from kilonova.objects.vif import ACCELERATED, FUNCTIONS, MACVTAP, Vif
 
 # {provider: {resource class: amount}}
 Held = Mapping[str, Mapping[str, int]]
@@ -64,9 +64,10 @@ class Ports:
                 continue
             held = self._held.get(uuid, {})
             self._guarantees(server, held.values(), allocated.get(uuid, {}))
-            cached = [vif['id'] for vif in json.loads(server['network_info'] or '[]')]
-            for port_id in cached:
-                if port_id not in held:
+            cached = {vif['id']: vif['vnic_type'] for vif in json.loads(server['network_info'] or '[]')}
+            for port_id, vnic_type in cached.items():
+                # An accelerator stays the server's without its port.
+                if port_id not in held and vnic_type not in ACCELERATED:
                     self._wrong.append(f'ports: server {uuid} has port {port_id} in its info cache, and Neutron does '
                                        f'not give it to the server')
             for port_id, port in held.items():

@@ -22,11 +22,17 @@ _NAMED_BY = 11
 # vnic_types of ports that are functions of a PCI device: virtual ones, given to a guest whole or by a macvtap device,
 # and a physical one. The network of REMOTE ones is the business of a computer on the card (a DPU), not of the host.
 DIRECT, MACVTAP, PHYSICAL, REMOTE = 'direct', 'macvtap', 'direct-physical', 'remote-managed'
-WHOLE = (DIRECT, REMOTE)
+# Those that are devices of the accelerator service: it chooses them, not the host.
+ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
+WHOLE = (DIRECT, REMOTE, ACCELERATED_VIRTUAL)
 VIRTUAL = (*WHOLE, MACVTAP)
+WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
 # The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
 ON_INTERFACE = 'macvtap'
-FUNCTIONS = (*VIRTUAL, PHYSICAL)
+# Those that the host claims.
+FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL)
+# The key of binding:profile that names the accelerator request.
+REQUEST = 'arq_uuid'
 # The vif_types of ports of Open vSwitch, and of those that are a socket between the guest and a switch in user space.
 OVS, VHOST_USER = 'ovs', 'vhostuser'
 # Where ports of Open vSwitch are that name no bridge; how those of the bridges of trunks begin (ML2/OVS).
@@ -170,7 +176,7 @@ class Vif:
     @property
     def is_function(self) -> bool:
         """Whether it is a function of a PCI device of its host."""
-        return self.vnic_type in FUNCTIONS
+        return self.vnic_type in (*FUNCTIONS, *ACCELERATED)
 
     @property
     def held(self) -> dict[str, dict[str, int]]:

@@ -3,11 +3,13 @@ have them can't do."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
 from kilonova.accel.client import AcceleratorRequestOpFailed, NoAccelerators
 from kilonova.accel.request import BOUND, MOVES_LIVE
+from kilonova.api.services import accept
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
@@ -20,15 +22,17 @@ class AcceleratorsRefused(Invalid):
     msg_fmt = 'Feature not supported with instances that have accelerators: accelerator request %(request)s %(reason)s.'
 
 
-def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str]) -> list[RequestGroup] | None:
-    """What the flavor's device profile asks of Placement; None: it has none. Errors: as ``AcceleratorClient.profile``
-    has them."""
-    name = device_profile.name_of(extra_specs)
-    if name is None:
+def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str],
+           ports: Mapping[str, str] = MappingProxyType({})) -> list[RequestGroup] | None:
+    """What the flavor's device profile asks of Placement, and those of ``ports``, {port: profile}; None: there are
+    none. Errors: as ``AcceleratorClient.profile`` has them."""
+    name, client = device_profile.name_of(extra_specs), backend.accelerators
+    if name is None and not ports:
         return None
-    if backend.accelerators is None:
+    if client is None:
         raise NoAccelerators
-    return backend.accelerators.profile(name, ctxt).request_groups()
+    found = client.profile(name, ctxt).request_groups() if name is not None else []
+    return found + [group for port, profile in ports.items() for group in client.profile(profile, ctxt).of_port(port)]
 
 
 def specs_of(ctxt: RequestContext, server: Found) -> dict[str, str]:
@@ -36,6 +40,11 @@ def specs_of(ctxt: RequestContext, server: Found) -> dict[str, str]:
     row, extra = instances.split(server.row)
     found: dict[str, str] = Instance.from_row(ctxt, row, extra).flavor.extra_specs
     return found
+
+
+def may_be_bound(ctxt: RequestContext, server: Found) -> bool:
+    """Whether a server has accelerators, of its flavor or as ports."""
+    return accept.has_accelerated_ports(server) or are_wanted(specs_of(ctxt, server))
 
 
 def are_wanted(extra_specs: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 operation on it accepted: its row, its action, the transaction, the wake-up; and its end waited for."""
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,15 @@ from kilonova.api.services.silence import is_silence
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import actions, instances, operations, servers
-from kilonova.errors import InstanceBusy, InstanceInvalidState, InstanceIsLocked, InstanceNotFound, InstanceNotReady
+from kilonova.errors import (
+    InstanceBusy,
+    InstanceInvalidState,
+    InstanceIsLocked,
+    InstanceNotFound,
+    InstanceNotReady,
+    Invalid,
+)
+from kilonova.objects.vif import ACCELERATED
 
 # What a server is found for: to be shown; to be worked on (with all that moves need); to be shown though deleted; to be
 # shown though its cell doesn't answer.
@@ -29,7 +38,15 @@ _LOOK, _LONGEST_LOOK = 0.05, 0.5
 _BRIEF = frozenset(('attach_interface', 'detach_interface', 'attach_volume', 'detach_volume', 'volume_snapshot_create',
                     'volume_snapshot_delete'))
 
+# What servers whose ports are accelerators don't do.
+_STAYING = frozenset(('suspend.start', 'shelve.start', 'shelve_offload.start', 'resize.start', 'migrate.start',
+                      'live_migrate.start', 'evacuate.start'))
+
 T = TypeVar('T')
+
+
+class PortAccelerated(Invalid):
+    msg_fmt = 'Feature not supported with Ports that have accelerators.'
 
 
 @dataclass(frozen=True)
@@ -113,10 +130,12 @@ def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True
     """Lock, host and state, as the row in hand has them; the transaction checks the state once more. ``hosted`` False:
     it needs no host; ``locked``: one that is locked will do.
 
-    Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState: all 409.
+    Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState: all 409; PortAccelerated.
     """
     if not locked:
         check_lock(ctxt, server)
+    if event in _STAYING and has_accelerated_ports(server):
+        raise PortAccelerated
     row = server.row
     rule = states.TRANSITIONS[event]
     if not rule.allows(row['vm_state'], row['task_state']):
@@ -128,6 +147,12 @@ def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True
                                    state=row['launched_at'])
     if hosted:
         check_ready(server)
+
+
+def has_accelerated_ports(server: Found) -> bool:
+    """Whether some of its ports are accelerators."""
+    vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
+    return any(vif['vnic_type'] in ACCELERATED for vif in vifs)
 
 
 def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Operation, name: str, **more: Any) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from oslo_utils import uuidutils
 
 from kilonova import sealing, states
+from kilonova.accel import holder
 from kilonova.api.services import (
     accelerators,
     block_devices,
@@ -181,11 +182,11 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     numa_topology = numa_topology_of(made, image)
     refusals.check_flavor(made.extra_specs)
     check_board(made, image)
-    groups = accelerators.groups(backend, ctxt, made.extra_specs)
     kernels = images.find_kernels(backend, ctxt, image, made.memory_mb)
     key = keypairs.for_server(backend, ctxt, request.key_name)
     interfaces = networks.find(backend, ctxt, asked, external=request.external_network_allowed)
     interfaces.check_version(guarantees=request.guarantees_allowed)
+    groups = accelerators.groups(backend, ctxt, made.extra_specs, interfaces.profiles)
     pci_requests += interfaces.devices(pci_request.numa_affinity_policy(
         flavor['extra_specs'], image.get('properties') or {}))
     # 3. Where it may go.
@@ -431,7 +432,8 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
         config_drive='True' if request.config_drive or shared.files else '',
         access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         auto_disk_config=shared.automatic_disk, shutdown_terminate=False, disable_terminate=False,
-        metadata=request.metadata, system_metadata=_system_metadata(ctxt, shared.image),
+        metadata=request.metadata, system_metadata={
+            **_system_metadata(ctxt, shared.image), **(holder.for_ports(uuid) if shared.networks.profiles else {})},
         numa_topology=_numa_topology(shared, uuid), pci_requests=_pci_requests(shared, uuid),
         created_at=instances.utcnow(),
         # Nothing would be verified against certificates: they are refused (check_request).

@@ -19,7 +19,7 @@ from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid, Unanswered, Unavailable
 from kilonova.objects import InstancePCIRequest
-from kilonova.objects.vif import Vif
+from kilonova.objects.vif import ACCELERATED, Vif
 from kilonova.pci.request import numa_affinity_policy
 
 ATTACH, DETACH = 'attach_interface', 'detach_interface'
@@ -116,6 +116,8 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
         raise NoNetwork(project=ctxt.project_id)
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
+    if interface.profile:
+        raise accept.PortAccelerated
     return interface
 
 
@@ -164,6 +166,8 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) 
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)
     if vif is None:
         raise PortNotFound(port_id=port_id)
+    if vif['vnic_type'] in ACCELERATED:
+        raise accept.PortAccelerated
 
     def check(conn: Connection) -> None:
         if not any(one['id'] == vif['id'] for one in _cached(conn, server.uuid)):

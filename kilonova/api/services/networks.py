@@ -30,13 +30,13 @@ from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
 from kilonova.objects import SecurityGroup as SecurityGroupObject
 from kilonova.objects.port_resources import PortResources
-from kilonova.objects.vif import DIRECT, FUNCTIONS, REMOTE, WHOLE, offloads, trusts
+from kilonova.objects.vif import ACCELERATED, DIRECT, FUNCTIONS, REMOTE, offloads, trusts
 from kilonova.pci import ports as pci_ports
 
 NONE, AUTO = 'none', 'auto'
 DEFAULT_GROUP = 'default'
 # The vnic_types that are served.
-SERVED = ('normal', *FUNCTIONS)
+SERVED = ('normal', *FUNCTIONS, *ACCELERATED)
 
 
 class BadNetwork(Invalid):
@@ -107,14 +107,15 @@ class PortNotServed(Invalid):
 class Interface:
     """An interface that is asked for: a port of its user's, or a new one of a network, with an address if one is
     named. ``network_id`` is '' where only the port says it, AUTO where it is made later. ``device``: what a port that
-    is a function of a PCI device asks of its host; ``resource_request``: what a port asks of Placement; ``tag``: by
-    which the guest is to know it."""
+    is a function of a PCI device asks of its host; ``resource_request``: what a port asks of Placement; ``profile``:
+    the device profile of a port that is an accelerator; ``tag``: by which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None
     address: str | None = None
     device: InstancePCIRequest | None = None
     resource_request: Mapping[str, Any] | None = None
+    profile: str | None = None
     tag: str | None = None
 
     @property
@@ -150,12 +151,17 @@ class Found:
         return NetworkRequestList(ctxt, objects=[NetworkRequest(
             ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=one.tag,
             pci_request_id=one.device.request_id if one.device is not None else None,
-            arq_uuid=None, device_profile=None) for one in self.interfaces])
+            arq_uuid=None, device_profile=one.profile) for one in self.interfaces])
 
     @property
     def resources(self) -> list[PortResources]:
         """What its ports ask of Placement."""
         return [wanted for wanted in (one.resources for one in self.interfaces) if wanted is not None]
+
+    @property
+    def profiles(self) -> dict[str, str]:
+        """Device profiles of its ports, by port."""
+        return {one.port_id: one.profile for one in self.interfaces if one.port_id is not None and one.profile}
 
     def check_version(self, *, guarantees: bool) -> None:
         """GuaranteeTooNew, for a client that doesn't know of ``guarantees``."""
@@ -297,7 +303,8 @@ def _named(client: NetworkClient, ctxt: RequestContext,
     devices = _devices(client, ports.values())
     interfaces = tuple(one if one.port_id is None else replace(
         one, network_id=ports[one.port_id].network_id, device=devices.get(one.port_id),
-        resource_request=ports[one.port_id].resource_request) for one in asked)
+        resource_request=ports[one.port_id].resource_request, profile=ports[one.port_id].device_profile)
+        for one in asked)
     wanted = list(dict.fromkeys(one.network_id for one in interfaces))
     networks = client.networks(ctxt, wanted)
     if missing := [network_id for network_id in wanted if network_id not in networks]:
@@ -342,20 +349,22 @@ def _check_port(port: Port) -> None:
     if port.vnic_type not in SERVED:
         raise PortNotServed(port_id=port.id, reason=f"its vnic_type is '{port.vnic_type}', and interfaces are of type "
                                                     f"{', '.join(SERVED)}")
-    if port.vnic_type in FUNCTIONS:
+    if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
-    if port.resource_request and (port.vnic_type == REMOTE or offloads(port.profile)):
+    if port.resource_request and (port.vnic_type in (REMOTE, *ACCELERATED) or offloads(port.profile)):
         # Who guarantees it isn't known by the interface of the function's card.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(port_id=port.id, reason="it has a resource request, as of a guaranteed bandwidth, and its "
                                                     f"vnic_type is '{port.vnic_type}'{switched}")
-    if port.device_profile:
-        raise PortNotServed(port_id=port.id, reason=f"it has the device profile '{port.device_profile}'")
+    if bool(port.device_profile) != (port.vnic_type in ACCELERATED):
+        raise PortNotServed(port_id=port.id, reason=(
+            f"it has the device profile '{port.device_profile}', and its vnic_type is '{port.vnic_type}'"
+            if port.device_profile else f"its vnic_type is '{port.vnic_type}', and it has no device profile"))
 
 
 def _check_profile(port: Port) -> None:
     """What its owner asks of the function."""
-    if offloads(port.profile) and port.vnic_type not in WHOLE:
+    if offloads(port.profile) and port.vnic_type not in (DIRECT, REMOTE):
         raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, and its '
                                                     f"vnic_type is '{port.vnic_type}', not {DIRECT}")
 

@@ -193,7 +193,7 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
     if name in (GROWN, REIMAGED) and backend.volumes is not None and any(
             row['volume_id'] == tag for row in server.row['extra_volumes']):
         return ACCEPTED
-    if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.are_wanted(accelerators.specs_of(ctxt, server))):
+    if name == POWER_UPDATE or (name == ACCELERATOR and accelerators.may_be_bound(ctxt, server)):
         return ACCEPTED
     return NOTHING_THERE
 

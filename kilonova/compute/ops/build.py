@@ -67,8 +67,9 @@ def build(op: Operation, order: objects.BuildOrder) -> Reply:
             op.undo(_release, op)
             op.check()
             host.check_claimed(op.ctxt, instance, devices)
-            op.bind_ports(devices)
-            devices = devices + host.await_accelerators(instance, instance.flavor, instance.uuid, op.check)
+            accelerators, accelerated = host.await_new(instance, op.check)
+            op.bind_ports(devices, accelerated)
+            devices = devices + accelerators
             _spawn(op, order, devices)
             # 3. The end state, and with it the operation's end.
             op.check()

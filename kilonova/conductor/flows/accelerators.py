@@ -14,7 +14,8 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from kilonova import objects
@@ -39,29 +40,39 @@ ABANDONED = datetime.timedelta(hours=6)
 @dataclass
 class AcceleratorOutputs(Outputs):
     """``accelerators``: {uuid of a request that was made in this attempt: the number of its device profile's group};
-    None: none was made."""
+    None: none was made. ``accelerated``: those among them that are for a port, {uuid: port}."""
 
     accelerators: dict[str, int] | None = None
+    accelerated: dict[str, str] = field(default_factory=dict)
 
 
-def make(work: Work[Any], profile: str) -> None:
-    """Make requests for what the device profile says; they are bound to no server yet. May be repeated."""
+def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Make requests for what the device profile says, and those of ``ports``, {port: profile}; they are bound to no
+    server yet. May be repeated."""
     if work.outputs.accelerators is None:
-        work.before_sending()
-        LOG.debug('Creating ARQs for device profile %s', profile)
-        work.outputs.accelerators = {one.uuid: one.group for one in work.env.accelerators.create(profile)}
+        wanted = [*([(None, profile)] if profile is not None else []), *ports.items()]
+        made: dict[str, int] = {}
+        for port, name in wanted:
+            work.before_sending()
+            LOG.debug('Creating ARQs for device profile %s', name)
+            new = work.env.accelerators.create(name)
+            made.update((one.uuid, one.group) for one in new)
+            if port is not None:
+                work.outputs.accelerated.update((one.uuid, port) for one in new)
+        work.outputs.accelerators = made
         work.unbound = True
 
 
-def bind(work: Work[Any], profile: str, host: Choice, holder: str) -> None:
-    """The server has what the device profile says, on the devices that Placement chose, bound to the uuid ``holder``
-    (``accel.holder``). May be repeated.
+def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
+         ports: Mapping[str, str] = MappingProxyType({})) -> None:
+    """The server has what the device profile says, and those of ``ports``, on the devices that Placement chose, bound
+    to the uuid ``holder`` (``accel.holder``). May be repeated.
 
     AcceleratorRequestBindingFailed: it can't have them.
     """
     client, outputs, uuid = work.env.accelerators, work.outputs, holder
     if outputs.accelerators is None:
-        make(work, profile)
+        make(work, profile, ports)
         # Before they are anybody's: whoever goes on here finds them.
         work.decide({})
     # Of requests that were just made, and of a first attempt, nothing can be bound yet.
@@ -73,8 +84,9 @@ def bind(work: Work[Any], profile: str, host: Choice, holder: str) -> None:
     if not there:
         work.before_sending()
         LOG.debug('Binding ARQs.')
-        client.bind({request: _provider(host, profile, group) for request, group in ours.items()}, instance_uuid=uuid,
-                    hostname=host.node or host.host, project_id=work.ctxt.project_id)
+        client.bind({request: _provider(host, group, outputs.accelerated.get(request, ''))
+                     for request, group in ours.items()}, instance_uuid=uuid, hostname=host.node or host.host,
+                    project_id=work.ctxt.project_id)
     elif there.keys() != ours.keys() or any(one.state in accel_request.FAILED for one in there.values()):
         # A binding whose answer did not arrive.
         raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='not all of them were bound')
@@ -91,11 +103,12 @@ def await_releases(work: Work[Any], holder: str) -> None:
         raise Unanswered(who=WHO, reason='accelerators that the server had before are not given back yet')
 
 
-def _provider(host: Choice, profile: str, group: int) -> str:
-    providers = host.mappings.get(device_profile.group_name(group))
+def _provider(host: Choice, group: int, port: str) -> str:
+    providers = host.mappings.get(device_profile.group_name(group, port))
     if not providers:
-        raise AcceleratorRequestOpFailed(op='bind', msg=f'Placement allocated nothing for group {group} of device '
-                                                        f'profile {profile}; it was changed meanwhile')
+        of = f'of port {port}' if port else 'of the flavor'
+        raise AcceleratorRequestOpFailed(op='bind', msg=f'Placement allocated nothing for group {group} of the device '
+                                                        f'profile {of}; it was changed meanwhile')
     return providers[0]
 
 
@@ -113,7 +126,7 @@ def unbind(work: Work[Any]) -> None:
         LOG.info('Failed to delete ARQs %s of %s now: %s', ', '.join(uuids), work.instance_uuid, error)
         beside.add_release(work, {beside.ACCELERATOR_REQUESTS: uuids, beside.ACCELERATORS_AT: host},
                            (beside.ACCELERATOR_REQUESTS,))
-    work.outputs.accelerators = None
+    work.outputs.accelerators, work.outputs.accelerated = None, {}
 
 
 def profile_of(flavor: Mapping[str, Any]) -> str | None:
@@ -145,9 +158,10 @@ def drop(work: Work[Any], holder: str) -> None:
 
 def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] = ()) -> None:
     """A server that is deleted gives all its accelerators back; ``moves``: uuids of those that haven't ended."""
-    if not any(wanted_by(flavor) for flavor in (instance.flavor, instance.old_flavor, instance.new_flavor)):
-        return
     metadata = instance.system_metadata
+    if not holders.has_ports(instance.uuid, metadata) and not any(
+            wanted_by(flavor) for flavor in (instance.flavor, instance.old_flavor, instance.new_flavor)):
+        return
     for uuid in dict.fromkeys((holders.of(instance.uuid, metadata), holders.before(instance.uuid, metadata), *moves)):
         drop(work, uuid)
 

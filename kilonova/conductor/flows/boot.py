@@ -235,8 +235,9 @@ def claim(work: BootWork) -> None:
     is_first = _await_volumes(work)
     if work.attempt > 1:
         claim_chosen(work)
-    if (profile := profile_of(work)) is not None:
-        accelerators.make(work, profile)
+    profile, accelerated = profile_of(work), ports.profiles(work.args['request_spec'])
+    if profile is not None or accelerated:
+        accelerators.make(work, profile, accelerated)
     if volumes.wanted(work.args.get('bdms')):
         volumes.attach_wanted(work, chosen(work), is_first)
     if ports.wishes(work.args['request_spec']):
@@ -313,8 +314,9 @@ def build(work: BootWork) -> None:
     """The host claims, spawns and writes the end state; with it the row goes. Before it the accelerators are bound to
     the server there."""
     host, attempt = chosen(work), work.attempt
-    if (profile := profile_of(work)) is not None:
-        accelerators.bind(work, profile, host, work.instance_uuid)
+    profile, accelerated = profile_of(work), ports.profiles(work.args['request_spec'])
+    if profile is not None or accelerated:
+        accelerators.bind(work, profile, host, work.instance_uuid, accelerated)
     instance = _created(work)
     spec = spec_of(work)
     spec.pci_requests = instance.pci_requests

@@ -54,7 +54,7 @@ from kilonova.errors import (
     Unanswered,
 )
 from kilonova.objects.port_resources import ALLOCATION, PortResources, total
-from kilonova.objects.vif import FUNCTIONS, Vif, VifAddress, VifSubnet
+from kilonova.objects.vif import ACCELERATED, FUNCTIONS, REQUEST, Vif, VifAddress, VifSubnet
 from kilonova.pci import ports as pci_ports
 
 LOG = logging.getLogger(__name__)
@@ -101,21 +101,28 @@ class PortOutputs(Outputs):
 @dataclass(frozen=True)
 class Wish:
     """One interface that a user asked for: a port of their own, or one of a network (AUTO: of one that is made for the
-    project), with an address if they named one. ``device``: the request for the function that the port is; ``tag``: by
-    which the guest is to know it."""
+    project), with an address if they named one. ``device``: the request for the function that the port is; ``profile``:
+    the device profile of the accelerator that it is; ``tag``: by which the guest is to know it."""
 
     network_id: str
     port_id: str | None = None
     address: str | None = None
     device: str | None = None
     tag: str | None = None
+    profile: str | None = None
 
 
 # --- what was asked for ----------------------------------------------------------------------------------------------
 def wishes(request_spec: Mapping[str, Any]) -> list[Wish]:
     """Of a request spec as it stands in an operation's arguments, in the user's order."""
-    return [Wish(one['network_id'], one.get('port_id'), one.get('address'), one.get('pci_request_id'), one.get('tag'))
+    return [Wish(one['network_id'], one.get('port_id'), one.get('address'), one.get('pci_request_id'), one.get('tag'),
+                 one.get('device_profile'))
             for one in _members(request_spec, 'requested_networks')]
+
+
+def profiles(request_spec: Mapping[str, Any]) -> dict[str, str]:
+    """{port: device profile} of those that are accelerators."""
+    return {wish.port_id: wish.profile for wish in wishes(request_spec) if wish.port_id and wish.profile}
 
 
 def _groups(request_spec: Mapping[str, Any]) -> dict[str, str]:
@@ -150,16 +157,19 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
         known.update((port.id, port) for port in client.ports(ids=own))
     made = [port for port in known.values() if port.id not in own]
     name, ports = name_in_dns(work.instance().hostname or ''), []
+    requests = {port: {REQUEST: request} for request, port in work.outputs.accelerated.items()}
     for wish in wanted:
         if wish.port_id is not None:
             if wish.port_id not in known:
                 raise PortNotFound(port_id=wish.port_id)
-            if (known[wish.port_id].vnic_type in FUNCTIONS) != (wish.device is not None):
+            port = known[wish.port_id]
+            if (port.vnic_type in FUNCTIONS) != (wish.device is not None) or (
+                    port.device_profile if port.vnic_type in ACCELERATED else None) != wish.profile:
                 raise PortChanged(port_id=wish.port_id)
             # A host of an attempt before may have bound it.
-            to = host.host if wish.device is None else None
-            ports.append(_bind(work, known[wish.port_id], to, host.availability_zone, name=name,
-                               profile=guarantees.profile(known[wish.port_id], host.mappings)))
+            to = host.host if wish.device is None and wish.profile is None else None
+            ports.append(_bind(work, port, to, host.availability_zone, name=name, profile={
+                **guarantees.profile(port, host.mappings), **requests.get(wish.port_id, {})}))
         elif (there := _take(made, wish)) is not None:
             ports.append(_bind(work, _plain(there), host.host, host.availability_zone, name=name))
         else:
@@ -607,8 +617,9 @@ class ChangedOutputs(Outputs):
 
 def refresh(work: Work[ChangedOutputs]) -> None:
     """The info cache says of the server's interfaces what Neutron says now: addresses, floating ones, groups. Those
-    whose ports are gone, or another's, are gone, but those that hold something (see ``give_back``); there are
-    no new ones: who attaches a port writes it himself. Unanswered: it is to wait for the end of an operation."""
+    whose ports are gone, or another's, are gone, but those that hold something (see ``give_back``), and accelerators,
+    which are the server's until it is deleted; there are no new ones: who attaches a port writes it himself.
+    Unanswered: it is to wait for the end of an operation."""
     if AT_REST in work.args:
         beside.at_rest(work)
     row = work.instance_row(fresh=True)
@@ -626,7 +637,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
         {port.id: tuple(groups[one].name for one in port.security_groups if one in groups) for port in ports},
         is_new=False)}
     left = [dataclasses.replace(described.get(vif.id, vif), tag=vif.tag, before=vif.before) for vif in vifs
-            if vif.id in described or vif.id in held]
+            if vif.id in described or vif.id in held or vif.vnic_type in ACCELERATED]
     with engine.silence(), work.db.write() as conn:
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]

@@ -11,8 +11,9 @@ SECRET_SECURITY = ('user', 'host', 'deployment')
 
 
 def accelerators(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """accel:device_profile."""
-    if device_profile.name_of(spec.flavor.extra_specs):
+    """accel:device_profile, and ports with a device profile."""
+    networks = spec.requested_networks if 'requested_networks' in spec else None
+    if device_profile.name_of(spec.flavor.extra_specs) or any(one.device_profile for one in networks or ()):
         query.root_required.add('COMPUTE_ACCELERATORS')
 
 

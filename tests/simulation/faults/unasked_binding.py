@@ -12,7 +12,7 @@ from tests.simulation.faults import replace
 
 def install() -> None:
     """See the module."""
-    def bind(work: Any, profile: str, host: Any, holder: str) -> None:
+    def bind(work: Any, profile: Any, host: Any, holder: str, ports: Any = ()) -> None:
         client, outputs = work.env.accelerators, work.outputs
         if outputs.accelerators is None:
             outputs.accelerators = {one.uuid: one.group for one in client.create(profile)}

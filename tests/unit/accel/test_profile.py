@@ -37,3 +37,12 @@ def test_what_cannot_be_asked_for(group, said):
 def test_answers_that_are_not_one_profile(found, said):
     with pytest.raises(DeviceProfileError, match=said):
         only('p', found)
+
+
+def test_the_profile_of_a_port():
+    """One accelerator, by a name of the port's own."""
+    (group,) = Profile('p', ({'resources:CUSTOM_NIC': '1'},)).of_port('port')
+    assert (group.requester_id, group.resources) == ('device_profile_0port', {'CUSTOM_NIC': 1})
+    for groups in (({'resources:CUSTOM_NIC': '2'},), ({'resources:CUSTOM_NIC': '1'},) * 2):
+        with pytest.raises(DeviceProfileError, match='a port is one accelerator, and it asks for others'):
+            Profile('p', groups).of_port('port')

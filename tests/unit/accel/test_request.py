@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from kilonova.accel.request import AcceleratorRequest, AttachHandleInvalid, Handle, handles
+from kilonova.accel.request import AcceleratorRequest, AttachHandleInvalid, Handle, handles, profiles
 
 UUID, MDEV = 'a1d2b3c4-0000-4000-8000-000000000001', 'a1d2b3c4-0000-4000-8000-0000000000ff'
 INFO = {'domain': '0000', 'bus': '0c', 'device': '0', 'function': '1', 'asked_type': 'nvidia-35'}
@@ -46,3 +46,13 @@ def test_what_no_guest_can_have(kind, info, mdev, said):
     with pytest.raises(AttachHandleInvalid) as caught:
         handles([bound(kind, info, mdev=mdev)])
     assert said in str(caught.value)
+
+
+def test_what_bindings_of_ports_say():
+    """Of PCI functions alone: a port is nothing else."""
+    ones = [bound('PCI', {**INFO, 'physical_network': 'x'}), bound('MDEV', uuid='flavor')]
+    assert profiles(ones, {UUID: 'port'}) == {
+        'port': {'arq_uuid': UUID, 'pci_slot': '0000:0c:00.1', 'physical_network': 'x'}}
+    for kind in ('MDEV', 'TEST_PCI'):
+        with pytest.raises(AttachHandleInvalid, match=f"its type is '{kind}', and a port is a PCI function"):
+            profiles([bound(kind)], {UUID: 'port'})

@@ -201,7 +201,8 @@ def test_forms_that_are_none(site, neutron, private):
 
 @pytest.mark.parametrize(('fields', 'reason'), [
     ({'binding:vnic_type': 'vdpa'}, ("its vnic_type is 'vdpa', and interfaces are of type normal, direct, "
-                                     'remote-managed, macvtap, direct-physical')),
+                                     'remote-managed, macvtap, direct-physical, accelerator-direct, '
+                                     'accelerator-direct-physical')),
     ({'binding:vnic_type': 'macvtap', 'binding:profile': {'capabilities': ['switchdev']}}, (
         "its binding:profile asks for the capability switchdev, and its vnic_type is 'macvtap', not direct")),
     ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'direct',
@@ -210,7 +211,7 @@ def test_forms_that_are_none(site, neutron, private):
         'switchdev')),
     ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'remote-managed'},
      "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'remote-managed'"),
-    ({'device_profile': 'fpga'}, "it has the device profile 'fpga'")])
+    ({'device_profile': 'fpga'}, "it has the device profile 'fpga', and its vnic_type is 'normal'")])
 def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reason):
     port = neutron.add_port(private, PROJECT, **fields)
     assert refused(site, [{'port': port}]) == (400, f'Port {port} is not served in this cloud: {reason}.')

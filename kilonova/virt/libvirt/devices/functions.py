@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from kilonova import objects
-from kilonova.objects.vif import MACVTAP, PHYSICAL, VIRTUAL, Vif
+from kilonova.objects.vif import ACCELERATED, MACVTAP, VIRTUAL, WHOLE_PHYSICAL, Vif
 from kilonova.pci.ports import requests_of_ports
 from kilonova.virt import command
 from kilonova.virt.driver import GuestFailed, InterfaceUnsupported
@@ -24,9 +24,11 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
     both. One whose port is gone is of no use to the guest, which doesn't get it."""
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
-    # Accelerators are for no request of the server's.
-    of_ports = [device for device in devices if getattr(device, 'request_id', None) in ids]
-    physical = {vif.slot for vif in instance.vifs if vif.vnic_type == PHYSICAL}
+    # Accelerators are for no request of the server's: those that are ports their bindings name.
+    accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
+    of_ports = [device for device in devices
+                if getattr(device, 'request_id', None) in ids or device.address in accelerated]
+    physical = {vif.slot for vif in instance.vifs if vif.vnic_type in WHOLE_PHYSICAL}
     return [device for device in devices if device not in of_ports or device.address in physical], of_ports
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from kilonova import objects
-from kilonova.objects.vif import DIRECT, PHYSICAL, Vif
+from kilonova.objects.vif import ACCELERATED, DIRECT, PHYSICAL, Vif
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.devices.elements import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
@@ -32,7 +32,7 @@ def told(vifs: Iterable[Vif]) -> list[Vif]:
 def _vlan(vif: Vif) -> int | None:
     """What the guest must know: a virtual function that it has whole is put into its VLAN by the host, a physical one
     puts itself."""
-    return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL) else None
+    return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL, *ACCELERATED) else None
 
 
 def places(domain: ElementTree.Element, tags: Mapping[str, str],

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from kilonova import errors
 from kilonova.objects.vif import (
+    ACCELERATED_VIRTUAL,
     DIRECT,
     MACVTAP,
     ON_INTERFACE,
     OVS,
-    PHYSICAL,
     REMOTE,
     VHOST_USER,
     WHOLE,
+    WHOLE_PHYSICAL,
     Plug,
     Vif,
 )
@@ -37,7 +38,8 @@ Card = Interface | SocketInterface | MacvtapInterface | FunctionInterface | PciH
 # vSwitch, by software that isn't part of os-vif.
 _MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
 # {vnic_type: how such a port is bound}.
-_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', PHYSICAL: 'hostdev_physical', REMOTE: OVS}
+_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', REMOTE: OVS, ACCELERATED_VIRTUAL: 'hw_veb',
+             **dict.fromkeys(WHOLE_PHYSICAL, 'hostdev_physical')}
 
 
 def models(arch: str) -> tuple[str, ...]:
@@ -57,7 +59,7 @@ class InterfaceConfigurator:
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         cards = [(vif, card(guest, vif)) for vif in guest.instance.vifs]
-        domain.devices.extend(found for vif, found in cards if vif.vnic_type != PHYSICAL)
+        domain.devices.extend(found for vif, found in cards if vif.vnic_type not in WHOLE_PHYSICAL)
 
 
 def card(guest: GuestSpec, vif: Vif) -> Card:
@@ -111,7 +113,7 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
         # As other devices, too: see ``compute.host.Host.check_devices``.
         raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which instance {guest.instance.uuid} '
                                    'does not hold on this host.')
-    if vif.vnic_type == PHYSICAL:
+    if vif.vnic_type in WHOLE_PHYSICAL:
         return PciHostDevice(function.address, function.managed)
     if vif.vnic_type in WHOLE:
         return FunctionInterface(vif.mac, function.address, vlan=vif.vlan, managed=function.managed)
