@@ -3,6 +3,7 @@ nothing is left, in Cyborg or anywhere else.
 """
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -184,3 +185,23 @@ def test_cyborg_is_silent_once(site: Site) -> None:
         site.assert_at(server, port)
         site.gone(server, port) if not times else site.delete(server)
         assert silences and site.cyborg.requests == {}
+
+
+def test_a_function_that_is_programmed(site: Site) -> None:
+    """Its host waits for the event; the audit misses a request that is gone."""
+    told: list[int] = []
+    site.cyborg.notify = lambda events: told.extend(event['code'] for event in site.cloud.request(
+        'POST', '/os-server-external-events', {'events': events}, version='2.82').json['events'])
+    site.cyborg.programming = True
+    port = site.port()
+    server, end = site.create({'port': port}), time.monotonic() + 30
+    while not any('bind_state' in path for _, path in site.cyborg.asked):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    site.cyborg.program()
+    site.cloud.settle()
+    assert (site.cloud.status(server), told) == ('ACTIVE', [200])
+    site.assert_at(server, port)
+    site.cyborg.requests.clear()
+    assert f'accelerators: server {server} has a device profile and no bound request' in (
+        site.cloud.audit().disagreements)

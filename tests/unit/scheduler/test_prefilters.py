@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from kilonova.objects import NetworkRequest, NetworkRequestList
 from kilonova.scheduler import prefilters
 from kilonova.scheduler.query import RequestFilterFailed, build
 from tests.unit.scheduler.builders import conf, pci_requests, spec, uuid
@@ -145,3 +146,12 @@ def test_an_unknown_secret_security():
 def test_remote_managed_ports(value, expected):
     """Row 1.23."""
     assert asked(spec(pci_requests=pci_requests(1, remote_managed=value))).root_required == expected | PLAIN
+
+
+@pytest.mark.parametrize(('profile', 'expected'), [('nic', {'COMPUTE_ACCELERATORS'}), (None, set())])
+def test_ports_that_are_accelerators(profile, expected):
+    request = spec()
+    request.requested_networks = NetworkRequestList(objects=[NetworkRequest(
+        network_id='n', port_id=uuid(), address=None, tag=None, pci_request_id=None, arq_uuid=None,
+        device_profile=profile)])
+    assert asked(request).root_required == expected | PLAIN
