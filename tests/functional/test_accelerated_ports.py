@@ -97,6 +97,7 @@ def test_from_create_to_delete(site: Site) -> None:
     for action, body in (('reboot', {'type': 'HARD'}), ('os-stop', None), ('os-start', None),
                          ('rebuild', {'imageRef': IMAGE_ID}), ('rescue', None), ('unrescue', None)):
         cloud.action(server, action, body)
+    assert cloud.status(server) == 'ACTIVE', cloud.story(server)
     site.assert_at(server, port, others=1)
     force_down(cloud, cloud.host_of(server), True)
     answer = cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}})
@@ -124,7 +125,9 @@ def test_a_physical_function_and_the_next_host(site: Site) -> None:
     del site.neutron.ports[port]
     site.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
     site.cloud.settle()
-    site.cloud.action(server, 'reboot', {'type': 'HARD'})
+    for action in ('os-stop', 'os-start'):
+        site.cloud.action(server, action)
+    assert site.cloud.status(server) == 'ACTIVE' and '<hostdev' in site.cloud.xml(server), site.cloud.story(server)
     site.cloud.assert_clean()
     answer = site.cloud.request('POST', f'/servers/{server}/action', {'shelve': None})
     assert (answer.status_int, REFUSED in answer.text) == (400, True)
