@@ -64,7 +64,7 @@ class Ports:
                 continue
             held = self._held.get(uuid, {})
             self._guarantees(server, held.values(), allocated.get(uuid, {}))
-            cached = {vif['id']: vif['vnic_type'] for vif in json.loads(server['network_info'] or '[]')}
+            cached = {vif['id']: vif.get('vnic_type') for vif in json.loads(server['network_info'] or '[]')}
             for port_id, vnic_type in cached.items():
                 # An accelerator stays the server's without its port.
                 if port_id not in held and vnic_type not in ACCELERATED:

@@ -152,7 +152,7 @@ def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True
 def has_accelerated_ports(server: Found) -> bool:
     """Whether some of its ports are accelerators."""
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
-    return any(vif['vnic_type'] in ACCELERATED for vif in vifs)
+    return any(vif.get('vnic_type') in ACCELERATED for vif in vifs)
 
 
 def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Operation, name: str, **more: Any) -> None:

@@ -166,7 +166,7 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) 
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)
     if vif is None:
         raise PortNotFound(port_id=port_id)
-    if vif['vnic_type'] in ACCELERATED:
+    if vif.get('vnic_type') in ACCELERATED:
         raise accept.PortAccelerated
 
     def check(conn: Connection) -> None:
