@@ -290,5 +290,5 @@ def test_libvirt_is_told_once_a_step(transfers: Any, monkeypatch: pytest.MonkeyP
     guest = Going()
     looks = iter(range(12))
     carry(transfers(downtime=300, downtime_steps=3, downtime_delay=3), guest,
-          lambda progress: guest.end() if next(looks) == 11 else None)
+          lambda progress: guest.end() if next(looks, 0) == 11 else None)
     assert guest.asked == [('migrateSetMaxDowntime', each, 0) for each in (100, 166, 233, 300)]
