@@ -239,9 +239,8 @@ def test_the_host_dies_at_each_thing_that_it_tells(site: Rebuilding, moment: str
 @pytest.mark.parametrize('fate', ['goes well', 'is refused', 'fails'])
 def test_the_conductor_crashes_after_each_effect_in_turn(site: Rebuilding, fate: str,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one goes on, and comes to the same; one that doesn't know whether the image was refused before says
-    ERROR."""
-    number, happened, refused = 0, True, []
+    """Another one goes on, and comes to the same; also one that doesn't know whether the image was refused before."""
+    number, happened = 0, True
     while happened:
         image = site.another()
         kept = site.cinder.images.pop(image) if fate == 'is refused' else None
@@ -251,9 +250,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(site: Rebuilding, fate:
         if fate == 'goes well':
             site.assert_rebuilt(image)
         elif fate == 'is refused':
-            refused.append(site.cloud.status(site.server))
-            if refused[-1] == 'ERROR':
-                site.cloud.action(site.server, 'reboot', {'type': 'HARD'})
+            assert site.cloud.status(site.server) == 'ACTIVE', number
             site.cinder.images[image] = kept or {}
             assert site.power() == 1 and site.written() != image
             site.assert_rebuilt(site.written())
@@ -263,7 +260,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(site: Rebuilding, fate:
             site.cinder.fails.clear()
             site.rebuilt()
         number += 1
-    assert number > 8 and refused.count('ERROR') <= 2, (number, refused)
+    assert number > 8
 
 
 @pytest.mark.parametrize('step', STEPS)

@@ -174,15 +174,18 @@ def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
 
 
 def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -> None:
-    """What is refused has not begun, unless an asking before was silent."""
+    """What is refused has not begun, unless an asking before was silent: what that came to the volume says, which names
+    its image when it is written, and is in error where it can't be."""
     work.before_sending()
     try:
         work.env.volumes.reimage_volume(volume_id, work.args['reimage'])
     except Unanswered:
         raise
     except KilonovaError:
-        if not work.env.volumes.volume(None, volume_id).is_written:
-            work.outputs.asked = was_asked
+        found = work.env.volumes.volume(None, volume_id)
+        if not found.is_written:
+            work.outputs.asked = was_asked and (found.status not in volumes.THERE or
+                                                found.image_metadata.get('image_id') == work.args['reimage'])
             raise
         LOG.warning('Volume %s was refused an image, and gets one', volume_id, exc_info=True)
 
