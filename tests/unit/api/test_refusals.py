@@ -20,7 +20,7 @@ _ACTIONS = """os-start os-stop reboot resize confirmResize revertResize rebuild 
     addSecurityGroup removeSecurityGroup addFixedIp removeFixedIp"""
 ACTIONS = frozenset(_ACTIONS.split())
 # Its resources of which nothing is built.
-_RESOURCES = """/servers/{id}/shares /os-assisted-volume-snapshots"""
+_RESOURCES = """/servers/{id}/shares"""
 RESOURCES = frozenset(_RESOURCES.split())
 
 
