@@ -71,8 +71,8 @@ PROOFS = {
 OF_KINDS = {
     'kept_accelerators': ('which is no server', ('7', '13', '20')),
     'deleted_with_accelerators': ('left over in Cyborg', ('2', '3', '4')),
-    'unasked_binding': ('already has accelerator requests', ('11', '38')),
-    'swapped_holder': ('and Cyborg has {} bound to', ('1', '4', '5')),
+    'unasked_binding': ('already has accelerator requests', ('20', '38')),
+    'swapped_holder': ('and Cyborg has {} bound to', ('19', '32', '39')),
     'silent_host': ('Cyborg has it bound to', ('20', '21', '38', '43')),
 }
 # Of the shape 'ports'.
