@@ -15,16 +15,16 @@ from kilonova.clients.network import NetworkClient, Port
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
-from kilonova.objects.vif import ACCELERATED, FUNCTIONS, MACVTAP, Vif
+from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
 # {provider: {resource class: amount}}
 Held = Mapping[str, Mapping[str, int]]
 
 
 def hidden(server: Row) -> set[str]:
-    """Addresses of those of a server's devices that no domain names: a macvtap device on the host leads to them."""
+    """Addresses of those of a server's devices that no domain names: something of the host's leads to them."""
     return {vif.slot for vif in map(Vif.read, json.loads(server['network_info'] or '[]'))
-            if vif.vnic_type == MACVTAP and vif.slot is not None}
+            if vif.vnic_type in BEHIND and vif.slot is not None}
 
 
 def _addresses(devices: Sequence[Row], host: str) -> set[str]:

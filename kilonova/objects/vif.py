@@ -21,16 +21,20 @@ from kilonova.objects.port_resources import ALLOCATION, PortResources
 _NAMED_BY = 11
 # vnic_types of ports that are functions of a PCI device: virtual ones, given to a guest whole or by a macvtap device,
 # and a physical one. The network of REMOTE ones is the business of a computer on the card (a DPU), not of the host.
+# What VDPA ones do for a guest looks like a card of virtio.
 DIRECT, MACVTAP, PHYSICAL, REMOTE = 'direct', 'macvtap', 'direct-physical', 'remote-managed'
+VDPA = 'vdpa'
 # Those that are devices of the accelerator service: it chooses them, not the host.
 ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
 WHOLE = (DIRECT, REMOTE, ACCELERATED_VIRTUAL)
-VIRTUAL = (*WHOLE, MACVTAP)
+# Those that a guest has by something of its host's that leads to them.
+BEHIND = (MACVTAP, VDPA)
+VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
 # The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
 ON_INTERFACE = 'macvtap'
 # Those that the host claims.
-FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL)
+FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
 # The key of binding:profile that names the accelerator request.
 REQUEST = 'arq_uuid'
 # The vif_types of ports of Open vSwitch, and of those that are a socket between the guest and a switch in user space.
@@ -57,6 +61,11 @@ def offloads(profile: Mapping[str, Any]) -> bool:
     """Whether a binding profile asks that a function is a port of Open vSwitch."""
     asked = profile.get('capabilities')
     return isinstance(asked, list) and 'switchdev' in asked
+
+
+def has_representor(vnic_type: str, profile: Mapping[str, Any]) -> bool:
+    """Whether such a port is one of Open vSwitch by its function's representor."""
+    return vnic_type == VDPA or (vnic_type == DIRECT and offloads(profile))
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,7 @@ class Vif:
     @property
     def is_offloaded(self) -> bool:
         """Whether it is a port of Open vSwitch by the function's representor, whose work the card does."""
-        return self.vnic_type == DIRECT and offloads(self.profile)
+        return has_representor(self.vnic_type, self.profile)
 
     @property
     def slot(self) -> str | None:

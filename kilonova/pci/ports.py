@@ -13,11 +13,14 @@ from typing import Any
 from oslo_utils import uuidutils
 
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
-from kilonova.objects.vif import PHYSICAL, REMOTE
+from kilonova.objects.vif import PHYSICAL, REMOTE, VDPA
+from kilonova.pci import device as kinds
 from kilonova.pci.device import PF, PORT_PROVIDERS, SWITCHDEV, VF
 from kilonova.pci.pools import NETWORK, REMOTE_MANAGED
 from kilonova.pci.request import PORT_GROUPS, as_list
 
+# {vnic_type: what serves it}; the others are virtual functions.
+_TYPES = {PHYSICAL: PF, VDPA: kinds.VDPA}
 # What ports ask of functions besides, in words.
 _KINDS = {'trusted': 'trusted', REMOTE_MANAGED: 'remote-managed', SWITCHDEV: 'switchdev'}
 
@@ -28,7 +31,7 @@ def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_
     ``trusted``: whose device_spec says so; ``offloaded``: with a representor; ``groups``: by which the port asks
     Placement for guarantees."""
     of_kind = {'trusted': trusted, REMOTE_MANAGED: vnic_type == REMOTE, SWITCHDEV: offloaded}
-    wanted = {NETWORK: physical_network, 'dev_type': PF if vnic_type == PHYSICAL else VF,
+    wanted = {NETWORK: physical_network, 'dev_type': _TYPES.get(vnic_type, VF),
               **{key: 'true' for key, it in of_kind.items() if it}, **_groups(groups)}
     return InstancePCIRequest(
         count=1, spec=[wanted], alias_name=None, is_new=False, request_id=uuidutils.generate_uuid(),

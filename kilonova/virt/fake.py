@@ -24,7 +24,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from oslo_config import cfg
 
 from kilonova import errors, objects
-from kilonova.objects.vif import MACVTAP, Vif
+from kilonova.objects.vif import BEHIND, Vif
 from kilonova.objects.volume import AttachedVolume
 from kilonova.pci.device import MDEV
 from kilonova.states import POWER_WORDS, PowerState
@@ -214,8 +214,8 @@ class FakeDriver:
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
         if not set(slots.values()) <= set(hostdevs):
             raise errors.KilonovaError(f'The ports of {instance.uuid} are {slots}, and it holds {hostdevs}.')
-        # A macvtap device leads to it: no domain names it.
-        behind = [vif.slot for vif in instance.vifs if vif.vnic_type == MACVTAP]
+        # Something of the host's leads to it: no domain names it.
+        behind = [vif.slot for vif in instance.vifs if vif.vnic_type in BEHIND]
         hostdevs = [address for address in hostdevs if address not in behind]
         self.rescued.discard(instance.uuid)
         self.domains[instance.uuid] = FakeDomain(
@@ -375,7 +375,7 @@ class FakeGuests(_Part):
             domain.vifs.append(vif.id)
             if vif.is_function:
                 domain.slots[vif.id] = vif.slot or ''
-                domain.hostdevs += [vif.slot or ''] * (vif.vnic_type != MACVTAP)
+                domain.hostdevs += [vif.slot or ''] * (vif.vnic_type not in BEHIND)
         self.fake.note(instance, {one.id: one for one in (*instance.vifs, vif)}.values(), instance.volumes)
 
     @_scripted

@@ -17,9 +17,10 @@ from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import instances
 from kilonova.objects.vif import Vif
 from kilonova.virt import command
+from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, SPEC, Cloud
-from tests.fixtures.hosts import sriov_nic
+from tests.fixtures.hosts import sriov_nic, vdpa_device
 from tests.fixtures.neutron import DETAILS
 from tests.flows.cases import bring_back, crash_at, disturb, force_down, lose_host
 from tests.functional.test_ports import HOSTS, Networked, broken, other
@@ -280,6 +281,77 @@ def test_a_function_of_open_vswitch(make_cloud: Callable[..., Cloud], monkeypatc
     carded.delete(server)
     carded.assert_empty(kept=1)
     assert (switches.there, carded.profile(port)) == (set(), theirs)
+
+
+def test_a_function_through_vdpa(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest has a card of virtio by the vDPA device of such a function, whose representor its host plugs, wherever
+    it is. Other ports don't get such a function."""
+    monkeypatch.setattr('kilonova.conductor.work.PAUSE', 0.02)
+    listed = Connection.node_devices
+    monkeypatch.setattr(Connection, 'node_devices', lambda host: [*listed(host), *(
+        vdpa_device(address, number) for number, address in enumerate(VIRTUAL))])
+    switches, carded = Switches(monkeypatch), Carded(make_cloud, switchdev=True)
+    cloud = carded.cloud
+    other_one = carded.port(**{'binding:profile': {'capabilities': ['switchdev']}})
+    failed = carded.boot({'port': other_one}, status='ERROR')
+    assert 'fewer than 1 free switchdev type-VF devices' in cloud.show(failed)['fault']['message']
+    carded.delete(failed)
+    del carded.neutron.ports[other_one]
+    server, port = carded.with_port('vdpa')
+
+    def assert_at(host: str) -> None:
+        assert cloud.status(server) == 'ACTIVE' and cloud.host_of(server) == host, cloud.story(server)
+        cloud.assert_clean()
+        profile, (vif,), (card,) = carded.profile(port), carded.cache(server), carded.cards(server)
+        assert {**profile, 'pci_slot': ''} == {
+            'note': 'mine', 'pci_slot': '', 'pci_vendor_info': '8086:1520', 'physical_network': 'physnet1',
+            'pf_mac_address': f'52:54:00:00:00:0{HOSTS.index(host)}', 'vf_num': VIRTUAL.index(profile['pci_slot'])}
+        assert (vif['type'], vif['profile']) == ('ovs', profile)
+        assert cloud.owned(server) == [f"{host} {profile['pci_slot']}"]
+        assert switches.there == {(host, profile['pci_slot'])}
+        source, mac = card.find('source'), card.find('mac')
+        assert source is not None and mac is not None
+        assert (card.get('type'), source.attrib, mac.get('address')) == (
+            'vdpa', {'dev': f"/dev/vhost-vdpa-{profile['vf_num']}"}, carded.neutron.ports[port]['mac_address'])
+    source = cloud.host_of(server)
+    assert_at(source)
+    for act, body in (('os-stop', None), ('os-start', None), ('reboot', {'type': 'HARD'}), ('suspend', None),
+                      ('resume', None), ('rebuild', {'imageRef': IMAGE_ID}), ('rescue', None), ('unrescue', None)):
+        cloud.action(server, act, body)
+    assert_at(source)
+    cloud.action(server, 'resize', {'flavorRef': cloud.flavor(vcpus=2)})
+    cloud.action(server, 'revertResize')
+    assert_at(source)
+    switches.done.clear()
+    live(carded, server)
+    assert switches.done == [('unplug', source), ('plug', other(source))] and carded.defined(server) == ['vdpa']
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert_at(other(source))
+    cloud.action(server, 'migrate')
+    cloud.action(server, 'confirmResize')
+    assert_at(source)
+    cloud.action(server, 'shelve')
+    assert (switches.there, carded.profile(port)) == (set(), {'note': 'mine'})
+    cloud.action(server, 'unshelve')
+    path, source = f'/servers/{server}/os-interface', cloud.host_of(server)
+    assert_at(source)
+    assert cloud.request('DELETE', f'{path}/{port}').status_int == 202
+    cloud.settle()
+    assert (switches.there, cloud.owned(server), carded.defined(server)) == (set(), [], [])
+    cloud.ok('POST', path, {'interfaceAttachment': {'port_id': port}})
+    cloud.settle()
+    assert carded.defined(server) == ['vdpa']
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert_at(source)
+    lose_host(cloud, source)
+    force_down(cloud, source, True)
+    carded.evacuate(server)
+    bring_back(cloud, source)
+    cloud.settle()
+    cloud.action(server, 'os-start')
+    assert_at(other(source))
+    carded.gone(server, port)
+    assert switches.there == set()
 
 
 def test_a_function_through_macvtap(carded: Carded) -> None:

@@ -30,7 +30,7 @@ from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
 from kilonova.objects import SecurityGroup as SecurityGroupObject
 from kilonova.objects.port_resources import PortResources
-from kilonova.objects.vif import ACCELERATED, DIRECT, FUNCTIONS, REMOTE, offloads, trusts
+from kilonova.objects.vif import ACCELERATED, DIRECT, FUNCTIONS, REMOTE, VDPA, has_representor, offloads, trusts
 from kilonova.pci import ports as pci_ports
 
 NONE, AUTO = 'none', 'auto'
@@ -338,7 +338,7 @@ def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, Instance
         wanted = PortResources.read(port.id, port.resource_request)
         found[port.id] = pci_ports.request_of(
             port.id, port.vnic_type, networks[port.network_id].physical_network, port.numa_policy,
-            trusted=trusts(port.profile), offloaded=port.vnic_type == DIRECT and offloads(port.profile),
+            trusted=trusts(port.profile), offloaded=has_representor(port.vnic_type, port.profile),
             groups=wanted.groups if wanted is not None else ())
     return found
 
@@ -351,7 +351,7 @@ def _check_port(port: Port) -> None:
                                                     f"{', '.join(SERVED)}")
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
-    if port.resource_request and (port.vnic_type in (REMOTE, *ACCELERATED) or offloads(port.profile)):
+    if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
         # Who guarantees it isn't known by the interface of the function's card.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(port_id=port.id, reason="it has a resource request, as of a guaranteed bandwidth, and its "
@@ -364,7 +364,7 @@ def _check_port(port: Port) -> None:
 
 def _check_profile(port: Port) -> None:
     """What its owner asks of the function."""
-    if offloads(port.profile) and port.vnic_type not in (DIRECT, REMOTE):
+    if offloads(port.profile) and port.vnic_type not in (DIRECT, REMOTE, VDPA):
         raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, and its '
                                                     f"vnic_type is '{port.vnic_type}', not {DIRECT}")
 

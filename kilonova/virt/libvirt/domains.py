@@ -82,7 +82,7 @@ class Domains:
         guest = GuestSpec(
             instance=instance, name=driver.guest_name(self._conf, instance), settings=self._host.settings,
             image_meta=image_meta, disks=disks, volumes=connected, hostdevs=tuple(hostdevs.host_devices(given)),
-            functions=functions.of(of_ports), netdevs=functions.netdevs(self._libvirt, instance.vifs, of_ports),
+            functions=functions.of(of_ports), ends=functions.ends(self._libvirt, instance.vifs, of_ports),
             console_log=self._disks.directory(instance.uuid).file(CONSOLE), kernel=kernel, ramdisk=ramdisk)
         if self._host.settings.consoles.serial is None:
             return guest
@@ -101,7 +101,7 @@ class Domains:
         UnsupportedHardware, GuestFailed."""
         _, of_ports = functions.split(instance, pci_devices)
         guest = replace(self._bare(instance, image_meta), functions=functions.of(of_ports),
-                        netdevs=functions.netdevs(self._libvirt, [vif], of_ports))
+                        ends=functions.ends(self._libvirt, [vif], of_ports))
         card = interface.card(guest, vif)
         functions.trust(instance, [vif], guest.functions)
         return to_text(card.element())

@@ -9,6 +9,7 @@ from kilonova import objects
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
+from kilonova.virt.libvirt.devices import functions
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
@@ -98,7 +99,7 @@ class Power:
             guest.start()
         try:
             guest.go_on()
-            self._hotplug.give(guest, [device.address for device in devices])
+            self._hotplug.give(guest, functions.names(instance.vifs, devices))
         except Exception:
             LOG.warning('Instance is suspended again', instance_uuid=instance.uuid)
             self._hotplug.take(guest, check)

@@ -220,6 +220,19 @@ class MacvtapInterface:
                     _vlan(self.vlan), node('model', type=self.model), type='direct')
 
 
+@dataclass
+class VdpaInterface:
+    """A virtio card whose rings a function of the host serves: QEMU drives it by ``path``, of vhost-vdpa. libvirt lets
+    QEMU lock as much memory as that needs, as it does for devices that are given whole."""
+
+    mac: str
+    path: str
+
+    def element(self) -> Element:
+        return node('interface', node('mac', address=self.mac), node('source', dev=self.path),
+                    node('model', type='virtio'), type='vdpa')
+
+
 def _vlan(vlan: int | None) -> Element | None:
     return node('vlan', node('tag', id=vlan)) if vlan is not None else None
 

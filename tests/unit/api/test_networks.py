@@ -200,17 +200,18 @@ def test_forms_that_are_none(site, neutron, private):
 
 
 @pytest.mark.parametrize(('fields', 'reason'), [
-    ({'binding:vnic_type': 'vdpa'}, ("its vnic_type is 'vdpa', and interfaces are of type normal, direct, "
-                                     'remote-managed, macvtap, direct-physical, accelerator-direct, '
-                                     'accelerator-direct-physical')),
+    ({'binding:vnic_type': 'smart-nic'}, ("its vnic_type is 'smart-nic', and interfaces are of type normal, direct, "
+                                          'remote-managed, macvtap, direct-physical, vdpa, accelerator-direct, '
+                                          'accelerator-direct-physical')),
     ({'binding:vnic_type': 'macvtap', 'binding:profile': {'capabilities': ['switchdev']}}, (
         "its binding:profile asks for the capability switchdev, and its vnic_type is 'macvtap', not direct")),
     ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'direct',
       'binding:profile': {'capabilities': ['switchdev']}}, (
         "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'direct' with the capability "
         'switchdev')),
-    ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'remote-managed'},
-     "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'remote-managed'"),
+    *(({'resource_request': {'request_groups': []}, 'binding:vnic_type': kind},
+       f"it has a resource request, as of a guaranteed bandwidth, and its vnic_type is '{kind}'")
+      for kind in ('remote-managed', 'vdpa')),
     ({'device_profile': 'fpga'}, "it has the device profile 'fpga', and its vnic_type is 'normal'")])
 def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reason):
     port = neutron.add_port(private, PROJECT, **fields)
@@ -221,7 +222,9 @@ def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reaso
     ('direct', {}, {'dev_type': 'type-VF'}), ('macvtap', {'capabilities': 5}, {'dev_type': 'type-VF'}),
     ('direct-physical', {}, {'dev_type': 'type-PF'}),
     ('remote-managed', {'capabilities': ['switchdev']}, {'dev_type': 'type-VF', 'remote_managed': 'true'}),
-    ('direct', {'capabilities': ['switchdev']}, {'dev_type': 'type-VF', 'switchdev': 'true'})])
+    ('direct', {'capabilities': ['switchdev']}, {'dev_type': 'type-VF', 'switchdev': 'true'}),
+    ('vdpa', {}, {'dev_type': 'vdpa', 'switchdev': 'true'}),
+    ('vdpa', {'capabilities': ['switchdev']}, {'dev_type': 'vdpa', 'switchdev': 'true'})])
 @pytest.mark.parametrize('physical', ['physnet1', None])
 def test_ports_that_are_functions(site, neutron, private, vnic_type, profile, spec, physical):
     """Each asks for a device in the physical network of its own, in one request to Neutron more."""

@@ -75,6 +75,17 @@ def test_functions_with_representors(vnic_type, offloaded, found, served):
     assert words(wanted).startswith('switchdev type-VF') is offloaded
 
 
+def test_functions_that_are_vdpa():
+    """Are for ports of that type, which get no others."""
+    vdpa, direct = (request_of(PORT, kind, 'physnet1', None, offloaded=True) for kind in ('vdpa', 'direct'))
+    virtual, offered = ([{**one, 'dev_type': kind, 'switchdev': 'true'} for one in functions(PF, 1)]
+                        for kind in ('type-VF', 'vdpa'))
+    for devices, wanted, other in ((offered, vdpa, direct), (virtual, direct, vdpa)):
+        pools = host(devices, '{"physical_network": "physnet1"}').pools
+        assert pools.support_requests([wanted]) and not pools.support_requests([other])
+    assert words(vdpa) == 'switchdev vdpa devices of physical network physnet1'
+
+
 def test_what_is_managed_from_its_card():
     """Only ports that say so get it, and nothing else; their profiles say of which card it is."""
     remote, direct = (request_of(PORT, vnic_type, 'physnet1', None) for vnic_type in ('remote-managed', 'direct'))

@@ -1,6 +1,6 @@
 """What of a domain's XML comes and goes while the guest is there: network cards, each known by its device on the host,
-the PCI function or the socket that it is, or, behind a macvtap device, its MAC address; functions that are given as
-such, by their addresses; and volumes, each by its id.
+the PCI function or the socket that it is, or, behind a macvtap device or vDPA, its MAC address; functions that are
+given as such, by their addresses; and volumes, each by its id.
 
     kind, name = of_port(vif)                   # (CARDS, 'tap1eeb6c43-4f')
     kind.found(xml, name)                       # {'tap1eeb6c43-4f': '<interface …'}, or {}
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from kilonova.objects.vif import MACVTAP, ON_INTERFACE, VHOST_USER, WHOLE, WHOLE_PHYSICAL, Vif
+from kilonova.objects.vif import BEHIND, ON_INTERFACE, VDPA, VHOST_USER, WHOLE, WHOLE_PHYSICAL, Vif
 from kilonova.virt.libvirt.devices import pci
 
 
@@ -65,7 +65,7 @@ def _function(element: ElementTree.Element) -> str | None:
 
 
 def _card(element: ElementTree.Element) -> str | None:
-    if element.get('type') == 'direct':
+    if element.get('type') in ('direct', VDPA):
         # libvirt names its device on the host.
         mac = element.find('mac')
         return None if mac is None else mac.get('address')
@@ -111,7 +111,7 @@ def of_port(vif: Vif) -> tuple[Kind, str]:
     """What a port is in its guest's domain, and by which name."""
     if vif.vnic_type in WHOLE_PHYSICAL:
         return FUNCTIONS, vif.slot or ''
-    if vif.vnic_type == MACVTAP or vif.type == ON_INTERFACE:
+    if vif.vnic_type in BEHIND or vif.type == ON_INTERFACE:
         return CARDS, vif.mac
     if vif.type == VHOST_USER:
         return CARDS, vif.socket or ''

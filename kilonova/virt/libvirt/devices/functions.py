@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from kilonova import objects
-from kilonova.objects.vif import ACCELERATED, MACVTAP, VIRTUAL, WHOLE_PHYSICAL, Vif
+from kilonova.objects.vif import ACCELERATED, BEHIND, MACVTAP, VDPA, VIRTUAL, WHOLE_PHYSICAL, Vif
 from kilonova.pci.ports import requests_of_ports
 from kilonova.virt import command
 from kilonova.virt.driver import GuestFailed, InterfaceUnsupported
@@ -17,6 +17,8 @@ from kilonova.virt.libvirt.devices import hostdevs, pci
 from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 
 Devices = list[objects.PciDevice]
+# {vnic_type: where a node device below the function says what leads to it}.
+_ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='vdpa']/chardev"}
 
 
 def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> tuple[Devices, Devices]:
@@ -63,14 +65,22 @@ def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
         raise GuestFailed(act='set the trust of a function for', uuid=instance.uuid, reason=error.message) from error
 
 
-def netdevs(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:
-    """The network interfaces that the host has of those to which macvtap ports are bound, by address; nothing is looked
-    for where there are none of these."""
-    slots = {vif.slot for vif in vifs if vif.vnic_type == MACVTAP}
-    wanted = {pci.node_name(device.address): device.address for device in devices if device.address in slots}
+def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:
+    """What the host has of those functions that guests don't have as such, by address: network interfaces, to which
+    macvtap ports are bound, and files of vhost-vdpa; nothing is looked for where there are none of these."""
+    kinds = {vif.slot: vif.vnic_type for vif in vifs if vif.vnic_type in BEHIND}
+    wanted = {pci.node_name(device.address): device.address for device in devices if device.address in kinds}
     found = {}
     for device in map(ElementTree.fromstring, connection.node_devices() if wanted else ()):
-        name = device.findtext("capability[@type='net']/interface")
-        if name and device.findtext('parent') in wanted:
-            found[wanted[device.findtext('parent') or '']] = name
+        address = wanted.get(device.findtext('parent') or '')
+        name = device.findtext(_ENDS[kinds[address]]) if address is not None else None
+        if address is not None and name:
+            found[address] = name
     return found
+
+
+def names(vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> list[str]:
+    """What a guest that sleeps is without, of these devices and ports, as ``hotplug`` knows it."""
+    behind = {vif.slot: vif for vif in vifs if vif.vnic_type in BEHIND}
+    return [device.address for device in devices if device.address not in behind] + [
+        vif.mac for vif in behind.values() if vif.vnic_type == VDPA]

@@ -20,7 +20,7 @@ from oslo_log import log as logging
 
 from kilonova.virt import driver
 from kilonova.virt.libvirt.devices import hostdevs
-from kilonova.virt.libvirt.devices.elements import Kind
+from kilonova.virt.libvirt.devices.elements import CARDS, Kind
 from kilonova.virt.libvirt.guest import Guest
 
 LOG = logging.getLogger(__name__)
@@ -133,6 +133,9 @@ def _attach(guest: Guest, device: str) -> None:
 
 
 def _texts(xml: str) -> dict[str, str]:
-    """{address or uuid: the <hostdev> as text} of a domain."""
-    return {address: ElementTree.tostring(element, encoding='unicode')
-            for address, element in hostdevs.elements(ElementTree.fromstring(xml)).items()}
+    """{address or uuid: the <hostdev> as text} of a domain, and by their MAC addresses the cards that are vDPA, whose
+    state QEMU can't save either."""
+    domain = ElementTree.fromstring(xml)
+    cards = {CARDS.name(one) or '': one for one in domain.iterfind("devices/interface[@type='vdpa']")}
+    return {name: ElementTree.tostring(element, encoding='unicode')
+            for name, element in {**hostdevs.elements(domain), **cards}.items()}

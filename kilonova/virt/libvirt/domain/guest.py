@@ -161,9 +161,9 @@ class GuestSpec:
     disks: tuple[GuestDisk, ...] = ()
     volumes: tuple[GuestVolume, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
-    # What the server holds for its ports, by address, and the host's interfaces of those that macvtap devices need.
+    # What the server holds for its ports, by address, and what the host has of those that guests don't have as such.
     functions: Mapping[str, PciFunction] = field(default_factory=dict)
-    netdevs: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, str] = field(default_factory=dict)
     console_log: str | None = None
     # TCP ports of the host for the serial ports, where those are to be written to.
     serial_tcp: tuple[int, ...] = ()

@@ -2,6 +2,8 @@
 a switch in user space, or a function of a network device of its host (SR-IOV)."""
 from __future__ import annotations
 
+import re
+
 from kilonova import errors
 from kilonova.objects.vif import (
     ACCELERATED_VIRTUAL,
@@ -10,11 +12,13 @@ from kilonova.objects.vif import (
     ON_INTERFACE,
     OVS,
     REMOTE,
+    VDPA,
     VHOST_USER,
     WHOLE,
     WHOLE_PHYSICAL,
     Plug,
     Vif,
+    offloads,
 )
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
@@ -25,6 +29,7 @@ from kilonova.virt.libvirt.xml import (
     MacvtapInterface,
     PciHostDevice,
     SocketInterface,
+    VdpaInterface,
 )
 
 # Of the field's models those that QEMU has on any board with PCI, and on a PC besides; libvirt doesn't tell them.
@@ -33,10 +38,12 @@ _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pc
 _MOST_QUEUES = 256
 # vif_types of ports that are no functions: on bridges, and a device that an agent connects.
 _LINUX, _TAP = 'bridge', 'tap'
-Card = Interface | SocketInterface | MacvtapInterface | FunctionInterface | PciHostDevice
+Card = Interface | SocketInterface | MacvtapInterface | VdpaInterface | FunctionInterface | PciHostDevice
 # Of ports of vhostuser: what QEMU may be, characters of a path that a socket can have, and who plugs it besides Open
 # vSwitch, by software that isn't part of os-vif.
 _MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
+# A file by which QEMU drives a vDPA device, as libvirt tells it.
+_VHOST_VDPA = re.compile(r'/dev/\w[\w.-]{0,99}', re.ASCII)
 # {vnic_type: how such a port is bound}.
 _BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', REMOTE: OVS, ACCELERATED_VIRTUAL: 'hw_veb',
              **dict.fromkeys(WHOLE_PHYSICAL, 'hostdev_physical')}
@@ -86,11 +93,17 @@ def _plugged(guest: GuestSpec, vif: Vif) -> Interface:
 
 
 def _socket(guest: GuestSpec, vif: Vif) -> SocketInterface:
-    model = _model(guest)
-    if model != 'virtio':
-        raise InterfaceUnsupported(port=vif.id, type=f'{vif.type}, which a card of hw_vif_model {model} can not have')
+    _check_virtio(guest, vif)
     return SocketInterface(mac=vif.mac, path=vif.socket or '', mode=vif.details['vhostuser_mode'],
                            queues=_queues(guest), packed=guest.tuning.packed_ring)
+
+
+def _check_virtio(guest: GuestSpec, vif: Vif) -> None:
+    model = _model(guest)
+    if model != 'virtio':
+        said = '' if vif.vnic_type == 'normal' else f' for vnic_type {vif.vnic_type}'
+        raise InterfaceUnsupported(port=vif.id,
+                                   type=f'{vif.type}{said}, which a card of hw_vif_model {model} can not have')
 
 
 def _queues(guest: GuestSpec) -> int | None:
@@ -105,7 +118,7 @@ def _model(guest: GuestSpec) -> str:
     return model
 
 
-def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterface | PciHostDevice:
+def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterface | VdpaInterface | PciHostDevice:
     """The card of a port that is a function of a PCI device, which is one of those that the server holds for its ports.
     """
     function = guest.functions.get(vif.slot or '')
@@ -117,10 +130,18 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
         return PciHostDevice(function.address, function.managed)
     if vif.vnic_type in WHOLE:
         return FunctionInterface(vif.mac, function.address, vlan=vif.vlan, managed=function.managed)
-    if function.address not in guest.netdevs:
+    end = guest.ends.get(function.address)
+    if vif.vnic_type == VDPA:
+        _check_virtio(guest, vif)
+        if end is None or _VHOST_VDPA.fullmatch(end) is None:
+            told = 'none' if end is None else repr(end[:2 * _LONGEST_PATH])
+            raise InterfaceUnsupported(port=vif.id, type=(
+                f'{vif.type} on {function.address}, whose file of vhost-vdpa is {told}, and must be one in /dev'))
+        return VdpaInterface(vif.mac, end)
+    if end is None:
         raise InterfaceUnsupported(port=vif.id,
                                    type=f'{vif.type} on {function.address}, which has no network interface')
-    return MacvtapInterface(vif.mac, guest.netdevs[function.address], 'passthrough', _model(guest), vif.vlan)
+    return MacvtapInterface(vif.mac, end, 'passthrough', _model(guest), vif.vlan)
 
 
 def _check(vif: Vif) -> None:
@@ -128,7 +149,7 @@ def _check(vif: Vif) -> None:
     if vif.type == (OVS if vif.is_offloaded else _BOUND_AS.get(vif.vnic_type)):
         return
     if vif.vnic_type != 'normal':
-        said = f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * vif.is_offloaded
+        said = f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * offloads(vif.profile)
     elif vif.type == VHOST_USER:
         said = _amiss(vif)
         if said is None:

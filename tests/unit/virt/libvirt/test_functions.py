@@ -78,16 +78,16 @@ def test_a_host_that_does_not_trust_a_function() -> None:
         functions.trust(new_instance(), [port(trusted='true')], held_)
 
 
-def test_interfaces_are_looked_for_where_macvtap_needs_them() -> None:
+def test_what_leads_to_functions_is_looked_for_where_it_is_needed() -> None:
     asked: list[int] = []
 
     def node_devices() -> list[str]:
         asked.append(1)
-        return sriov_nic(PHYSICAL, [VIRTUAL, SECOND])
+        return sriov_nic(PHYSICAL, [VIRTUAL, SECOND], vdpa=True)
     requests = [request_of(PORT, 'macvtap', 'physnet1', None)]
     devices = held(*requests, addresses=(SECOND,))[2:]
     connection: Any = SimpleNamespace(node_devices=node_devices)
-    for vnic_type, found in (('direct', {}), ('macvtap', {SECOND: 'nic2'})):
+    for vnic_type, found in (('direct', {}), ('macvtap', {SECOND: 'nic2'}), ('vdpa', {SECOND: '/dev/vhost-vdpa-1'})):
         instance = server(new_vif(vnic_type=vnic_type, profile={'pci_slot': SECOND}), requests=requests)
-        assert functions.netdevs(connection, instance.vifs, devices) == found
-    assert asked == [1]
+        assert functions.ends(connection, instance.vifs, devices) == found
+    assert asked == [1, 1]

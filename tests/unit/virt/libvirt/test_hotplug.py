@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -23,11 +24,12 @@ HOSTDEV = ('<hostdev mode="subsystem" type="pci" managed="yes"><source><address 
            'function="0x{}"/></source></hostdev>')
 VGPU = ('<hostdev mode="subsystem" type="mdev" managed="no" model="vfio-pci"><source><address uuid="{}"/></source>'
         '</hostdev>')
+VDPA = '<interface type="vdpa"><mac address="{}"/><source dev="/dev/vhost-vdpa-0"/></interface>'
 
 
 def text(*addresses: str) -> str:
-    found = [HOSTDEV.format(*address.replace('.', ':').split(':')) if ':' in address else VGPU.format(address)
-             for address in addresses]
+    found = [HOSTDEV.format(*address.replace('.', ':').split(':')) if '.' in address else
+             (VDPA if ':' in address else VGPU).format(address) for address in addresses]
     return f"<domain><devices>{''.join(found)}</devices></domain>"
 
 
@@ -92,7 +94,8 @@ class Domain:
         self.live.append(self._address('give', device))
 
     def _address(self, what: str, device: str) -> str:
-        (address,) = hostdevs.elements(ElementTree.fromstring(f'<domain><devices>{device}</devices></domain>'))
+        element = ElementTree.fromstring(f'<domain><devices>{device}</devices></domain>')
+        (address,) = hostdevs.elements(element) or [element.find('devices/interface/mac').get('address')]
         self.asked.append((what, address))
         return address
 
@@ -121,7 +124,7 @@ class Libvirt:
 
 class Domains:
     def __init__(self, domain: Domain) -> None:
-        self.domain = domain
+        self.domain, self.plugs = domain, SimpleNamespace(add=lambda instance, vif: None)
 
     def show(self, guest: Guest) -> None:
         """The XML in the server's directory is not looked at here."""
@@ -167,6 +170,17 @@ def test_devices_leave_before_the_memory_is_saved_and_come_back_after_it() -> No
     assert domain.asked == [('take', GPU), ('take', GPU2)] * 2
     power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
     assert (domain.power, domain.saved, domain.live) == (PowerState.RUNNING, False, [GPU, GPU2])
+
+
+def test_a_card_that_is_vdpa_sleeps_outside_its_guest() -> None:
+    """It is known by its MAC address; what is behind a macvtap device stays in the guest."""
+    vdpa, macvtap = (new_vif(vnic_type=kind, mac=f'fa:16:3e:00:00:0{slot[-1]}', profile={'pci_slot': slot})
+                     for kind, slot in (('vdpa', '0000:81:00.2'), ('macvtap', '0000:81:00.3')))
+    domain, instance = Domain(GPU, vdpa.mac), new_instance(vifs=[vdpa, macvtap])
+    power(domain).suspend(instance, fine)
+    assert domain.asked == [('take', GPU), ('take', vdpa.mac)] and domain.saved
+    power(domain).resume(instance, devices(GPU, '0000:81:00.2', '0000:81:00.3'), fine)
+    assert domain.asked[3:] == [('give', GPU), ('give', vdpa.mac)] and domain.live == [GPU, vdpa.mac]
 
 
 def test_mediated_devices_are_made_before_they_come_back() -> None:
@@ -340,10 +354,13 @@ FUNCTION = ("<interface type='hostdev' managed='yes'><mac address='{mac}'/><driv
             "</vlan><alias name='hostdev0'/></interface>")
 MACVTAP = ("<interface type='direct'><mac address='{mac}'/><source dev='nic{number}' mode='passthrough'/><target "
            "dev='macvtap0'/><model type='virtio'/></interface>")
+VHOST = ("<interface type='vdpa'><mac address='{mac}'/><source dev='/dev/vhost-vdpa-{number}'/><model type='virtio'/>"
+         "</interface>")
 
 
 @pytest.mark.parametrize(('vnic_type', 'element', 'name'), [
     ('direct', FUNCTION, '0000:81:00.2'), ('macvtap', MACVTAP, 'fa:16:3e:00:00:02'),
+    ('vdpa', VHOST, 'fa:16:3e:00:00:02'),
     ('direct-physical', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2')])
 def test_a_function_is_found_among_others(vnic_type: str, element: str, name: str) -> None:
     """By what the port says, not by a device that libvirt names."""

@@ -151,7 +151,10 @@ def test_models_that_qemu_does_not_have_there(configure: Configure, arch: str, m
     ({'type': 'hw_veb'}, 'bound as hw_veb;'), ({'vnic_type': 'direct'}, 'bound as ovs for vnic_type direct;'),
     ({'type': 'hw_veb', 'vnic_type': 'macvtap', 'profile': {'pci_slot': SLOT}},
      f'bound as hw_veb on {SLOT}, which has no network interface;'),
-    ({'type': 'macvtap', 'details': {'vlan': 7}}, 'bound as macvtap in VLAN 7;')])
+    ({'type': 'macvtap', 'details': {'vlan': 7}}, 'bound as macvtap in VLAN 7;'),
+    ({'type': 'hw_veb', 'vnic_type': 'vdpa'}, 'bound as hw_veb for vnic_type vdpa;'),
+    ({'vnic_type': 'vdpa', 'profile': {'pci_slot': SLOT}},
+     f'bound as ovs on {SLOT}, whose file of vhost-vdpa is none, and must be one in /dev;')])
 def test_ports_that_no_guest_can_have(configure: Configure, values: dict[str, Any], said: str) -> None:
     """Another host may have its ports in another way."""
     with pytest.raises(InterfaceUnsupported, match=f'Port {PORT} is .*{re.escape(said)}') as caught:
@@ -180,10 +183,26 @@ def test_a_virtual_function(configure: Configure, managed: bool, word: str, deta
 
 def test_a_function_through_macvtap(configure: Configure) -> None:
     (found,) = interfaces(configure, function('macvtap', vlan='7'), functions={SLOT: PciFunction(SLOT)},
-                          netdevs={SLOT: 'nic3'}, properties={'hw_vif_model': 'e1000'})
+                          ends={SLOT: 'nic3'}, properties={'hw_vif_model': 'e1000'})
     assert found == ('<interface type="direct"><mac address="fa:16:3e:00:00:01"/>'
                      '<source dev="nic3" mode="passthrough"/><vlan><tag id="7"/></vlan>'
                      '<model type="e1000"/></interface>')
+
+
+def vdpa(configure: Configure, path: str = '/dev/vhost-vdpa-12', **properties: str) -> list[str]:
+    return interfaces(configure, function('vdpa', 'ovs'), functions={SLOT: PciFunction(SLOT)}, ends={SLOT: path},
+                      properties=properties)
+
+
+def test_a_function_through_vdpa(configure: Configure) -> None:
+    (found,) = vdpa(configure)
+    assert found == ('<interface type="vdpa"><mac address="fa:16:3e:00:00:01"/><source dev="/dev/vhost-vdpa-12"/>'
+                     '<model type="virtio"/></interface>')
+    for path in ('/etc/passwd', '/dev/../etc/passwd', '/dev/', '/dev/..', 'vhost-vdpa-1', f"/dev/{'v' * 101}"):
+        with pytest.raises(InterfaceUnsupported, match=re.escape(f"is '{path}', and must be one in /dev;")):
+            vdpa(configure, path)
+    with pytest.raises(InterfaceUnsupported, match='ovs for vnic_type vdpa, which a card of hw_vif_model e1000'):
+        vdpa(configure, hw_vif_model='e1000')
 
 
 def test_a_physical_function_is_no_interface(configure: Configure) -> None:
