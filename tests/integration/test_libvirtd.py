@@ -32,13 +32,16 @@ import pytest
 from kilonova import errors
 from kilonova.compute.manager import ComputeManager
 from kilonova.objects import Flavor, InstancePCIRequest, InstancePCIRequests, base
+from kilonova.pci.ports import request_of
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import connection as connection_module
+from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from kilonova.virt.libvirt.domain import interface
 from kilonova.virt.libvirt.xml import MemoryBacking
+from tests.fixtures.hosts import vdpa_device
 from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
@@ -47,6 +50,7 @@ from tests.unit.compute.cloud import Cloud, build_order, flavor, new_conf, new_c
 from tests.unit.virt.builders import (
     KEY,
     Listener,
+    device,
     devices,
     image_meta,
     new_flavor,
@@ -308,6 +312,21 @@ def test_a_representor_is_a_port_of_open_vswitch(switch: str, tmp_path: Path) ->
                            'tests.integration.eswitch', tmp_path, switch, str(uuid4())],
                           check=True, capture_output=True, text=True, timeout=60)
     assert said.stdout.splitlines() == ['plug True True'] * 2 + ['unplug False False'] * 2
+
+
+def test_a_card_by_vdpa(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libvirt takes it for QEMU's, and opens the file of vhost-vdpa that QEMU is to have."""
+    slot, number = '0000:81:00.2', 999_999
+    vif, function = new_vif(vnic_type='vdpa', profile={'pci_slot': slot}), device(slot)
+    request = request_of(vif.id, 'vdpa', None, None, offloaded=True)
+    function.request_id = request.request_id
+    monkeypatch.setattr(connection_module.Connection, 'node_devices', lambda host: [vdpa_device(slot, number)])
+    for act in ('check', 'plug', 'unplug'):
+        monkeypatch.setattr(OpenVSwitch, act, lambda *args: None)
+    server = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64), vifs=[vif], pci_requests=[request])
+    with pytest.raises(driver.GuestFailed, match=f"Unable to open '/dev/vhost-vdpa-{number}' for vdpa device"):
+        rig.driver.guests.spawn(server, rig.image(), pci_devices=[function])
+    rig.driver.guests.destroy(server)
 
 
 def _cards(xml: str) -> list[tuple[str, int, int]]:

@@ -313,7 +313,7 @@ def test_functions_of_network_devices(site: Site, client: NetworkClient) -> None
 
 def test_functions_that_ovn_binds(site: Site, client: NetworkClient, private: str) -> None:
     """Those of a DPU where a chassis has the serial number of their card, whatever host they are on; their profile is
-    there whole, or not at all. And those whose owner asks for switchdev."""
+    there whole, or not at all. And those whose owner asks for switchdev, and those that are vDPA."""
     chassis = [str(neutron.SBCTL), f'--db={neutron.remote(site.layout, "sb")}']
     subprocess.run([*chassis, 'set', 'Chassis', 'gpu2', 'other_config:ovn-cms-options="card-serial-number=MT1"'],
                    check=True, timeout=30)
@@ -321,13 +321,14 @@ def test_functions_that_ovn_binds(site: Site, client: NetworkClient, private: st
     device = {'pci_slot': '0000:81:00.3', 'pci_vendor_info': '15b3:101e', 'physical_network': None,
               'pf_mac_address': '52:54:00:00:00:01', 'vf_num': 1}
     for vnic_type, theirs, more in (('remote-managed', {}, {'card_serial_number': 'MT1'}),
-                                    ('direct', {'capabilities': ['switchdev']}, {})):
+                                    ('direct', {'capabilities': ['switchdev']}, {}), ('vdpa', {}, {})):
         made = http.call('POST', f"{site.url('neutron')}/v2.0/ports", {'port': {
             'network_id': private, 'binding:vnic_type': vnic_type}}, token=site.token('demo')).data['port']
         owned = client.bind(client.port(None, made['id']), host=None, **server, profile=theirs)
         assert (owned.vif_type, owned.profile) == ('unbound', theirs)
-        with pytest.raises(network_client.NetworkInvalid, match='are all required'):
-            client.bind(owned, host='gpu1', **server, profile={'pci_slot': device['pci_slot']})
+        if vnic_type != 'vdpa':
+            with pytest.raises(network_client.NetworkInvalid, match='are all required'):
+                client.bind(owned, host='gpu1', **server, profile={'pci_slot': device['pci_slot']})
         bound = client.bind(owned, host='gpu1', **server, profile={**device, **more})
         assert (bound.vif_type, bound.host, bound.profile) == ('ovs', 'gpu1', {**theirs, **device, **more})
         left = client.release_host(bound)
