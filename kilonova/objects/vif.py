@@ -33,6 +33,8 @@ VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
 # The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
 ON_INTERFACE = 'macvtap'
+# The vif_types of functions of InfiniBand cards, and of those whose switch is told a port profile (VM-FEX).
+INFINIBAND, PROFILED = 'ib_hostdev', '802.1qbh'
 # Those that the host claims.
 FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
 # The key of binding:profile that names the accelerator request.
@@ -186,6 +188,11 @@ class Vif:
     def is_function(self) -> bool:
         """Whether it is a function of a PCI device of its host."""
         return self.vnic_type in (*FUNCTIONS, *ACCELERATED)
+
+    @property
+    def is_device(self) -> bool:
+        """Whether its guest gets it as it gets other devices of its host, not as a network card."""
+        return self.vnic_type in WHOLE_PHYSICAL or self.type == INFINIBAND
 
     @property
     def held(self) -> dict[str, dict[str, int]]:

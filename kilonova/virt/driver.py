@@ -247,9 +247,9 @@ class InterfaceUnsupported(errors.HostRejected):
 
     msg_fmt = ('Port %(port)s is bound as %(type)s; guests are plugged into bridges of Open vSwitch (ovs) and of Linux '
                '(bridge) and into sockets (vhostuser), have devices that an agent connects (tap) or that are on an '
-               'interface of the host (macvtap, in no VLAN), with vnic_type normal, and get virtual functions (hw_veb, '
-               'with direct or macvtap; ovs, with remote-managed or vdpa, or with direct and switchdev) and physical '
-               'ones (hostdev_physical, with direct-physical)')
+               'interface of the host (macvtap, in no VLAN), with vnic_type normal, and get virtual functions (hw_veb '
+               'and, in no VLAN, 802.1qbh, with direct or macvtap; ib_hostdev, with direct; ovs, with remote-managed '
+               'or vdpa, or with direct and switchdev) and physical ones (hostdev_physical, with direct-physical)')
 
 
 class InterfaceFailed(errors.HostRejected):

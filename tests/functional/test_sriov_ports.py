@@ -21,7 +21,7 @@ from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, SPEC, Cloud
 from tests.fixtures.hosts import sriov_nic, vdpa_device
-from tests.fixtures.neutron import DETAILS
+from tests.fixtures.neutron import DETAILS, FUNCTIONS
 from tests.flows.cases import bring_back, crash_at, disturb, force_down, lose_host
 from tests.functional.test_ports import HOSTS, Networked, broken, other
 
@@ -548,7 +548,8 @@ class Attaching:
         slot, function = profile.get('pci_slot'), self.carded.neutron.ports[self.port]['binding:vnic_type']
         assert cloud.owned(self.server) == ([f'{self.host} {slot}'] if it else [])
         assert {status for status, owner in cloud.devices().values() if owner} == ({'allocated'} if it else set())
-        given = {'direct': 'hostdev', 'macvtap': 'direct', 'direct-physical': 'pci'}[function]
+        given = {'macvtap': 'direct', 'direct': 'pci' if FUNCTIONS[function] == 'ib_hostdev' else 'hostdev',
+                 'direct-physical': 'pci'}[function]
         assert self.carded.defined(self.server) == ['bridge'] + [given] * it
         assert (self.port in (self.row()['extra_pci_requests'] or '')) == it
         if not it:
@@ -570,9 +571,11 @@ class Attaching:
         assert self.carded.profile(self.port) == {'note': 'mine'}
 
 
-@pytest.mark.parametrize('vnic_type', ['direct', 'macvtap', 'direct-physical'])
-def test_attached_and_detached(carded: Carded, vnic_type: str) -> None:
+@pytest.mark.parametrize(('vnic_type', 'bound'), [
+    ('direct', 'hw_veb'), ('macvtap', 'hw_veb'), ('direct-physical', 'hostdev_physical'), ('direct', 'ib_hostdev')])
+def test_attached_and_detached(carded: Carded, monkeypatch: pytest.MonkeyPatch, vnic_type: str, bound: str) -> None:
     """A function comes and goes, also of a guest that is off; its next start has it."""
+    monkeypatch.setitem(FUNCTIONS, vnic_type, bound)
     attaching = Attaching(carded, vnic_type)
     cloud = carded.cloud
     for is_off in (False, True):
@@ -782,10 +785,13 @@ def _full(carded: Carded, host: str) -> bool:
     return len(bound) == len(VIRTUAL)
 
 
-@pytest.mark.parametrize('vnic_type', ['direct', 'macvtap'])
-def test_a_live_migration(carded: Carded, vnic_type: str) -> None:
+@pytest.mark.parametrize(('vnic_type', 'bound', 'given'), [
+    ('direct', 'hw_veb', 'hostdev'), ('macvtap', 'hw_veb', 'direct'), ('direct', 'ib_hostdev', 'pci')])
+def test_a_live_migration(carded: Carded, monkeypatch: pytest.MonkeyPatch, vnic_type: str, bound: str,
+                          given: str) -> None:
     """The function leaves the guest, which gets one of the destination, though that has others free at the first's
     address. libvirt's test driver gives it to the guest's next start."""
+    monkeypatch.setitem(FUNCTIONS, vnic_type, bound)
     server, port = carded.with_port(vnic_type)
     cloud, source = carded.cloud, carded.cloud.host_of(server)
     for _ in range(2):
@@ -798,7 +804,7 @@ def test_a_live_migration(carded: Carded, vnic_type: str) -> None:
         assert profile['note'] == 'mine' and profile['pf_mac_address'] == f'52:54:00:00:00:0{HOSTS.index(host)}'
         assert [vif['profile'] for vif in carded.cache(server)] == [profile]
         assert cloud.owned(server) == [f"{host} {profile['pci_slot']}"]
-        assert carded.defined(server) == [{'direct': 'hostdev', 'macvtap': 'direct'}[vnic_type]]
+        assert carded.defined(server) == [given]
         cloud.action(server, 'reboot', {'type': 'HARD'})
         cloud.assert_clean()
         source = host

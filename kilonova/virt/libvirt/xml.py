@@ -188,12 +188,13 @@ class SocketInterface:
 @dataclass
 class FunctionInterface:
     """A network card that is a function of a PCI device of the host, given to the guest whole. The host sets its MAC
-    address, and puts it into a VLAN."""
+    address, and puts it into a VLAN, or its switch into that of a port profile."""
 
     mac: str
     address: str
     vlan: int | None = None
     managed: bool = True
+    profile: str | None = None
 
     def element(self) -> Element:
         domain, bus, rest = self.address.split(':')
@@ -201,7 +202,7 @@ class FunctionInterface:
         return node('interface', node('mac', address=self.mac),
                     node('source', node('address', type='pci', domain=f'0x{domain}', bus=f'0x{bus}', slot=f'0x{slot}',
                                         function=f'0x{function}')),
-                    _vlan(self.vlan), type='hostdev', managed='yes' if self.managed else 'no')
+                    _profile(self.profile), _vlan(self.vlan), type='hostdev', managed='yes' if self.managed else 'no')
 
 
 @dataclass
@@ -214,10 +215,15 @@ class MacvtapInterface:
     mode: str
     model: str
     vlan: int | None = None
+    profile: str | None = None
 
     def element(self) -> Element:
         return node('interface', node('mac', address=self.mac), node('source', dev=self.device, mode=self.mode),
-                    _vlan(self.vlan), node('model', type=self.model), type='direct')
+                    _profile(self.profile), _vlan(self.vlan), node('model', type=self.model), type='direct')
+
+
+def _profile(profile: str | None) -> Element | None:
+    return node('virtualport', node('parameters', profileid=profile), type='802.1Qbh') if profile is not None else None
 
 
 @dataclass

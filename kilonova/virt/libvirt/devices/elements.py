@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from kilonova.objects.vif import BEHIND, ON_INTERFACE, VDPA, VHOST_USER, WHOLE, WHOLE_PHYSICAL, Vif
+from kilonova.objects.vif import BEHIND, ON_INTERFACE, VDPA, VHOST_USER, WHOLE, Vif
 from kilonova.virt.libvirt.devices import pci
 
 
@@ -109,7 +109,7 @@ def relocated(definition: str, name: str, disk: str) -> str:
 
 def of_port(vif: Vif) -> tuple[Kind, str]:
     """What a port is in its guest's domain, and by which name."""
-    if vif.vnic_type in WHOLE_PHYSICAL:
+    if vif.is_device:
         return FUNCTIONS, vif.slot or ''
     if vif.vnic_type in BEHIND or vif.type == ON_INTERFACE:
         return CARDS, vif.mac

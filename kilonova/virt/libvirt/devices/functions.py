@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from xml.etree import ElementTree
 
 from kilonova import objects
-from kilonova.objects.vif import ACCELERATED, BEHIND, MACVTAP, VDPA, VIRTUAL, WHOLE_PHYSICAL, Vif
+from kilonova.objects.vif import ACCELERATED, BEHIND, INFINIBAND, MACVTAP, PROFILED, VDPA, VIRTUAL, Vif
 from kilonova.pci.ports import requests_of_ports
 from kilonova.virt import command
 from kilonova.virt.driver import GuestFailed, InterfaceUnsupported
@@ -22,16 +22,16 @@ _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='
 
 
 def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> tuple[Devices, Devices]:
-    """The devices that the guest gets as such, and those that the server holds for its ports. Physical functions are
-    both. One whose port is gone is of no use to the guest, which doesn't get it."""
+    """The devices that the guest gets as such, and those that the server holds for its ports. Physical functions, and
+    those of InfiniBand cards, are both. One whose port is gone is of no use to the guest, which doesn't get it."""
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
     # Accelerators are for no request of the server's: those that are ports their bindings name.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
     of_ports = [device for device in devices
                 if getattr(device, 'request_id', None) in ids or device.address in accelerated]
-    physical = {vif.slot for vif in instance.vifs if vif.vnic_type in WHOLE_PHYSICAL}
-    return [device for device in devices if device not in of_ports or device.address in physical], of_ports
+    as_such = {vif.slot for vif in instance.vifs if vif.is_device}
+    return [device for device in devices if device not in of_ports or device.address in as_such], of_ports
 
 
 def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
@@ -41,7 +41,8 @@ def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
 
 def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, PciFunction]) -> None:
     """What these ports of a server are, the host trusts where their owners ask for that. Who had one of these functions
-    before may have been trusted: it isn't any more. Those that are never trusted (device_spec) aren't touched.
+    before may have been trusted: it isn't any more. Those that are never trusted (device_spec; Linux has no such thing
+    for cards of InfiniBand and VM-FEX) aren't touched.
 
     InterfaceUnsupported: this host can't trust it. GuestFailed: it doesn't.
     """
@@ -49,12 +50,12 @@ def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, Pc
         function = held.get(vif.slot or '') if vif.vnic_type in VIRTUAL else None
         if function is None:
             continue
-        if function.trustable is not None:
+        if function.trustable is not None and vif.type not in (INFINIBAND, PROFILED):
             _say(instance, function.trustable, vif.is_trusted)
         elif vif.is_trusted:
             raise InterfaceUnsupported(port=vif.id, type=(
-                f'{vif.type} on {vif.slot}, which is not trusted by its device_spec, or whose physical function has no '
-                'network interface'))
+                f'{vif.type} on {vif.slot}, which is not trusted by its device_spec, whose physical function has no '
+                'network interface, or which is of a type that is never trusted'))
 
 
 def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:

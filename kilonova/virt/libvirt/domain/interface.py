@@ -8,9 +8,11 @@ from kilonova import errors
 from kilonova.objects.vif import (
     ACCELERATED_VIRTUAL,
     DIRECT,
+    INFINIBAND,
     MACVTAP,
     ON_INTERFACE,
     OVS,
+    PROFILED,
     REMOTE,
     VDPA,
     VHOST_USER,
@@ -45,8 +47,10 @@ _MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug
 # A file by which QEMU drives a vDPA device, as libvirt tells it.
 _VHOST_VDPA = re.compile(r'/dev/\w[\w.-]{0,99}', re.ASCII)
 # {vnic_type: how such a port is bound}.
-_BOUND_AS = {DIRECT: 'hw_veb', MACVTAP: 'hw_veb', REMOTE: OVS, ACCELERATED_VIRTUAL: 'hw_veb',
-             **dict.fromkeys(WHOLE_PHYSICAL, 'hostdev_physical')}
+_BOUND_AS = {DIRECT: ('hw_veb', INFINIBAND, PROFILED), MACVTAP: ('hw_veb', PROFILED), REMOTE: (OVS,),
+             ACCELERATED_VIRTUAL: ('hw_veb',), **dict.fromkeys(WHOLE_PHYSICAL, ('hostdev_physical',))}
+# Bytes of a port profile's name that libvirt takes.
+_LONGEST_PROFILE = 39
 
 
 def models(arch: str) -> tuple[str, ...]:
@@ -58,7 +62,7 @@ class InterfaceConfigurator:
     """One <interface> a port, in the order of the server's ports: hw_vif_model, else virtio. A virtio card has a queue
     for each vCPU with hw:vif_multiqueue_enabled or hw_vif_multiqueue_enabled, and packed rings as virtio disks have.
 
-    A physical function is no <interface>: the guest gets it as it gets other devices.
+    A physical function, and one of an InfiniBand card, is no <interface>: the guest gets it as it gets other devices.
 
     InterfaceUnsupported: the port is bound in a way that libvirt alone can't plug. UnsupportedHardware: QEMU has no
     such model.
@@ -66,7 +70,7 @@ class InterfaceConfigurator:
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         cards = [(vif, card(guest, vif)) for vif in guest.instance.vifs]
-        domain.devices.extend(found for vif, found in cards if vif.vnic_type not in WHOLE_PHYSICAL)
+        domain.devices.extend(found for vif, found in cards if not vif.is_device)
 
 
 def card(guest: GuestSpec, vif: Vif) -> Card:
@@ -126,10 +130,11 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
         # As other devices, too: see ``compute.host.Host.check_devices``.
         raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which instance {guest.instance.uuid} '
                                    'does not hold on this host.')
-    if vif.vnic_type in WHOLE_PHYSICAL:
+    if vif.is_device:
         return PciHostDevice(function.address, function.managed)
+    profile = vif.details['profileid'] if vif.type == PROFILED else None
     if vif.vnic_type in WHOLE:
-        return FunctionInterface(vif.mac, function.address, vlan=vif.vlan, managed=function.managed)
+        return FunctionInterface(vif.mac, function.address, vif.vlan, function.managed, profile)
     end = guest.ends.get(function.address)
     if vif.vnic_type == VDPA:
         _check_virtio(guest, vif)
@@ -141,25 +146,35 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
     if end is None:
         raise InterfaceUnsupported(port=vif.id,
                                    type=f'{vif.type} on {function.address}, which has no network interface')
-    return MacvtapInterface(vif.mac, end, 'passthrough', _model(guest), vif.vlan)
+    return MacvtapInterface(vif.mac, end, 'passthrough', _model(guest), vif.vlan, profile)
 
 
 def _check(vif: Vif) -> None:
-    said: str | None = vif.type
-    if vif.type == (OVS if vif.is_offloaded else _BOUND_AS.get(vif.vnic_type)):
-        return
+    said = _unusual(vif)
+    if said is not None:
+        raise InterfaceUnsupported(port=vif.id, type=said)
+
+
+def _unusual(vif: Vif) -> str | None:
+    """How a port is bound that no guest has."""
     if vif.vnic_type != 'normal':
-        said = f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * offloads(vif.profile)
-    elif vif.type == VHOST_USER:
-        said = _amiss(vif)
-        if said is None:
-            return
-    elif vif.type == ON_INTERFACE and vif.vlan is not None:
+        if vif.type not in ((OVS,) if vif.is_offloaded else _BOUND_AS.get(vif.vnic_type, ())):
+            return f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * offloads(vif.profile)
+        return _unprofiled(vif) if vif.type == PROFILED else None
+    if vif.type == VHOST_USER:
+        return _amiss(vif)
+    if vif.type == ON_INTERFACE and vif.vlan is not None:
         # libvirt makes no VLAN device of the host's interface.
-        said = f'{vif.type} in VLAN {vif.vlan}'
-    elif vif.type in (OVS, _LINUX, _TAP, ON_INTERFACE):
-        return
-    raise InterfaceUnsupported(port=vif.id, type=said)
+        return f'{vif.type} in VLAN {vif.vlan}'
+    return None if vif.type in (OVS, _LINUX, _TAP, ON_INTERFACE) else vif.type
+
+
+def _unprofiled(vif: Vif) -> str | None:
+    """Why no guest has such a port of VM-FEX. libvirt sets no VLAN there: the switch's port profile has it."""
+    profile = vif.details.get('profileid')
+    if not (isinstance(profile, str) and profile.isprintable() and 0 < len(profile.encode()) <= _LONGEST_PROFILE):
+        return f'{vif.type} with profileid {profile!r:.{2 * _LONGEST_PROFILE}} (1 to {_LONGEST_PROFILE} bytes)'
+    return f'{vif.type} in VLAN {vif.vlan}' if vif.vlan is not None else None
 
 
 def _amiss(vif: Vif) -> str | None:

@@ -15,7 +15,7 @@ from kilonova.virt.libvirt.devices.pci import PciFunction
 from tests.fixtures.hosts import sriov_nic
 from tests.unit.virt.builders import GPU, PORT, PORT2, device, new_instance, new_vif
 
-PHYSICAL, VIRTUAL, SECOND = '0000:81:00.0', '0000:81:00.2', '0000:81:00.3'
+PHYSICAL, VIRTUAL, SECOND, OTHER = '0000:81:00.0', '0000:81:00.2', '0000:81:00.3', '0000:82:00.2'
 
 
 def held(*requests: Any, addresses: tuple[str, ...]) -> list[Any]:
@@ -33,15 +33,16 @@ def server(*vifs: Any, requests: Any) -> SimpleNamespace:
 
 
 def test_devices_of_ports_are_no_devices_of_the_guest() -> None:
-    """But for a physical function; one whose port is gone is of no use."""
+    """But for a physical function and one of InfiniBand; one whose port is gone is of no use."""
     requests = [request_of(PORT, 'direct', 'physnet1', None), request_of(PORT2, 'direct-physical', 'physnet1', None),
-                request_of('gone', 'direct', 'physnet1', None)]
+                request_of('gone', 'direct', 'physnet1', None), request_of('infiniband', 'direct', 'physnet1', None)]
     instance = server(new_vif(vnic_type='direct', profile={'pci_slot': VIRTUAL}),
                       new_vif(id=PORT2, vnic_type='direct-physical', profile={'pci_slot': PHYSICAL}),
+                      new_vif(id='infiniband', vnic_type='direct', type='ib_hostdev', profile={'pci_slot': OTHER}),
                       requests=requests)
-    given, of_ports = functions.split(instance, held(*requests, addresses=(VIRTUAL, PHYSICAL, SECOND)))
-    assert [one.address for one in given] == [GPU, '0000:99:00.0', PHYSICAL]
-    assert functions.of(of_ports) == {one: PciFunction(one) for one in (VIRTUAL, PHYSICAL, SECOND)}
+    given, of_ports = functions.split(instance, held(*requests, addresses=(VIRTUAL, PHYSICAL, SECOND, OTHER)))
+    assert [one.address for one in given] == [GPU, '0000:99:00.0', PHYSICAL, OTHER]
+    assert functions.of(of_ports) == {one: PciFunction(one) for one in (VIRTUAL, PHYSICAL, SECOND, OTHER)}
 
 
 def trusting(monkeypatch: pytest.MonkeyPatch, *vifs: Any, **info: str) -> list[str]:
@@ -53,8 +54,8 @@ def trusting(monkeypatch: pytest.MonkeyPatch, *vifs: Any, **info: str) -> list[s
     return said
 
 
-def port(vnic_type: str = 'direct', **profile: Any) -> Any:
-    return new_vif(vnic_type=vnic_type, type='hw_veb', profile={'pci_slot': VIRTUAL, **profile})
+def port(vnic_type: str = 'direct', type_: str = 'hw_veb', **profile: Any) -> Any:
+    return new_vif(vnic_type=vnic_type, type=type_, profile={'pci_slot': VIRTUAL, **profile})
 
 
 @pytest.mark.parametrize(('vif', 'word'), [
@@ -69,6 +70,14 @@ def test_functions_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> No
         assert trusting(monkeypatch, port(), **info) == []
         with pytest.raises(InterfaceUnsupported, match=f'hw_veb on {VIRTUAL}, which is not trusted by its device_spec'):
             trusting(monkeypatch, port(trusted='true'), **info)
+
+
+@pytest.mark.parametrize('bound', ['ib_hostdev', '802.1qbh'])
+def test_types_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """Whatever device_spec says of their functions."""
+    assert trusting(monkeypatch, port(type_=bound), trusted='true') == []
+    with pytest.raises(InterfaceUnsupported, match=f'{bound} on .* or which is of a type that is never trusted'):
+        trusting(monkeypatch, port(type_=bound, trusted='true'), trusted='true')
 
 
 def test_a_host_that_does_not_trust_a_function() -> None:

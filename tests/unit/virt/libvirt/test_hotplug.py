@@ -358,13 +358,14 @@ VHOST = ("<interface type='vdpa'><mac address='{mac}'/><source dev='/dev/vhost-v
          "</interface>")
 
 
-@pytest.mark.parametrize(('vnic_type', 'element', 'name'), [
-    ('direct', FUNCTION, '0000:81:00.2'), ('macvtap', MACVTAP, 'fa:16:3e:00:00:02'),
-    ('vdpa', VHOST, 'fa:16:3e:00:00:02'),
-    ('direct-physical', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2')])
-def test_a_function_is_found_among_others(vnic_type: str, element: str, name: str) -> None:
+@pytest.mark.parametrize(('vnic_type', 'bound', 'element', 'name'), [
+    ('direct', 'hw_veb', FUNCTION, '0000:81:00.2'), ('macvtap', 'hw_veb', MACVTAP, 'fa:16:3e:00:00:02'),
+    ('vdpa', 'ovs', VHOST, 'fa:16:3e:00:00:02'),
+    ('direct-physical', 'hostdev_physical', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2'),
+    ('direct', 'ib_hostdev', HOSTDEV.format('0000', '81', '00', '{number}'), '0000:81:00.2')])
+def test_a_function_is_found_among_others(vnic_type: str, bound: str, element: str, name: str) -> None:
     """By what the port says, not by a device that libvirt names."""
-    vif = new_vif(vnic_type=vnic_type, mac='fa:16:3e:00:00:02', profile={'pci_slot': '0000:81:00.2'})
+    vif = new_vif(vnic_type=vnic_type, type=bound, mac='fa:16:3e:00:00:02', profile={'pci_slot': '0000:81:00.2'})
     kind, found = of_port(vif)
     assert found == name
     mine, other = (element.format(mac=f'fa:16:3e:00:00:0{number}', number=number) for number in (2, 3))

@@ -77,11 +77,16 @@ def test_interfaces_with_tags() -> None:
         <address type='pci' domain='0x0000' bus='0x00' slot='0x04' function='0x0'/></interface>
       <interface type='hostdev' managed='yes'><mac address='fa:16:3e:00:00:03'/><source>
         <address type='pci' domain='0x0000' bus='0x81' slot='0x02' function='0x1'/></source>
-        <address type='pci' domain='0x0000' bus='0x00' slot='0x05' function='0x0'/></interface></devices></domain>""")
+        <address type='pci' domain='0x0000' bus='0x00' slot='0x05' function='0x0'/></interface>
+      <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x82' slot='0x00' function='0x2'/>
+        </source><address type='pci' domain='0x0000' bus='0x00' slot='0x06' function='0x0'/></hostdev></devices>
+      </domain>""")
     vifs = [new_vif(tag='front'), new_vif(id=PORT2), new_vif(id='gone', tag='gone'),
             new_vif(vnic_type='macvtap', mac='fa:16:3e:00:00:02', details={'vlan': '7'}, tag='behind'),
             new_vif(vnic_type='direct', mac='fa:16:3e:00:00:03', details={}, tag='fast',
-                    profile={'pci_slot': '0000:81:02.1', 'trusted': 'true'})]
+                    profile={'pci_slot': '0000:81:02.1', 'trusted': 'true'}),
+            new_vif(vnic_type='direct', type='ib_hostdev', mac='fa:16:3e:00:00:04', details={}, tag='infiniband',
+                    profile={'pci_slot': '0000:82:00.2'})]
     found = tags.places(domain, {}, tags.told(vifs))
     instance: Any = new_instance(device_metadata=objects.InstanceDeviceMetadata.from_json(found.to_json()))
     assert meta_data(About.of(instance, ''), 'latest')['devices'] == [
@@ -89,7 +94,9 @@ def test_interfaces_with_tags() -> None:
         {'type': 'nic', 'bus': 'pci', 'address': '0000:00:04.0', 'mac': 'fa:16:3e:00:00:02', 'tags': ['behind'],
          'vf_trusted': False},
         {'type': 'nic', 'bus': 'pci', 'address': '0000:00:05.0', 'mac': 'fa:16:3e:00:00:03', 'tags': ['fast'],
-         'vf_trusted': True}]
+         'vf_trusted': True},
+        {'type': 'nic', 'bus': 'pci', 'address': '0000:00:06.0', 'mac': 'fa:16:3e:00:00:04', 'tags': ['infiniband'],
+         'vf_trusted': False}]
 
 
 def test_a_driver_notes_it_again_whenever_it_makes_the_domain(libvirt_rig: LibvirtRig) -> None:

@@ -1,16 +1,19 @@
 """Network cards: as the field's guests have them, and how each kind of port is plugged."""
 from __future__ import annotations
 
+import contextlib
 import re
+from types import SimpleNamespace
 from typing import Any
 
+import libvirt
 import pytest
 
 from kilonova import errors
 from kilonova.objects.vif import Plug, Vif
 from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.devices.pci import PciFunction
-from kilonova.virt.libvirt.domain.interface import InterfaceConfigurator
+from kilonova.virt.libvirt.domain.interface import InterfaceConfigurator, card
 from tests.unit.virt.builders import PORT, PORT2, new_vif
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
@@ -144,7 +147,14 @@ def test_models_that_qemu_does_not_have_there(configure: Configure, arch: str, m
      f"bound as vhostuser with vhostuser_socket '/{'s' * 107}';"),
     ({'type': 'vhostuser', 'details': {**SOCKET, 'vhostuser_socket': 'vhu1'}}, "with vhostuser_socket 'vhu1';"),
     ({'type': 'vhostuser', 'details': {**SOCKET, 'vhostuser_fp_plug': True}}, 'vhostuser with vhostuser_fp_plug;'),
-    ({'type': 'vrouter'}, 'bound as vrouter;'), ({'type': 'ib_hostdev', 'vnic_type': 'direct'}, 'bound as ib_hostdev'),
+    ({'type': 'vrouter'}, 'bound as vrouter;'), ({'type': '802.1qbg', 'vnic_type': 'direct'}, 'bound as 802.1qbg for'),
+    ({'type': 'agilio_ovs'}, 'bound as agilio_ovs;'), ({'type': 'ib_hostdev'}, 'bound as ib_hostdev;'),
+    ({'type': 'ib_hostdev', 'vnic_type': 'macvtap'}, 'bound as ib_hostdev for vnic_type macvtap;'),
+    ({'type': '802.1qbh'}, 'bound as 802.1qbh;'),
+    *(({'type': '802.1qbh', 'vnic_type': 'direct', 'details': {'profileid': profile}}, f'profileid {said} (1 to 39 b')
+      for profile, said in ((None, 'None'), ('', "''"), ('\x00', r"'\x00'"), (7, '7'), ('p' * 40, f"'{'p' * 40}'"),
+                            ('p' * 5000, f"'{'p' * 77}"), ('ß' * 20, f"'{'ß' * 20}'"), ('\ud800', r"'\ud800'"))),
+    ({'type': '802.1qbh', 'vnic_type': 'macvtap', 'details': {'profileid': 'p', 'vlan': '7'}}, '802.1qbh in VLAN 7;'),
     ({'type': 'vhostuser', 'details': SOCKET, 'vnic_type': 'direct'}, 'bound as vhostuser for vnic_type direct;'),
     ({'type': 'binding_failed'}, 'bound as binding_failed;'),
     ({'type': 'hw_veb', 'vnic_type': 'direct-physical'}, 'bound as hw_veb for vnic_type direct-physical;'),
@@ -205,12 +215,39 @@ def test_a_function_through_vdpa(configure: Configure) -> None:
         vdpa(configure, hw_vif_model='e1000')
 
 
-def test_a_physical_function_is_no_interface(configure: Configure) -> None:
-    assert interfaces(configure, function('direct-physical', 'hostdev_physical'),
-                      functions={SLOT: PciFunction(SLOT)}) == []
+@pytest.mark.parametrize(('vnic_type', 'kind', 'source', 'model'), [
+    ('direct', 'type="hostdev" managed="yes"', f'<source>{ADDRESS}</source>', ''),
+    ('macvtap', 'type="direct"', '<source dev="nic3" mode="passthrough"/>', '<model type="virtio"/>')])
+def test_a_function_with_a_port_profile(configure: Configure, vnic_type: str, kind: str, source: str,
+                                        model: str) -> None:
+    """VM-FEX. libvirt's schema takes the longest name that we take."""
+    profile = 'ß<' * 13
+    (found,) = interfaces(configure, function(vnic_type, '802.1qbh', profileid=profile),
+                          functions={SLOT: PciFunction(SLOT)}, ends={SLOT: 'nic3'})
+    assert found == (f'<interface {kind}><mac address="fa:16:3e:00:00:01"/>{source}<virtualport type="802.1Qbh">'
+                     f'<parameters profileid="{profile.replace("<", "&lt;")}"/></virtualport>{model}</interface>')
+    with contextlib.closing(libvirt.open('test:///default')) as connection:
+        domain = connection.defineXMLFlags(
+            '<domain type="test"><name>one</name><memory>1</memory><os><type>hvm</type></os>'
+            f'<devices>{found}</devices></domain>', libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
+        assert "<virtualport type='802.1Qbh'>" in domain.XMLDesc()
 
 
-@pytest.mark.parametrize(('vnic_type', 'type_'), [('direct', 'hw_veb'), ('direct-physical', 'hostdev_physical')])
+@pytest.mark.parametrize(('vnic_type', 'type_'), [('direct-physical', 'hostdev_physical'), ('direct', 'ib_hostdev')])
+def test_a_function_that_is_given_as_other_devices_is_no_interface(configure: Configure, vnic_type: str,
+                                                                   type_: str) -> None:
+    """Physical ones, and those of InfiniBand; an attached one is the device that a guest has from its start."""
+    vif, functions = function(vnic_type, type_), {SLOT: PciFunction(SLOT, managed=False)}
+    domain = configure(InterfaceConfigurator(), instance={'vifs': [vif]}, functions=functions)
+    assert domain.findall('devices/*') == []
+    guest: Any = SimpleNamespace(functions=functions)
+    assert text(card(guest, vif).element()) == (
+        '<hostdev mode="subsystem" type="pci" managed="no"><source>'
+        '<address domain="0x0000" bus="0x81" slot="0x02" function="0x1"/></source></hostdev>')
+
+
+@pytest.mark.parametrize(('vnic_type', 'type_'), [('direct', 'hw_veb'), ('direct-physical', 'hostdev_physical'),
+                                                   ('direct', 'ib_hostdev')])
 def test_a_function_that_the_server_does_not_hold(configure: Configure, vnic_type: str, type_: str) -> None:
     with pytest.raises(errors.KilonovaError, match=f'is bound to device {SLOT}, which instance u-1 does not hold'):
         interfaces(configure, function(vnic_type, type_), functions={'0000:81:02.0': PciFunction('0000:81:02.0')})
