@@ -35,7 +35,8 @@ class Costs:
 @pytest.fixture
 def counted(make_cloud, monkeypatch):
     """A cloud whose daemons do nothing of their own, and ``measure(act)``."""
-    monkeypatch.setattr(Runner, '_look_after_databases', lambda self: None)
+    for what in ('_look_after_databases', '_listen_forever'):
+        monkeypatch.setattr(Runner, what, lambda self: None)
     # On a slow machine ``settle`` has it look for rows that wait.
     monkeypatch.setattr(Runner, 'sweep', lambda self: 0)
     cloud = make_cloud({'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0', '0000:0b:00.0'],
