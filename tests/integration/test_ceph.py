@@ -251,12 +251,14 @@ def _type_volumes(site: Site) -> None:
 
 
 def _use(site: Site, store: ceph.Ceph, share: Path) -> None:
-    """Cinder of this site has its volumes there."""
+    """Cinder of this site has its volumes there. Of the back ends of one process only the last reports that it is up.
+    """
     path = cinder.more_path(site.layout)
     path.parent.mkdir(parents=True)
     (path.parent / 'shares').write_text(f'{EXPORT}\n')
     path.write_text(f"""[DEFAULT]
 enabled_backends = ceph, nfs
+service_down_time = 3600
 [nfs]
 volume_driver = cinder.volume.drivers.nfs.NfsDriver
 volume_backend_name = nfs
