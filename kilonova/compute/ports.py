@@ -22,9 +22,10 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks while no event comes; the first is after half of that: no port is plugged before its guest
-# is started, and Neutron tells within two seconds.
-LOOK = 5.0
+# Seconds until the first look where no event comes, and between two questions whether to wait on. Neutron tells within
+# two seconds of a port's plugging, so each further look comes after twice as long: where events are late, the service
+# has much to do.
+LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
 class Ports:
@@ -52,20 +53,21 @@ class Ports:
         VirtualInterfaceCreateException: it is, and that is fatal. ``check()`` is called now and then, what it raises
         ends the waiting.
         """
-        deadline = time.monotonic() + self._timeout
+        deadline, pause = time.monotonic() + self._timeout, LOOK
         # Heard from before the first look on: an event between the two isn't missed.
         with self._waiting.heard(uuid) as told:
-            told.wait(min(LOOK / 2, self._timeout))
             while True:
+                due = min(time.monotonic() + pause, deadline)
+                while not told.wait(max(min(LOOK, due - time.monotonic()), 0)) and time.monotonic() < due:
+                    check()
                 check()
                 told.clear()
                 missing, silence = self._missing(uuid, waited)
                 if not missing:
                     return
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if time.monotonic() >= deadline:
                     break
-                told.wait(min(LOOK, left))
+                pause = min(2 * pause, LONGEST_LOOK)
         reason = f'{", ".join(missing)} not ACTIVE after {self._timeout:.0f} s{silence}'
         if is_fatal:
             raise errors.VirtualInterfaceCreateException(reason=reason)
