@@ -15,7 +15,7 @@ from kilonova.compute.host import Host, image_of
 from kilonova.compute.operation import tags_found
 from kilonova.context import RequestContext
 from kilonova.states import PowerState, VmState
-from kilonova.virt.driver import HypervisorUnavailable
+from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 

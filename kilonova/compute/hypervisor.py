@@ -1,4 +1,4 @@
-"""What the driver tells by itself, brought to where it counts: ``virt.driver.Listener``.
+"""What the driver tells by itself, brought to where it counts: ``virt.parts.host.Listener``.
 
     hypervisor = Hypervisor(host, guests, follow, get_admin_context, stopping)
     driver.host.listen(hypervisor)
@@ -26,7 +26,7 @@ from kilonova.compute import records
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import PAUSES, Host
 from kilonova.context import RequestContext
-from kilonova.virt.driver import HypervisorUnavailable
+from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 

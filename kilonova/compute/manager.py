@@ -53,7 +53,8 @@ from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext, get_admin_context
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.timers import Timers
-from kilonova.virt.driver import ComputeDriver, HypervisorUnavailable
+from kilonova.virt.driver import ComputeDriver
+from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 

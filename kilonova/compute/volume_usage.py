@@ -12,7 +12,7 @@ from kilonova import objects
 from kilonova.compute import records
 from kilonova.compute.host import Host
 from kilonova.context import RequestContext
-from kilonova.virt.driver import GuestFailed
+from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 

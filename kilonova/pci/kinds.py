@@ -1,7 +1,7 @@
 """The kinds of devices that servers may hold. What is the same for all of them is in ``devices`` and ``pools``.
 
 A new kind is a module with a class that has what ``Kind`` lists, types of its own in ``dev_type``, and a row in
-``from_conf``. What a guest gets of it the hypervisor's driver knows (``virt.driver.Devices``).
+``from_conf``. What a guest gets of it the hypervisor's driver knows (``virt.parts.host.Devices``).
 """
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ class VolumeSnapshots(Interface):
 
     @long_call('6.13')
     def merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any], key: str) -> Any:
-        """Two files behind ``volume_id`` become one: ``file`` and ``into`` as ``virt.driver.Merge`` has them."""
+        """Two files behind ``volume_id`` become one: ``file`` and ``into`` as ``Merge`` of ``virt.parts`` has them."""
 
     @long_call('6.13')
     def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any], key: str) -> Any:

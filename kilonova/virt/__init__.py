@@ -1,1 +1,2 @@
-"""Hypervisors: one small protocol (driver), a fake of it (fake) and the libvirt driver (libvirt)."""
+"""Hypervisors: the seam (driver) and what its parts promise (parts), a fake of it (fake) and the libvirt driver
+(libvirt)."""

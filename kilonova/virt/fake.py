@@ -29,6 +29,13 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.pci.device import MDEV
 from kilonova.states import POWER_WORDS, PowerState
 from kilonova.virt import disk_names, driver, inventory
+from kilonova.virt.parts.disks import Check, ImageClient, ImageMeta
+from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, GuestFailed, Plugged, UnsupportedHardware
+from kilonova.virt.parts.host import Inventories, Listener, MdevUnavailable
+from kilonova.virt.parts.live_migrations import LiveDisk, LiveGuest, LiveOffer, LivePlace, LiveTold, PlacedOffer
+from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
+from kilonova.virt.parts.volume_snapshots import Merge
+from kilonova.virt.parts.volumes import VolumeCounters, VolumeUnsupported, why_locked
 
 
 @dataclass
@@ -47,7 +54,7 @@ class FakeDomain:
     # {id of a volume: GiB that the guest sees of it}, in the order in which it has them.
     volumes: dict[str, int] = field(default_factory=dict)
     # What the guest has done with them since it was started.
-    used: dict[str, driver.VolumeCounters] = field(default_factory=dict)
+    used: dict[str, VolumeCounters] = field(default_factory=dict)
     # {id of a volume: id of what it is being copied to; of what has taken its place}.
     copies: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
@@ -87,7 +94,7 @@ class FakeDriver:
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
-    def __init__(self, conf: cfg.ConfigOpts, image_client: driver.ImageClient | None = None, *,
+    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None, *,
                  machine: FakeMachine | None = None) -> None:
         self.conf, self.name, self.image_client = conf, conf.host, image_client
         self.machine = machine or _MACHINE
@@ -101,9 +108,9 @@ class FakeDriver:
         self.consoles: dict[str, str] = {}
         self.passwords: dict[str, tuple[str, str]] = {}
         self.connected: dict[str, set[str]] = {}
-        self.screens: dict[tuple[str, str], driver.ConsoleAddress | None] = {}
+        self.screens: dict[tuple[str, str], ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
-        self.listener: driver.Listener | None = None
+        self.listener: Listener | None = None
         self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
         self.host, self.guests, self.power = FakeHost(self), FakeGuests(self), FakePower(self)
@@ -135,7 +142,7 @@ class FakeDriver:
         elif not self.mdev_types(parent).get(type_, {}).get('available'):
             reason = 'none is available'
         if reason:
-            raise driver.MdevUnavailable(uuid=uuid, type=type_, parent=parent, reason=reason)
+            raise MdevUnavailable(uuid=uuid, type=type_, parent=parent, reason=reason)
         self.mdevs[uuid] = parent, type_
 
     # -- for the parts -------------------------------------------------------------------------------
@@ -157,7 +164,7 @@ class FakeDriver:
     def running(self, instance: objects.Instance) -> FakeDomain:
         domain = self.domains.get(instance.uuid)
         if domain is None or domain.state != PowerState.RUNNING:
-            raise driver.GuestFailed(act='measure', uuid=instance.uuid, reason='it does not run')
+            raise GuestFailed(act='measure', uuid=instance.uuid, reason='it does not run')
         return domain
 
     def disk(self, instance: objects.Instance) -> FakeDisk:
@@ -191,11 +198,11 @@ class FakeDriver:
         return {volume.volume_id: volume.size for volume in volumes}
 
     def check_volume(self, volume: AttachedVolume) -> None:
-        reason = driver.why_locked(volume)
+        reason = why_locked(volume)
         if volume.host != self.name:
             reason = f'it is attached to host {volume.host}'
         if reason:
-            raise driver.VolumeUnsupported(volume=volume.volume_id, host=self.name, reason=reason)
+            raise VolumeUnsupported(volume=volume.volume_id, host=self.name, reason=reason)
 
     def disconnect(self, instance: objects.Instance, volumes: Iterable[AttachedVolume] | None = None) -> None:
         """Those, or all of the server's that are attached to this host."""
@@ -207,7 +214,7 @@ class FakeDriver:
                 self.connected.pop(volume.volume_id, None)
 
     def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool,
-               plugged: driver.Plugged | None = None) -> None:
+               plugged: Plugged | None = None) -> None:
         self.disk(instance)
         volumes = self.connect(instance)
         hostdevs = self.prepare(pci_devices)
@@ -227,7 +234,7 @@ class FakeDriver:
             self.domains[instance.uuid].state = PowerState.PAUSED
             self.release(instance, plugged)
 
-    def release(self, instance: objects.Instance, plugged: driver.Plugged) -> None:
+    def release(self, instance: objects.Instance, plugged: Plugged) -> None:
         """A guest that was started paused runs when ``plugged()`` has returned; other calls don't wait for that."""
         self._lock.release()
         try:
@@ -278,9 +285,9 @@ def _scripted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
 
 
 class FakeHost(_Part):
-    """``driver.Host``."""
+    """``parts.host.Host``."""
 
-    def listen(self, listener: driver.Listener) -> None:
+    def listen(self, listener: Listener) -> None:
         self.fake.listener = listener
 
     @_scripted
@@ -313,7 +320,7 @@ class FakeHost(_Part):
              **{key: functions[parent].get(key) for key in ('vendor_id', 'product_id', 'numa_node', 'label')}}
             for uuid, (parent, type_) in sorted(self.fake.mdevs.items()) if parent in functions)]
 
-    def inventory(self, existing: driver.Inventories | None = None) -> driver.Inventories:
+    def inventory(self, existing: Inventories | None = None) -> Inventories:
         return inventory.root(self.fake.conf, self.fake.vcpus, self.fake.memory_mb, self.fake.local_gb, existing)
 
     def traits(self) -> set[str]:
@@ -325,13 +332,13 @@ class FakeHost(_Part):
 
 
 class FakeGuests(_Part):
-    """``driver.Guests``."""
+    """``parts.guests.Guests``."""
 
     def list_instance_uuids(self) -> list[str]:
         return list(self.fake.domains)
 
     @_scripted
-    def describe(self) -> list[driver.DomainInfo]:
+    def describe(self) -> list[DomainInfo]:
         return [{'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
                  'hostdevs': sorted(domain.hostdevs)} for domain in self.fake.domains.values()]
 
@@ -341,22 +348,22 @@ class FakeGuests(_Part):
         return int(domain.state if domain else PowerState.SHUTDOWN)
 
     @_scripted
-    def spawn(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+    def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
-              power_on: bool = True, plugged: driver.Plugged | None = None) -> None:
+              power_on: bool = True, plugged: Plugged | None = None) -> None:
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = FakeDisk(instance.local_root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on, plugged)
 
     @_scripted
-    def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
         self.fake.connect(instance)
         self.fake.prepare(pci_devices)
 
     @_scripted
-    def rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+    def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *,
                 pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
         self.fake.connect(instance)
@@ -364,7 +371,7 @@ class FakeGuests(_Part):
         self.fake.define(instance, pci_devices, power_on)
 
     @_scripted
-    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
+    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
                          pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         domain, held = self.fake.domains.get(instance.uuid), [device.address for device in pci_devices]
         if domain is None:
@@ -379,7 +386,7 @@ class FakeGuests(_Part):
         self.fake.note(instance, {one.id: one for one in (*instance.vifs, vif)}.values(), instance.volumes)
 
     @_scripted
-    def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
+    def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
         check()
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None and vif.id in domain.vifs:
@@ -409,11 +416,11 @@ class FakeGuests(_Part):
         return self.fake.consoles.get(instance.uuid, '')
 
     @_scripted
-    def get_console(self, instance: objects.Instance, protocol: str) -> driver.ConsoleAddress | None:
+    def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state == PowerState.SHUTDOWN:
             return None
-        return self.fake.screens.get((instance.uuid, protocol), driver.ConsoleAddress('127.0.0.1', 5900))
+        return self.fake.screens.get((instance.uuid, protocol), ConsoleAddress('127.0.0.1', 5900))
 
     @_scripted
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
@@ -438,24 +445,24 @@ class FakeGuests(_Part):
 
 
 class FakePower(_Part):
-    """``driver.Power``."""
+    """``parts.power.Power``."""
 
     @_scripted
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
         self.fake.stop(instance)
 
     @_scripted
-    def define(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def define(self, instance: objects.Instance, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice]) -> None:
         self.fake.define(instance, pci_devices, False)
 
     @_scripted
-    def power_on(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
                  pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         self.fake.start(instance, pci_devices)
 
     @_scripted
-    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: driver.ImageMeta,
+    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         self.fake.start(instance, pci_devices)
 
@@ -468,13 +475,13 @@ class FakePower(_Part):
         self._move(instance, 'unpause', PowerState.RUNNING, PowerState.PAUSED)
 
     @_scripted
-    def suspend(self, instance: objects.Instance, check: driver.Check) -> None:
+    def suspend(self, instance: objects.Instance, check: Check) -> None:
         check()
         self._move(instance, 'suspend', PowerState.SUSPENDED, PowerState.RUNNING, PowerState.PAUSED)
 
     @_scripted
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
-               check: driver.Check) -> None:
+               check: Check) -> None:
         self.fake.prepare(pci_devices)
         self._move(instance, 'resume', PowerState.RUNNING, PowerState.SUSPENDED)
 
@@ -485,32 +492,32 @@ class FakePower(_Part):
     def _move(self, instance: objects.Instance, act: str, after: PowerState | None, *before: PowerState) -> None:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (after, *before):
-            raise driver.GuestFailed(act=act, uuid=instance.uuid, reason='its state does not allow it')
+            raise GuestFailed(act=act, uuid=instance.uuid, reason='its state does not allow it')
         if after is not None:
             domain.state = after
 
 
 class FakeRescues(_Part):
-    """``driver.Rescues``."""
+    """``parts.power.Rescues``."""
 
     @_scripted
-    def rescue(self, instance: objects.Instance, image_meta: driver.ImageMeta, image: driver.ImageMeta | None,
+    def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
                pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
                retry_interval: int = 0) -> None:
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)
 
     @_scripted
-    def restart(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def restart(self, instance: objects.Instance, image_meta: ImageMeta,
                 pci_devices: Iterable[objects.PciDevice]) -> None:
         if instance.uuid not in self.fake.rescued:
-            raise driver.GuestFailed(act='rescue', uuid=instance.uuid, reason='it is not rescued')
+            raise GuestFailed(act='rescue', uuid=instance.uuid, reason='it is not rescued')
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)
 
 
 class FakeDisks(_Part):
-    """``driver.Disks``."""
+    """``parts.disks.Disks``."""
 
     def list_directories(self) -> list[str]:
         return sorted(self.fake.directories)
@@ -520,28 +527,28 @@ class FakeDisks(_Part):
         """Nothing is cached."""
         return []
 
-    def fetch_base(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> None:
+    def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
         """Nothing is read from it."""
 
 
 class FakeMoves(_Part):
-    """``driver.Moves``."""
+    """``parts.moves.Moves``."""
 
     @_scripted
-    def prepare_move(self) -> driver.MoveOffer:
+    def prepare_move(self) -> MoveOffer:
         path = f'fake:/{self.fake.name}'
         return {'host': self.fake.name, 'machine_id': self.fake.machine.machine_id, 'boot_id': 'fake-boot',
                 'instances_path': path, 'base_path': f'{path}/_base', 'storage_id': path,
                 'move': str(uuidlib.uuid4())}
 
     @_scripted
-    def check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
+    def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
         self._check_move(instance, dest, flavor)
 
     @_scripted
-    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor,
+    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
                                    timeout: int = 0, retry_interval: int = 0,
-                                   progress: driver.Progress | None = None) -> driver.DiskInfo:
+                                   progress: Progress | None = None) -> DiskInfo:
         self._check_move(instance, dest, flavor)
         self.fake.stop(instance)
         uuid, kept, move, here = instance.uuid, instance.uuid + '_resize', dest['move'], self.fake.directories
@@ -557,15 +564,15 @@ class FakeMoves(_Part):
         return {'move': move, 'disks': ['disk']}
 
     @_scripted
-    def discard_copy(self, instance: objects.Instance, dest: driver.MoveOffer) -> None:
+    def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
         arrived = self.fake.machine.disks[dest['host']]
         if dest['host'] != self.fake.name and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
             del arrived[instance.uuid]
 
     @_scripted
-    def finish_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                          pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                         disk_info: driver.DiskInfo, plugged: driver.Plugged | None = None) -> None:
+                         disk_info: DiskInfo, plugged: Plugged | None = None) -> None:
         disk = self.fake.disk(instance)
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = replace(
@@ -602,9 +609,9 @@ class FakeMoves(_Part):
             del self.fake.directories[instance.uuid]
 
     @_scripted
-    def finish_revert_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                                 pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                                plugged: driver.Plugged | None = None) -> None:
+                                plugged: Plugged | None = None) -> None:
         kept = instance.uuid + '_resize'
         if kept not in self.fake.directories and instance.uuid in self.fake.domains and power_on == (
                 self.fake.domains[instance.uuid].state == PowerState.RUNNING):
@@ -614,7 +621,7 @@ class FakeMoves(_Part):
             self.fake.directories[instance.uuid] = replace(self.fake.directories.pop(kept), move=None)
         self.fake.define(instance, pci_devices, power_on, plugged)
 
-    def _check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
+    def _check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
         old = instance.flavor
         shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
         if shrinks or flavor.ephemeral_gb < old.ephemeral_gb:
@@ -624,7 +631,7 @@ class FakeMoves(_Part):
 
 
 class FakeLiveMigrations(_Part):
-    """``driver.LiveMigrations``: a guest arrives at once, whole."""
+    """``parts.live_migrations.LiveMigrations``: a guest arrives at once, whole."""
 
     def __init__(self, fake: FakeDriver) -> None:
         super().__init__(fake)
@@ -632,17 +639,17 @@ class FakeLiveMigrations(_Part):
         self._giving: set[str] = set()
 
     @_scripted
-    def describe(self, instance: objects.Instance) -> driver.LiveGuest:
+    def describe(self, instance: objects.Instance) -> LiveGuest:
         domain, size = self._active(instance), self.fake.disk(instance).root_gb << 30
-        disk: driver.LiveDisk = {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}
+        disk: LiveDisk = {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}
         return {'host': self.fake.name, 'storage_id': f'fake:/{self.fake.name}',
                 'instances_path': f'fake:/{self.fake.name}', 'arch': 'x86_64', 'machine': None, 'virt_type': 'fake',
                 'cpu': None, 'asked': {}, 'volumes': list(domain.volumes),
                 'disks': [] if instance.is_from_volume else [disk]}
 
     @_scripted
-    def offer(self, instance: objects.Instance, guest: driver.LiveGuest, block: bool | None,
-              over_commit: bool) -> driver.LiveOffer:
+    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
+              over_commit: bool) -> LiveOffer:
         if block is False and guest['disks']:
             raise errors.MigrationPreCheckError(reason='fakes share no storage')
         if sum(disk['size'] for disk in guest['disks']) > self.fake.local_gb << 30 or guest['virt_type'] != 'fake':
@@ -651,11 +658,11 @@ class FakeLiveMigrations(_Part):
         return {**self.fake.moves.prepare_move(), 'block': True, 'uri': uri, 'data_uri': uri, 'listen': {}}
 
     @_scripted
-    def place(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> driver.LivePlace:
+    def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
         return {'cpuset': None, 'cputune': None, 'numatune': None}
 
     @_scripted
-    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer,
+    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
                 pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
         coming = [volume for one in instance.volumes if (volume := one.coming(self.fake.name)) is not None]
         for volume in coming:
@@ -669,7 +676,7 @@ class FakeLiveMigrations(_Part):
         return {volume.volume_id: f'fake:/{self.fake.name}' for volume in coming}
 
     @_scripted
-    def migrate(self, instance: objects.Instance, offer: driver.PlacedOffer, told: driver.LiveTold) -> None:
+    def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
         machine, there = self.fake.machine, offer['host']
         if instance.uuid in machine.arrived[there]:
             return
@@ -688,7 +695,7 @@ class FakeLiveMigrations(_Part):
         domain.state = PowerState.SHUTDOWN
 
     @staticmethod
-    def _tell(told: driver.LiveTold, domain: FakeDomain, size: int) -> None:
+    def _tell(told: LiveTold, domain: FakeDomain, size: int) -> None:
         told({'memory_total': domain.memory_mb << 20, 'memory_processed': domain.memory_mb << 20,
               'memory_remaining': 0, 'disk_total': size, 'disk_processed': size, 'disk_remaining': 0})
 
@@ -720,7 +727,7 @@ class FakeLiveMigrations(_Part):
         self.fake.directories[instance.uuid] = replace(self.fake.disk(instance), move=None)
 
     @_scripted
-    def leave(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
+    def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
         self.fake.domains.pop(instance.uuid, None)
         self.fake.disconnect(instance)
         self.fake.directories.pop(instance.uuid, None)
@@ -728,15 +735,15 @@ class FakeLiveMigrations(_Part):
     def _active(self, instance: objects.Instance) -> FakeDomain:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state == PowerState.SHUTDOWN:
-            raise driver.GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
+            raise GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
         return domain
 
 
 class FakeSnapshots(_Part):
-    """``driver.Snapshots``."""
+    """``parts.disks.Snapshots``."""
 
     @_scripted
-    def snapshot(self, instance: objects.Instance, image_id: str, check: driver.Check, copied: driver.Check) -> None:
+    def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
         if self.fake.image_client is None or self.fake.image_client.get(image_id)['status'] == 'active':
             return
         check()
@@ -751,7 +758,7 @@ class FakeSnapshots(_Part):
 
 
 class FakeDevices(_Part):
-    """``driver.Devices``."""
+    """``parts.host.Devices``."""
 
     @_scripted
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
@@ -777,18 +784,18 @@ class FakeDevices(_Part):
 
 
 class FakeVolumes(_Part):
-    """``driver.Volumes``: any kind; no key is needed."""
+    """``parts.volumes.Volumes``: any kind; no key is needed."""
 
     @_scripted
     def connector(self) -> dict[str, Any]:
         return {'ip': self.fake.conf.my_block_storage_ip, 'host': self.fake.name, 'initiator': 'fake'}
 
     @_scripted
-    def names(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> list[str]:
+    def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
         flavor, bus = instance.flavor, (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio'
         for one in (bus, *(volume.bus or bus for volume in instance.volumes)):
             if one not in disk_names.PREFIX:
-                raise driver.UnsupportedHardware(model=one, virt='fake')
+                raise UnsupportedHardware(model=one, virt='fake')
         own = [bus] * (bool(flavor.ephemeral_gb) + bool(flavor.swap))
         roots = [volume for volume in instance.volumes if volume.is_root]
         rest = [volume for volume in instance.volumes if not volume.is_root]
@@ -799,7 +806,7 @@ class FakeVolumes(_Part):
         return [f'/dev/{found[volume.uuid]}' for volume in instance.volumes if not volume.device]
 
     @_scripted
-    def attach(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume) -> None:
+    def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
         self.fake.check_volume(volume)
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
@@ -809,7 +816,7 @@ class FakeVolumes(_Part):
             self.fake.note(instance, instance.vifs, [*others, volume])
 
     @_scripted
-    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: driver.Check) -> None:
+    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
         check()
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
@@ -823,12 +830,12 @@ class FakeVolumes(_Part):
         self.fake.disconnect(instance, [volume])
 
     @_scripted
-    def copy(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
-             new: AttachedVolume, check: driver.Check) -> None:
+    def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume, check: Check) -> None:
         self.fake.check_volume(new)
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
-            raise driver.GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run')
+            raise GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run')
         self.fake.connected.setdefault(new.volume_id, set()).add(instance.uuid)
         check()
         domain.copies[volume.volume_id] = new.volume_id
@@ -841,7 +848,7 @@ class FakeVolumes(_Part):
         self.fake.disconnect(instance, [new])
 
     @_scripted
-    def swap(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+    def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
              new: AttachedVolume) -> bool:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None:
@@ -861,19 +868,19 @@ class FakeVolumes(_Part):
             domain.volumes[volume.volume_id] = volume.size
 
     @_scripted
-    def usage(self, instance: objects.Instance) -> dict[str, driver.VolumeCounters]:
+    def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
             return {}
-        return {volume.volume_id: domain.used.get(volume.volume_id, driver.VolumeCounters())
+        return {volume.volume_id: domain.used.get(volume.volume_id, VolumeCounters())
                 for volume in instance.volumes if volume.volume_id in domain.volumes}
 
 
 class FakeVolumeSnapshots(_Part):
-    """``driver.VolumeSnapshots``: any file is there."""
+    """``parts.volume_snapshots.VolumeSnapshots``: any file is there."""
 
     @_scripted
-    def take(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
+    def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
              new: AttachedVolume) -> None:
         self.fake.check_volume(new)
         files = self._files(instance, old)
@@ -885,33 +892,33 @@ class FakeVolumeSnapshots(_Part):
         return domain is not None and domain.files.get(new.volume_id, [''])[0] == new.file[0]
 
     @_scripted
-    def withdraw(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
-                 new: AttachedVolume, check: driver.Check) -> None:
+    def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
+                 new: AttachedVolume, check: Check) -> None:
         check()
         if self.has(instance, new):
             self._files(instance, old).pop(0)
 
     @_scripted
-    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge,
-              check: driver.Check) -> None:
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
+              check: Check) -> None:
         check()
         files = self._files(instance, volume)
         if merge.is_done(files):
             return
         if reason := merge.why_not(files):
-            raise driver.GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
+            raise GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
         gone = {merge.file} if merge.into is not None else set(
             files[1:files.index(merge.file) if merge.file is not None else None])
         files[:] = [name for name in files if name not in gone]
 
-    def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge) -> bool:
+    def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
         return merge.is_done(self._files(instance, volume))
 
     def _files(self, instance: objects.Instance, volume: AttachedVolume) -> list[str]:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or volume.volume_id not in domain.volumes:
-            raise driver.GuestFailed(act=f'find volume {volume.volume_id} in', uuid=instance.uuid,
-                                     reason='it does not run with it')
+            raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=instance.uuid,
+                              reason='it does not run with it')
         return domain.files.setdefault(volume.volume_id, [volume.file[0]])
 
 

@@ -8,7 +8,7 @@ import math
 
 from oslo_config import cfg
 
-from kilonova.virt.driver import Inventories
+from kilonova.virt.parts.host import Inventories
 
 # Every driver here can boot these (their content is inspected, then converted).
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')

@@ -16,8 +16,8 @@ from kilonova.conductor.flows import resize
 from kilonova.conductor.manager import ConductorManager
 from kilonova.db.queries import instance_mappings, operations, request_specs
 from kilonova.errors import ClaimConflict, HostRejected, KeyGone, KilonovaError, Unanswered
-from kilonova.virt.driver import GuestFailed
 from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import Cloud
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0', '0000:0a:00.0'],

@@ -14,8 +14,8 @@ from kilonova.db.models import api
 from kilonova.db.queries import operations
 from kilonova.errors import Unanswered
 from kilonova.objects.image_meta import InvalidImageProperty
-from kilonova.virt.driver import GuestFailed, UnsupportedHardware
 from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
 
 
 def test_boot_with_one_gpu(cloud):

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kilonova.states import PowerState
-from kilonova.virt.driver import GuestFailed
 from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.flows.cases import force_down, lose_host
 

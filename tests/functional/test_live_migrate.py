@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kilonova import errors
-from kilonova.virt.driver import GuestFailed
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import WAIT, Cloud
 from tests.flows.cases import force_down
 

@@ -13,8 +13,8 @@ from lxml import etree
 
 from kilonova.db.queries import compute_nodes, instances
 from kilonova.objects import cpuset
-from kilonova.virt.driver import GuestFailed
 from kilonova.virt.hardware import numa
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID
 
 SETS = {'compute__cpu_shared_set': '0-3,32-35', 'compute__cpu_dedicated_set': '8-11,40-43'}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kilonova.states import PowerState
-from kilonova.virt.driver import MoveOffer
 from kilonova.virt.libvirt.moves import Moves
+from kilonova.virt.parts.moves import MoveOffer
 from tests.fixtures.cloud import Cloud
 
 GPUS = {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:08:00.0', '0000:09:00.0'], 'gpu3': ['0000:08:00.0', '0000:09:00.0']}

@@ -118,7 +118,7 @@ def test_events_and_notifications(make_cloud):
 @pytest.mark.parametrize(('verb', 'method'), [
     ('pause', 'hold'), ('suspend', 'save'), ('trigger_crash_dump', 'call_once')])
 def test_a_guest_that_will_not_leaves_the_server_as_it_was(cloud, monkeypatch, verb, method):
-    from kilonova.virt.driver import GuestFailed
+    from kilonova.virt.parts.guests import GuestFailed
     server = cloud.boot(cloud.flavor(gpus=1))
     devices = cloud.hostdevs(server)
 

@@ -15,7 +15,7 @@ from kilonova import errors
 from kilonova.conductor.flows import FLOWS
 from kilonova.db.queries import info_caches
 from kilonova.objects.vif import Vif
-from kilonova.virt.driver import GuestFailed
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 from tests.fixtures.neutron import DETAILS, FakeNeutron
 from tests.flows.cases import bring_back, disturb, force_down, lose_host

@@ -10,7 +10,7 @@ import pytest
 from kilonova.compute.ops import rebuild as on_host
 from kilonova.db.queries import request_specs
 from kilonova.errors import KilonovaError
-from kilonova.virt.driver import GuestFailed
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud
 
 CHANGES = ("An instance's %s cannot be changed as part of a rebuild. The image provided is invalid for this "

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kilonova.virt.driver import GuestFailed
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID
 from tests.fixtures.notifications import Recorder
 

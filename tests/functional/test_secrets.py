@@ -22,9 +22,9 @@ from oslo_serialization import jsonutils
 from kilonova import sealing
 from kilonova.errors import Unanswered
 from kilonova.rpc.transport import DirectTransport
-from kilonova.virt.driver import GuestFailed
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guests import Guests
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder
 

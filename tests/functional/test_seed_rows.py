@@ -8,7 +8,7 @@ import pytest
 
 from kilonova.db.queries import operations
 from kilonova.objects.base import Serializer
-from kilonova.virt.driver import GuestFailed
+from kilonova.virt.parts.guests import GuestFailed
 
 
 def test_a_move_claims_the_new_flavors_amounts_and_says_so(cloud, caplog):

@@ -16,8 +16,8 @@ import pytest
 from kilonova import errors
 from kilonova.db.queries import volumes as rows
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt import driver
 from kilonova.virt.libvirt.storage.volumes import sources
+from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import Cloud
 from tests.flows.cases import disturb, force_down, silent_hosts
 from tests.functional.test_swap import Moving
@@ -220,7 +220,7 @@ def test_deleted_while_its_host_is_at_it(site: Filing, kind: str) -> None:
 def test_a_host_that_can_not(site: Filing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The volume is in the files in which it was, and another try works."""
     def break_it(*args: Any) -> None:
-        raise driver.GuestFailed(act='freeze', uuid=site.server, reason='it is too warm')
+        raise GuestFailed(act='freeze', uuid=site.server, reason='it is too warm')
     host = site.driver(site.cloud.host_of(site.server)).volume_snapshots
     with monkeypatch.context() as patch:
         patch.setattr(host, 'take', break_it)

@@ -19,7 +19,7 @@ import pytest
 from kilonova import errors
 from kilonova.conductor.flows import volumes as flow_volumes
 from kilonova.db.queries import volumes as rows
-from kilonova.virt.driver import VolumeCounters
+from kilonova.virt.parts.volumes import VolumeCounters
 from tests.fixtures.cinder import ENCRYPTION, FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder

@@ -34,13 +34,16 @@ from kilonova.compute.manager import ComputeManager
 from kilonova.objects import Flavor, InstancePCIRequest, InstancePCIRequests, base
 from kilonova.pci.ports import request_of
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import connection as connection_module
 from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from kilonova.virt.libvirt.domain import interface
 from kilonova.virt.libvirt.xml import MemoryBacking
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable
+from kilonova.virt.parts.volume_snapshots import Merge
+from kilonova.virt.parts.volumes import VolumeCounters
 from tests.fixtures.hosts import vdpa_device
 from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
@@ -213,7 +216,7 @@ def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge
         for _again in range(2):
             rig.driver.guests.attach_interface(server, rig.image(), vifs[1])
             assert there() == {vif.device_name for vif in vifs} and len(noted()) == 2
-        with pytest.raises(driver.GuestFailed, match=f'does not give up {vifs[1].device_name}'):
+        with pytest.raises(GuestFailed, match=f'does not give up {vifs[1].device_name}'):
             rig.driver.guests.detach_interface(server, vifs[1], lambda: None)
         assert there() == {vif.device_name for vif in vifs}
         rig.driver.guests.attach_interface(server, rig.image(), vifs[1])
@@ -324,7 +327,7 @@ def test_a_card_by_vdpa(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     for act in ('check', 'plug', 'unplug'):
         monkeypatch.setattr(OpenVSwitch, act, lambda *args: None)
     server = new_instance(flavor=new_flavor(vcpus=1, memory_mb=64), vifs=[vif], pci_requests=[request])
-    with pytest.raises(driver.GuestFailed, match=f"Unable to open '/dev/vhost-vdpa-{number}' for vdpa device"):
+    with pytest.raises(GuestFailed, match=f"Unable to open '/dev/vhost-vdpa-{number}' for vdpa device"):
         rig.driver.guests.spawn(server, rig.image(), pci_devices=[function])
     rig.driver.guests.destroy(server)
 
@@ -387,7 +390,7 @@ def test_a_guest_boots_from_a_volume(daemon: Libvirtd) -> None:
         server = rig.boot(volumes=[data, root], image_ref='')
         rig.says(server, 'GUEST-BOOT 1')
         # The sector that it boots from, and the one that it reads, counts up and writes before it says that.
-        once = {data.volume_id: driver.VolumeCounters(), root.volume_id: driver.VolumeCounters(2, 1024, 1, 512)}
+        once = {data.volume_id: VolumeCounters(), root.volume_id: VolumeCounters(2, 1024, 1, 512)}
         assert rig.driver.volumes.usage(server) == once
         rig.driver.power.suspend(server, lambda: None)
         assert rig.driver.volumes.usage(server) == {} and secrets(daemon) == {root.volume_id}
@@ -449,7 +452,7 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
             assert size('sdb') is None and scsi.volume_id not in domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
             assert secrets(daemon) == set()
         volumes.attach(server, image, virtio)
-        with pytest.raises(driver.GuestFailed, match=f'does not give up {virtio.volume_id}'):
+        with pytest.raises(GuestFailed, match=f'does not give up {virtio.volume_id}'):
             volumes.detach(server, virtio, lambda: None)
         assert size('vda') == 1 << 30 and virtio.volume_id in domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
         rig.driver.power.power_off(server)
@@ -481,7 +484,7 @@ def test_a_running_guest_goes_along_with_its_volume(daemon: Libvirtd) -> None:
             assert (path / 'new').read_bytes() == (path / 'old').read_bytes()
             end()
             assert not volumes.swap(server, image, old, new) and files() == ['old', 'old']
-        with pytest.raises(driver.GuestFailed, match='it does not run'):
+        with pytest.raises(GuestFailed, match='it does not run'):
             volumes.copy(server, image, old, new, lambda: None)
         rig.driver.power.power_on(server, image)
         rig.says(server, 'GUEST-BOOT 2')
@@ -547,8 +550,8 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
 
         def merge(file: str | None, into: str | None) -> None:
             for _again in range(2):
-                snapshots.merge(server, server.volumes[0], driver.Merge(file, into), lambda: None)
-                assert snapshots.end_merge(server, server.volumes[0], driver.Merge(file, into))
+                snapshots.merge(server, server.volumes[0], Merge(file, into), lambda: None)
+                assert snapshots.end_merge(server, server.volumes[0], Merge(file, into))
         boots()
         take('v.1')
         assert chain() == ['v.1', 'v']
@@ -584,9 +587,9 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
         assert chain() == ['v.6']
         (path / 'v.7').unlink()
         again()
-        with pytest.raises(driver.GuestFailed, match=r'it does not read from v\.7, but from v\.6'):
-            snapshots.merge(server, server.volumes[0], driver.Merge('v.7', 'v.5'), lambda: None)
-        with pytest.raises(driver.GuestFailed, match=r'take a snapshot of disk vda of .*v.8'):
+        with pytest.raises(GuestFailed, match=r'it does not read from v\.7, but from v\.6'):
+            snapshots.merge(server, server.volumes[0], Merge('v.7', 'v.5'), lambda: None)
+        with pytest.raises(GuestFailed, match=r'take a snapshot of disk vda of .*v.8'):
             snapshots.take(server, image, server.volumes[0], server.volumes[0].in_file('v.8', 'qcow2'))
         assert not snapshots.has(server, server.volumes[0].in_file('v.8', 'qcow2')) and chain() == ['v.6']
 
@@ -611,7 +614,7 @@ def test_a_guest_has_the_first_cpu_with_what_it_requires(daemon: Libvirtd) -> No
         server = rig.boot(extra_specs={'trait:HW_CPU_X86_SSE42': 'required'})
         rig.says(server, 'GUEST-BOOT 1')
         assert "<model fallback='forbid'>Nehalem</model>" in _Again(daemon, server.uuid).XMLDesc()
-    with pytest.raises(driver.DriverMisconfigured, match='cpu_models has nosuch'):
+    with pytest.raises(DriverMisconfigured, match='cpu_models has nosuch'):
         daemon.driver('nosuch', cpu_mode='custom', cpu_models=['Nehalem', 'nosuch']).host.init_host()
     own = daemon.driver('own')
     own.host.init_host()
@@ -885,10 +888,10 @@ def test_a_daemon_that_stays_away_is_told_and_undos_of_nothing_go_on(rig: Rig) -
     server, never = rig.boot(), new_instance(flavor=new_flavor(vcpus=1, memory_mb=64))
     rig.daemon.kill()
     until(lambda: 'Connection to libvirt lost: 1' in rig.heard)
-    with pytest.raises(driver.HypervisorUnavailable):
+    with pytest.raises(HypervisorUnavailable):
         rig.driver.guests.spawn(never, rig.image())
     rig.driver.guests.destroy(never)
-    with pytest.raises(driver.HypervisorUnavailable):
+    with pytest.raises(HypervisorUnavailable):
         rig.driver.guests.destroy(server)
     assert os.path.exists(rig.driver.disks.directory(server.uuid).path)
     rig.daemon.start()
@@ -904,7 +907,7 @@ def test_a_daemon_that_hangs_holds_nobody_up(daemon: Libvirtd, monkeypatch: pyte
         def ask() -> None:
             try:
                 rig.driver.guests.get_info(server)
-            except driver.HypervisorUnavailable as error:
+            except HypervisorUnavailable as error:
                 failed.append(error)
         daemon.hang()
         try:

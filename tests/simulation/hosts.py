@@ -15,10 +15,11 @@ from typing import Any
 from kilonova import objects
 from kilonova.errors import HostRejected
 from kilonova.states import PowerState
-from kilonova.virt.driver import MoveOffer, Plugged
 from kilonova.virt.fake import FakeDisk, FakeDomain, FakeDriver, FakeHost, FakeMachine, FakeMoves
 from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.offer import Offer
+from kilonova.virt.parts.guests import Plugged
+from kilonova.virt.parts.moves import MoveOffer
 from tests.simulation.timeline import Timeline
 
 # Usual steps that a call of the driver takes before and after its work; all others take one.

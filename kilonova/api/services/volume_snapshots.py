@@ -62,8 +62,8 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
 
 def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str,
            merge: Mapping[str, str | None]) -> None:
-    """Let two files behind the volume become one: ``file`` and ``into`` as ``virt.driver.Merge`` has them. The same
-    errors."""
+    """Let two files behind the volume become one: ``file`` and ``into`` as ``Merge`` of ``virt.parts`` has them. The
+    same errors."""
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
     _accept(backend, ctxt, server, volume, DELETE, snapshot_id, {'merge': dict(merge)})
 

@@ -9,7 +9,7 @@ from kilonova.context import RequestContext
 from kilonova.objects import ConsoleOffer
 from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
-from kilonova.virt.driver import ConsoleAddress
+from kilonova.virt.parts.guests import ConsoleAddress
 
 # The protocol that shows each type of console, and where the address that users get stands in the configuration.
 TYPES: dict[str, tuple[str, str, str]] = {

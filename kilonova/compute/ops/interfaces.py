@@ -17,7 +17,7 @@ from kilonova.compute.operation import Check, Operation, Reply, tags_found
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 from kilonova.rpc.compute import Compute
-from kilonova.virt.driver import GuestFailed
+from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 

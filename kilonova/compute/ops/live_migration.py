@@ -21,7 +21,7 @@ from kilonova.pci.device import MDEV
 from kilonova.pci.ports import requests_of_ports
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
-from kilonova.virt.driver import LiveDevice, LiveGuest, LiveTold
+from kilonova.virt.parts.live_migrations import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ QUEUED, RUNNING = -1, -2
 # -- 1. both sides look ------------------------------------------------------------------------------------------------
 @order(Compute.check_can_live_migrate_source)
 def check_source(op: Operation) -> Reply:
-    """What a destination must know of the guest (``driver.LiveGuest``). GuestFailed: it is off."""
+    """What a destination must know of the guest (``LiveGuest``). GuestFailed: it is off."""
     op.begin('compute_check_can_live_migrate_source')
     with op.turn(), op.undoing('check_source'):
         op.undo(move.failed, op)
@@ -44,7 +44,7 @@ def check_source(op: Operation) -> Reply:
 
 @order(Compute.check_can_live_migrate_destination, checks=Check.WRITE)
 def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> Reply:
-    """Compare and claim: how the guest gets here, and where it will run (``driver.PlacedOffer``). HostRejected: an
+    """Compare and claim: how the guest gets here, and where it will run (``PlacedOffer``). HostRejected: an
     alternate may take it."""
     live = op.host.driver.live_migrations
     op.begin('compute_check_can_live_migrate_destination')

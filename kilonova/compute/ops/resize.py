@@ -18,7 +18,7 @@ from kilonova.compute.ops import build, move
 from kilonova.compute.tracker import side_of
 from kilonova.rpc.compute import Compute
 from kilonova.states import TaskState
-from kilonova.virt.driver import Progress
+from kilonova.virt.parts.moves import Progress
 
 LOG = logging.getLogger(__name__)
 

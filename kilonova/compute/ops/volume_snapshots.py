@@ -11,7 +11,7 @@ from kilonova.compute.operation import Check, Operation, Reply
 from kilonova.compute.ops.volumes import volume_of
 from kilonova.objects.volume import QCOW2, AttachedVolume
 from kilonova.rpc.compute import Compute
-from kilonova.virt.driver import Merge
+from kilonova.virt.parts.volume_snapshots import Merge
 
 
 @order(Compute.snapshot_volume)

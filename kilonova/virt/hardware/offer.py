@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from oslo_config import cfg
 
 from kilonova.objects import cpuset
-from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.hardware import constraints
+from kilonova.virt.parts.host import DriverMisconfigured
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,10 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 import libvirt
 
 from kilonova import concurrency
-from kilonova.virt import driver
 from kilonova.virt.libvirt import events
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable, Listener
 
 LOG = logging.getLogger(__name__)
 P = ParamSpec('P')
@@ -107,7 +108,7 @@ class Connection:
         self._opening: _Opening | None = None
         self._lost_at = float('-inf')
         # The connection that tells, and to whom.
-        self._listener: driver.Listener | None = None
+        self._listener: Listener | None = None
         self._telling: libvirt.virConnect | None = None
 
     # -- calls ---------------------------------------------------------------------------------------
@@ -135,8 +136,8 @@ class Connection:
                                                                    or error.get_error_domain() not in _FROM_WIRE)):
                         raise
                     self._lost_at = time.monotonic()
-                    raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
-        except driver.HypervisorUnavailable:
+                    raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
+        except HypervisorUnavailable:
             if not again or self._lost_at == lost_at:      # it never had one
                 raise
             return self.do(act, again=False)
@@ -144,7 +145,7 @@ class Connection:
     @contextlib.contextmanager
     def _borrowed(self) -> Iterator[libvirt.virConnect]:
         if not self._turns.acquire(timeout=TURN_WAIT):
-            raise driver.HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
+            raise HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
         try:
             connection = self._take()
             is_kept = False
@@ -177,7 +178,7 @@ class Connection:
         while True:
             try:
                 return self._open()
-            except driver.HypervisorUnavailable:
+            except HypervisorUnavailable:
                 # It is being restarted, perhaps.
                 if time.monotonic() - self._lost_at >= PATIENCE:
                     raise
@@ -198,19 +199,19 @@ class Connection:
 
     def _opened(self, opening: _Opening) -> libvirt.virConnect:
         if not opening.wait():
-            raise driver.HypervisorUnavailable(host=self.name,
-                                               reason=f'libvirt has not answered for {OPEN_WAIT:g} seconds')
+            raise HypervisorUnavailable(host=self.name,
+                                        reason=f'libvirt has not answered for {OPEN_WAIT:g} seconds')
         error = opening.error
         if error is None:
             LOG.debug('Connected to libvirt: %s', self.uri)
             return opening.connection
         if isinstance(error, libvirt.libvirtError) and error.get_error_domain() not in _FROM_WIRE:
-            raise driver.DriverMisconfigured(reason=f'libvirt can not be reached by {self.uri}: {error}') from error
-        raise driver.HypervisorUnavailable(host=self.name, reason=str(error)) from error
+            raise DriverMisconfigured(reason=f'libvirt can not be reached by {self.uri}: {error}') from error
+        raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
 
     # -- what it tells -------------------------------------------------------------------------------
 
-    def listen(self, listener: driver.Listener) -> None:
+    def listen(self, listener: Listener) -> None:
         """Tell it what happens by itself, from ``connect`` on."""
         self._listener = listener
 
@@ -230,7 +231,7 @@ class Connection:
         LOG.warning('The connection to libvirt was lost (%s): %s', reason, self.uri)
         concurrency.spawn(self._regain, self._listener, reason, name='libvirt, regain')
 
-    def _regain(self, listener: driver.Listener, reason: int) -> None:
+    def _regain(self, listener: Listener, reason: int) -> None:
         """Be told again what happens. A loss that lasts is told, and its end."""
         told, since, opening = False, self._lost_at, None
         while True:
@@ -270,7 +271,7 @@ class Connection:
             return Guest(self, self.do(lambda connection: connection.defineXML(xml)))
         except libvirt.libvirtError as error:
             LOG.error('Error defining a guest with XML: %s', xml)
-            raise driver.GuestFailed(act='define', uuid=uuid, reason=str(error)) from error
+            raise GuestFailed(act='define', uuid=uuid, reason=str(error)) from error
 
     # -- the machine ---------------------------------------------------------------------------------
 
@@ -370,6 +371,6 @@ def translated(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
         except libvirt.libvirtError as error:
             uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
             if uuid is None:
-                raise driver.HypervisorUnavailable(host=self._libvirt.name, reason=str(error)) from error
-            raise driver.GuestFailed(act=method.__name__, uuid=uuid, reason=str(error)) from error
+                raise HypervisorUnavailable(host=self._libvirt.name, reason=str(error)) from error
+            raise GuestFailed(act=method.__name__, uuid=uuid, reason=str(error)) from error
     return call

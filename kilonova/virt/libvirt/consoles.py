@@ -14,7 +14,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from kilonova import errors
-from kilonova.virt import driver
+from kilonova.virt.parts.host import DriverMisconfigured
 
 MOST_PORT = 65536
 
@@ -40,7 +40,7 @@ class SerialPorts:
         first, _, last = port_range.partition(':')
         self._range, self._address, self._read = range(int(first), min(int(last), MOST_PORT)), address, read
         if not self._range or self._range.start < 1:
-            raise driver.DriverMisconfigured(reason=f'[serial_console]port_range {port_range} has no ports')
+            raise DriverMisconfigured(reason=f'[serial_console]port_range {port_range} has no ports')
         self._lock = threading.Lock()
         self._held: dict[str, tuple[int, ...]] | None = None
         self._next = self._range.start

@@ -39,6 +39,10 @@ from kilonova.virt.libvirt.storage.instance import CONSOLE
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.xml import to_text
+from kilonova.virt.parts.disks import ImageMeta
+from kilonova.virt.parts.guests import Plugged
+from kilonova.virt.parts.host import HypervisorUnavailable
+from kilonova.virt.parts.live_migrations import LivePlace
 
 LOG = logging.getLogger(__name__)
 
@@ -63,8 +67,8 @@ class Domains:
                 found[guest.uuid] = serial_ports(ElementTree.fromstring(guest.xml()))
         return found
 
-    def build(self, instance: objects.Instance, image_meta: driver.ImageMeta, pci_devices: Iterable[objects.PciDevice],
-              power_on: bool, plugged: driver.Plugged | None = None) -> None:
+    def build(self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice],
+              power_on: bool, plugged: Plugged | None = None) -> None:
         """The domain of a server that has its disks here, made afresh; it starts from them, rescued or not."""
         spec = self.spec(instance, image_meta, self._disks.present(instance), pci_devices)
         xml = self.prepare(spec)
@@ -73,7 +77,7 @@ class Domains:
         self.note(instance, spec, self.replace(instance, xml, power_on, plugged))
         rescue.forget(self._disks, instance.uuid)
 
-    def spec(self, instance: objects.Instance, image_meta: driver.ImageMeta, disks: tuple[GuestDisk, ...],
+    def spec(self, instance: objects.Instance, image_meta: ImageMeta, disks: tuple[GuestDisk, ...],
              pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:
         """All that a domain is made from; the server's volumes are connected. VolumeUnsupported."""
         connected = self._volumes.connected(instance)
@@ -88,14 +92,14 @@ class Domains:
             return guest
         return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
 
-    def place(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> driver.LivePlace:
+    def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
         """Where on this host the server's guest runs; UnsupportedHardware."""
         domain = builder.build(self._bare(instance, image_meta), builder.PLACE)
         return {'cpuset': domain.cpuset,
                 'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
                 'numatune': to_text(domain.numatune.element()) if domain.numatune is not None else None}
 
-    def card(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
+    def card(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
              pci_devices: Iterable[objects.PciDevice]) -> str:
         """What a port is, as ``build`` makes it; a function is trusted or not. InterfaceUnsupported,
         UnsupportedHardware, GuestFailed."""
@@ -106,14 +110,14 @@ class Domains:
         functions.trust(instance, [vif], guest.functions)
         return to_text(card.element())
 
-    def volume_places(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def volume_places(self, instance: objects.Instance, image_meta: ImageMeta,
                       disks: tuple[GuestDisk, ...]) -> list[VolumePlace]:
         """Where a guest with these disks of its own has its server's volumes. ``disk_names.TooManyDiskDevices``,
         UnsupportedHardware."""
         return layout(replace(self._bare(instance, image_meta), disks=disks,
                                    volumes=tuple(map(GuestVolume, instance.volumes)))).volumes
 
-    def volume_disk(self, instance: objects.Instance, image_meta: driver.ImageMeta, given: GuestVolume,
+    def volume_disk(self, instance: objects.Instance, image_meta: ImageMeta, given: GuestVolume,
                     guest: Guest) -> str:
         """A volume for a guest that is there: under its name, or if another disk has that, under one that is free.
         Errors: the same."""
@@ -122,7 +126,7 @@ class Domains:
         (place,) = layout(spec, set().union(*(_targets(text, given.volume.volume_id) for text in texts))).volumes
         return to_text(volumes.disk(spec, *place).element())
 
-    def _bare(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> GuestSpec:
+    def _bare(self, instance: objects.Instance, image_meta: ImageMeta) -> GuestSpec:
         return GuestSpec(instance=instance, name=driver.guest_name(self._conf, instance),
                          settings=self._host.settings, image_meta=image_meta)
 
@@ -180,7 +184,7 @@ class Domains:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
     def replace(self, instance: objects.Instance, xml: str, power_on: bool,
-                plugged: driver.Plugged | None = None) -> Guest:
+                plugged: Plugged | None = None) -> Guest:
         """Define ``xml``, as ``prepare`` gave it, in place of whatever domain the server has, and start it if asked,
         its ports plugged; with ``plugged`` it is held until that returns. InterfaceFailed.
 
@@ -240,7 +244,7 @@ class Domains:
         try:
             if self.forget(uuid):
                 LOG.info('Instance destroyed successfully.', instance_uuid=uuid)
-        except driver.HypervisorUnavailable as error:
+        except HypervisorUnavailable as error:
             if any(map(os.path.lexists, self._disks.own_directories(uuid))):
                 raise
             self.plugs.remove(uuid)

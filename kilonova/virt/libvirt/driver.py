@@ -5,7 +5,7 @@
     driver.guests.spawn(instance, image_meta, pci_devices=devices)
 
 With [libvirt]connection_uri = test:///FILE libvirt's test driver plays the host: real XML, real domains, real
-disks, no hypervisor. What the calls promise stands in ``kilonova.virt.driver``.
+disks, no hypervisor. What the calls promise stands in ``kilonova.virt.parts``.
 """
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.volume_snapshots import VolumeSnapshots
 from kilonova.virt.libvirt.volumes import Volumes
+from kilonova.virt.parts.disks import ImageClient
 
 
 class LibvirtDriver:
@@ -48,7 +49,7 @@ class LibvirtDriver:
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 
-    def __init__(self, conf: cfg.ConfigOpts, image_client: driver.ImageClient | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> None:
         path, options = conf.instances_path, conf.libvirt
         cache = ImageCache(os.path.join(path, conf.image_cache.subdirectory_name),
                            files.Locks(os.path.join(path, 'locks')), force_raw=conf.force_raw_images,

@@ -10,7 +10,8 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova.states import PowerState
-from kilonova.virt import driver
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
@@ -91,7 +92,7 @@ class Guest:
         except libvirt.libvirtError as error:
             # Asked again after the connection was lost, it may be saved already.
             if self.is_active() or not self.is_saved():
-                raise driver.GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
+                raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
     def forget_saved(self) -> None:
         """Its next start begins anew. Fine if nothing is saved."""
@@ -129,13 +130,13 @@ class Guest:
         try:
             try:
                 self.call_once(*create)
-            except driver.HypervisorUnavailable:
+            except HypervisorUnavailable:
                 # Nobody knows whether the daemon came so far.
                 if not self.is_active():
                     self.call_once(*create)
         except libvirt.libvirtError as error:
             LOG.error('Error launching a defined domain with XML: %s', self.xml())
-            raise driver.GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
+            raise GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
         if paused and not by_flag:
             self.hold()
 
@@ -145,7 +146,7 @@ class Guest:
             self.call('destroy')
         except libvirt.libvirtError as error:
             if not self._gone(error):
-                raise driver.GuestFailed(act='stop', uuid=self.uuid, reason=str(error)) from error
+                raise GuestFailed(act='stop', uuid=self.uuid, reason=str(error)) from error
 
     def undefine(self) -> None:
         """Forget it; it must not be active."""
@@ -156,7 +157,7 @@ class Guest:
             self.call('undefineFlags', flags)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-                raise driver.GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
+                raise GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
 
     def hold(self) -> None:
         """Stop its CPUs; QEMU writes out what it holds of the disks. Raises GuestFailed."""
@@ -164,7 +165,7 @@ class Guest:
             self.call('suspend')
         except libvirt.libvirtError as error:
             if self.power_state() != PowerState.PAUSED:
-                raise driver.GuestFailed(act='hold', uuid=self.uuid, reason=str(error)) from error
+                raise GuestFailed(act='hold', uuid=self.uuid, reason=str(error)) from error
 
     def go_on(self) -> None:
         """Let a held guest run again; one that is off or runs stays so."""
@@ -173,7 +174,7 @@ class Guest:
                 self.call('resume')
             except libvirt.libvirtError as error:
                 if not self._gone(error):
-                    raise driver.GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
+                    raise GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
 
     # -- the agent in it ----------------------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ class Guest:
                 self.call('abortJob')
             except libvirt.libvirtError as error:
                 if not self._gone(error):       # it came to its end just now
-                    raise driver.GuestFailed(act='end the copy of', uuid=self.uuid, reason=str(error)) from error
+                    raise GuestFailed(act='end the copy of', uuid=self.uuid, reason=str(error)) from error
             time.sleep(0.1)
 
     def shut_down(self, timeout: int, retry_interval: int = 0) -> bool:

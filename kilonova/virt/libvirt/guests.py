@@ -11,7 +11,6 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.objects.vif import VHOST_USER, Vif
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt import consoles, diagnostics
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import elements, hostdevs
@@ -21,6 +20,8 @@ from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.parts.disks import Check, ImageMeta
+from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, GuestFailed, Plugged
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ _AGENT = {libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
 
 
 class Guests:
-    """``driver.Guests``. ``reached_at``: the address at which proxies reach the consoles of each protocol."""
+    """``parts.guests.Guests``. ``reached_at``: the address at which proxies reach the consoles of each protocol."""
 
     def __init__(self, connection: Connection, host: Host, disks: ServerDisks, volumes: HostVolumes, domains: Domains,
                  hotplug: Hotplug, reached_at: Mapping[str, str]) -> None:
@@ -43,8 +44,8 @@ class Guests:
         return [guest.uuid for guest in self._libvirt.guests()]
 
     @translated
-    def describe(self) -> list[driver.DomainInfo]:
-        found: list[driver.DomainInfo] = []
+    def describe(self) -> list[DomainInfo]:
+        found: list[DomainInfo] = []
         for guest in self._libvirt.guests():
             try:
                 xml = guest.xml()
@@ -62,10 +63,10 @@ class Guests:
         return int(guest.power_state() if guest else PowerState.SHUTDOWN)
 
     @translated
-    def spawn(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+    def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
-              power_on: bool = True, plugged: driver.Plugged | None = None) -> None:
+              power_on: bool = True, plugged: Plugged | None = None) -> None:
         # 1. the XML and its mediated devices: what can't be is refused before a byte is copied
         asked = wishes.read(block_devices, instance.flavor)
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
@@ -81,14 +82,14 @@ class Guests:
         LOG.info('Instance spawned successfully.', instance_uuid=instance.uuid)
 
     @translated
-    def prepare_rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
         self._domains.prepare(self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta),
                                                  pci_devices))
         self._disks.fetch(instance, image_meta)
 
     @translated
-    def rebuild(self, instance: objects.Instance, image_meta: driver.ImageMeta, *,
+    def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *,
                 pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
@@ -102,7 +103,7 @@ class Guests:
         LOG.info('Instance rebuilt successfully.', instance_uuid=instance.uuid)
 
     @translated
-    def attach_interface(self, instance: objects.Instance, image_meta: driver.ImageMeta, vif: Vif,
+    def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
                          pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
         if guest is None:
@@ -110,7 +111,7 @@ class Guests:
         card = self._domains.card(instance, image_meta, vif, pci_devices)
         if guest.is_active():
             if vif.type == VHOST_USER and not maps_memory(guest.xml()):
-                raise driver.GuestFailed(act='give a network card to', uuid=instance.uuid, reason=(
+                raise GuestFailed(act='give a network card to', uuid=instance.uuid, reason=(
                     'no switch in user space can map its memory: it was started without ports of vhostuser'))
             self._domains.plugs.add(instance, vif)
             self._hotplug.plug(guest, kind, card, name)
@@ -119,7 +120,7 @@ class Guests:
         LOG.info('Port %s is plugged into the guest.', vif.id, instance_uuid=instance.uuid)
 
     @translated
-    def detach_interface(self, instance: objects.Instance, vif: Vif, check: driver.Check) -> None:
+    def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
         guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
         if guest is None:
             self._domains.plugs.remove(instance.uuid, [vif.id])
@@ -158,12 +159,12 @@ class Guests:
         return self._disks.directory(instance.uuid).console()
 
     @translated
-    def get_console(self, instance: objects.Instance, protocol: str) -> driver.ConsoleAddress | None:
+    def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
             return None
         found = consoles.find(ElementTree.fromstring(guest.xml()), protocol)
-        return None if found is None else driver.ConsoleAddress(self._reached_at[protocol], found.port, found.tls_port)
+        return None if found is None else ConsoleAddress(self._reached_at[protocol], found.port, found.tls_port)
 
     @translated
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
@@ -176,5 +177,5 @@ class Guests:
     def _measured(self, instance: objects.Instance) -> diagnostics.Measured:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            raise driver.GuestFailed(act='measure', uuid=instance.uuid, reason='it is not there')
+            raise GuestFailed(act='measure', uuid=instance.uuid, reason='it is not there')
         return diagnostics.measure(guest)

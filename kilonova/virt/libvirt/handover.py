@@ -10,12 +10,13 @@ import libvirt
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.migrating import rewritten
 from kilonova.virt.libvirt.storage import destination, disk, files
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.live_migrations import LiveProgress, LiveTold, PlacedOffer
 
 # What a guest has become at the destination, until that starts it.
 HANDED_OVER = 'guest.json'
@@ -32,13 +33,13 @@ class Handover:
         """Source: whether the guest is on its way."""
         return uuid in self._giving
 
-    def give(self, uuid: str, offer: driver.PlacedOffer, place: destination.Destination, told: driver.LiveTold) -> None:
+    def give(self, uuid: str, offer: PlacedOffer, place: destination.Destination, told: LiveTold) -> None:
         """Source: disks, then the guest."""
         left, guest = os.path.join(offer['instances_path'], uuid, HANDED_OVER), self._libvirt.find(uuid)
         if guest is None or not guest.is_active():
             if os.path.exists(left):
                 return
-            raise driver.GuestFailed(act='migrate', uuid=uuid, reason='it is off')
+            raise GuestFailed(act='migrate', uuid=uuid, reason='it is off')
         if not isinstance(place, destination.Local):
             raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'],
                                         reason="libvirt's test driver moves guests on one machine only")
@@ -49,8 +50,8 @@ class Handover:
         finally:
             self._giving.discard(uuid)
 
-    def _carry(self, guest: Guest, offer: driver.PlacedOffer, place: destination.Destination,
-               told: driver.LiveTold) -> None:
+    def _carry(self, guest: Guest, offer: PlacedOffer, place: destination.Destination,
+               told: LiveTold) -> None:
         uuid = guest.uuid
         path, there = self._disks.directory(uuid).path, os.path.join(offer['instances_path'], uuid)
         carried = [one for one in self._disks.there(uuid) if one.pool is None] if offer['block'] else []
@@ -92,6 +93,6 @@ class Handover:
         return guest
 
 
-def _numbers(total: int, done: int) -> driver.LiveProgress:
+def _numbers(total: int, done: int) -> LiveProgress:
     return {'memory_total': 0, 'memory_processed': 0, 'memory_remaining': 0,
             'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done}

@@ -11,7 +11,7 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.pci.spec import DeviceSpecs
-from kilonova.virt import command, driver, identity
+from kilonova.virt import command, identity
 from kilonova.virt import inventory as shared_inventory
 from kilonova.virt.hardware import cpu_features
 from kilonova.virt.hardware.offer import Offer
@@ -26,6 +26,7 @@ from kilonova.virt.libvirt.storage.instance import InstanceDirectory
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.secrets import Secrets
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable, Inventories, Listener
 
 LOG = logging.getLogger(__name__)
 
@@ -36,14 +37,14 @@ _MOVES_DEVICES, _MOVES_MDEVS = (10000000, 8002002), (8006000, 8001000)
 
 
 class Host:
-    """``driver.Host``. What libvirt and the configuration say of guests here is read once, when it is first needed."""
+    """``parts.host.Host``. What libvirt and the configuration say of guests here is read once, when first needed."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover,
                  mediated: MediatedDevices, secrets: Secrets, plugs: Plugs) -> None:
         self._conf, self._libvirt, self._disks, self._mover = conf, connection, disks, mover
         self._mediated, self._secrets, self._plugs = mediated, secrets, plugs
 
-    def listen(self, listener: driver.Listener) -> None:
+    def listen(self, listener: Listener) -> None:
         self._libvirt.listen(listener)
 
     @translated
@@ -54,7 +55,7 @@ class Host:
         self._libvirt.connect()
         found = self._libvirt.libvirt_version()
         if found < _OLDEST_LIBVIRT:
-            raise driver.DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
+            raise DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
         self._check_live_migratable(found)
         self._check_cpu_models()
         LOG.debug('Guests of this host: %s, on %s', self.settings, self.offer)
@@ -69,8 +70,8 @@ class Host:
         for name, found, needed in (('libvirt', libvirt_version, _MOVES_DEVICES[0]),
                                     ('QEMU', self._libvirt.version(), _MOVES_DEVICES[1])):
             if found < needed:
-                raise driver.DriverMisconfigured(reason=f'[pci]device_spec says live_migratable, for which {name} '
-                                                        f'{found} is too old, {needed} is needed')
+                raise DriverMisconfigured(reason=f'[pci]device_spec says live_migratable, for which {name} '
+                                                 f'{found} is too old, {needed} is needed')
 
     def check_moves_mdevs(self, end: str) -> None:
         """errors.MigrationPreCheckError: this host, one ``end`` of a live migration, can't move mediated devices."""
@@ -87,8 +88,8 @@ class Host:
             machine = made.machines.get(made.arch) or MACHINES.get(made.arch)
             why = cpus.lacks(self._libvirt, model, made.arch, machine, made.virt_type)
             if why is not None:
-                raise driver.DriverMisconfigured(reason=f'[libvirt]cpu_models has {model}, which guests of this host '
-                                                        f'can not have: {why}')
+                raise DriverMisconfigured(reason=f'[libvirt]cpu_models has {model}, which guests of this host '
+                                                 f'can not have: {why}')
 
     def _clear_leftovers(self) -> None:
         """Directories that were being deleted, XML of domains that libvirt has forgotten, secrets of volumes that no
@@ -110,8 +111,8 @@ class Host:
         look at one failed: it looks again when it is asked for its capabilities again, only then."""
         found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
         if found.arch not in dict(found.guests):
-            raise driver.HypervisorUnavailable(host=self._libvirt.name,
-                                               reason=f'libvirt found no emulator that runs guests of {found.arch}')
+            raise HypervisorUnavailable(host=self._libvirt.name,
+                                        reason=f'libvirt found no emulator that runs guests of {found.arch}')
         return found
 
     @functools.cached_property
@@ -160,7 +161,7 @@ class Host:
         return any(spec.remote_managed for spec in DeviceSpecs.from_conf(self._conf).specs)
 
     @translated
-    def inventory(self, existing: driver.Inventories | None = None) -> driver.Inventories:
+    def inventory(self, existing: Inventories | None = None) -> Inventories:
         disk_gb = self._disks.room().total >> 30
         return shared_inventory.root(self._conf, len(self.offer.shared), self._libvirt.info()[1], disk_gb, existing,
                                      len(self.offer.dedicated))

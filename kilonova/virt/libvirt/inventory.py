@@ -35,7 +35,7 @@ def cells(connection: Connection, capabilities: HostCapabilities) -> tuple[HostC
 
 def available(connection: Connection, capabilities: HostCapabilities, disk: Room, node_uuid: str,
               offer: Offer) -> dict[str, Any]:
-    """The host as it stands; keys as ``driver.Host.get_available_resource`` says."""
+    """The host as it stands; keys as ``parts.host.Host.get_available_resource`` says."""
     info = connection.info()
     memory_mb, nodes, sockets, cores, threads = info[1], *info[4:8]
     topology = numa.topology_of(cells(connection, capabilities), offer)

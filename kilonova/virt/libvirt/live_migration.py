@@ -22,7 +22,7 @@ from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.states import PowerState, VmState
-from kilonova.virt import command, driver
+from kilonova.virt import command
 from kilonova.virt.libvirt import migrating
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices.elements import VOLUMES
@@ -38,12 +38,15 @@ from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.transfer import LOOK, Transfers, Way
+from kilonova.virt.parts.disks import ImageMeta
+from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
+from kilonova.virt.parts.live_migrations import LiveDisk, LiveGuest, LiveOffer, LivePlace, LiveTold, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
 
 class LiveMigrations:
-    """``driver.LiveMigrations``."""
+    """``parts.live_migrations.LiveMigrations``."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, domains: Domains, disks: ServerDisks,
                  volumes: HostVolumes, mover: DiskMover) -> None:
@@ -60,10 +63,10 @@ class LiveMigrations:
     # -- what is to be known before ------------------------------------------------------------------
 
     @translated
-    def describe(self, instance: objects.Instance) -> driver.LiveGuest:
+    def describe(self, instance: objects.Instance) -> LiveGuest:
         guest = self._active(instance)
         directory, offer = self._disks.directory(instance.uuid), self._mover.offer()
-        found: list[driver.LiveDisk] = []
+        found: list[LiveDisk] = []
         for name, header in directory.disks().items():
             path = directory.file(name)
             used = files.used(path) + (files.used(header.backing) if header.backing else 0)
@@ -83,7 +86,7 @@ class LiveMigrations:
         if mdevs:
             self._host.check_moves_mdevs('source')
         os_type, cpu = domain.find('os/type'), domain.find('cpu')
-        told: driver.LiveGuest = {
+        told: LiveGuest = {
                 'host': offer['host'], 'storage_id': offer['storage_id'], 'instances_path': self._instances_path,
                 'disks': found, 'asked': {name: wish.to_dict() for name, wish in directory.asked().items()},
                 'arch': self._host.capabilities.arch, 'virt_type': self._host.settings.virt_type,
@@ -97,8 +100,8 @@ class LiveMigrations:
         return told
 
     @translated
-    def offer(self, instance: objects.Instance, guest: driver.LiveGuest, block: bool | None,
-              over_commit: bool) -> driver.LiveOffer:
+    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
+              over_commit: bool) -> LiveOffer:
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
         path = self._disks.directory(instance.uuid).path
@@ -131,7 +134,7 @@ class LiveMigrations:
         return {**mine, 'block': block, 'uri': self._uri.replace('%s', address), 'data_uri': f'tcp://{address}',
                 'listen': self._listen}
 
-    def _compare(self, guest: driver.LiveGuest) -> None:
+    def _compare(self, guest: LiveGuest) -> None:
         here = self._host.settings
         if (guest['arch'], guest['virt_type']) != (self._host.capabilities.arch, here.virt_type):
             raise errors.MigrationPreCheckError(
@@ -144,7 +147,7 @@ class LiveMigrations:
                 reason="Unacceptable CPU info: CPU doesn't have compatibility: the guest's CPU can not be had on host "
                        f'{self._libvirt.name}: {lacks}')
 
-    def _check_room(self, instance: objects.Instance, guest: driver.LiveGuest, over_commit: bool) -> None:
+    def _check_room(self, instance: objects.Instance, guest: LiveGuest, over_commit: bool) -> None:
         needed = sum(one['used'] if over_commit else one['size'] for one in guest['disks'])
         free = shutil.disk_usage(self._instances_path).free
         if needed > free:
@@ -154,14 +157,14 @@ class LiveMigrations:
 
     # -- destination ---------------------------------------------------------------------------------
 
-    def place(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> driver.LivePlace:
+    def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
         try:
             return self._domains.place(instance, image_meta)
-        except driver.UnsupportedHardware as error:
+        except UnsupportedHardware as error:
             raise errors.MigrationPreCheckError(reason=str(error)) from error
 
     @translated
-    def prepare(self, instance: objects.Instance, guest: driver.LiveGuest, offer: driver.LiveOffer,
+    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
                 pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
@@ -173,7 +176,7 @@ class LiveMigrations:
             self._make_room(instance, guest, offer['move'])
         return self._volumes.origins(instance, coming)
 
-    def _make_room(self, instance: objects.Instance, guest: driver.LiveGuest, move: str) -> None:
+    def _make_room(self, instance: objects.Instance, guest: LiveGuest, move: str) -> None:
         """Empty disks, and the kernel that the guest was started from. Whatever the directory was before goes."""
         directory = self._disks.directory(instance.uuid)
         if directory.exists():
@@ -219,7 +222,7 @@ class LiveMigrations:
     # -- source --------------------------------------------------------------------------------------
 
     @translated
-    def migrate(self, instance: objects.Instance, offer: driver.PlacedOffer, told: driver.LiveTold) -> None:
+    def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
         if self._libvirt.is_test:
             self._handover.give(instance.uuid, offer, self._place(instance, offer), told)
             return
@@ -234,13 +237,13 @@ class LiveMigrations:
     def _active(self, instance: objects.Instance) -> Guest:
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
-            raise driver.GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
+            raise GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
         return guest
 
-    def _place(self, instance: objects.Instance, offer: driver.LiveOffer) -> destination.Destination:
+    def _place(self, instance: objects.Instance, offer: LiveOffer) -> destination.Destination:
         return self._mover.destination(offer, instance.uuid)
 
-    def _carry_files(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
+    def _carry_files(self, instance: objects.Instance, offer: LiveOffer) -> None:
         """What QEMU doesn't carry. DisksUnmovable: that isn't possible."""
         place = self._place(instance, offer)
         if not offer['block']:
@@ -255,7 +258,7 @@ class LiveMigrations:
         except command.CommandFailed as error:
             raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'], reason=str(error)) from error
 
-    def _way(self, guest: Guest, instance: objects.Instance, offer: driver.PlacedOffer) -> Way:
+    def _way(self, guest: Guest, instance: objects.Instance, offer: PlacedOffer) -> Way:
         flags = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST)
         moved = self._disks.directory(instance.uuid).path, os.path.join(offer['instances_path'], instance.uuid)
         live = migrating.xml(guest)
@@ -309,7 +312,7 @@ class LiveMigrations:
             guest.go_on()
 
     @translated
-    def leave(self, instance: objects.Instance, offer: driver.LiveOffer) -> None:
+    def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
         guest = self._libvirt.find(instance.uuid)
         # It runs there already, and its memory still goes after it.
         while guest is not None and not self._libvirt.is_test and migrating.outgoing(guest) is not None:

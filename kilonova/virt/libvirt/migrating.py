@@ -17,11 +17,11 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova import concurrency, errors
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.devices.hostdevs import elements
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ def xml(guest: Guest, inactive: bool = False) -> str:
     return str(guest.call('XMLDesc', flags | (libvirt.VIR_DOMAIN_XML_INACTIVE if inactive else 0)))
 
 
-def rewritten(text: str, path: str, there: str, offer: driver.PlacedOffer) -> str:
+def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
     """A domain whose files of directory ``path`` are in ``there``; which files its disks read from besides is what
     those at the destination say. Its screens listen, and its CPUs, its memory, its devices and its volumes are, where
     ``offer`` says. MigrationError: a device or a volume has no counterpart there."""
@@ -228,7 +228,7 @@ def rewritten(text: str, path: str, there: str, offer: driver.PlacedOffer) -> st
     return ElementTree.tostring(domain, encoding='unicode')
 
 
-def _put(domain: ElementTree.Element, place: driver.LivePlace) -> None:
+def _put(domain: ElementTree.Element, place: LivePlace) -> None:
     """What the guest sees of its CPUs and cells stays as it is."""
     for vcpu in domain.iterfind('vcpu'):
         vcpu.attrib.pop('cpuset', None)

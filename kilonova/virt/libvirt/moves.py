@@ -7,35 +7,37 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.power import Power
 from kilonova.virt.libvirt.storage.move import DiskMover
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.parts.disks import ImageMeta
+from kilonova.virt.parts.guests import GuestFailed, Plugged
+from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 LOG = logging.getLogger(__name__)
 
 
 class Moves:
-    """``driver.Moves``."""
+    """``parts.moves.Moves``."""
 
     def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
                  power: Power, mover: DiskMover) -> None:
         self._libvirt, self._domains, self._disks, self._power = connection, domains, disks, power
         self._volumes, self._mover = volumes, mover
 
-    def prepare_move(self) -> driver.MoveOffer:
+    def prepare_move(self) -> MoveOffer:
         return self._mover.offer()
 
-    def check_move(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor) -> None:
+    def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
         self._mover.check(instance, dest, flavor)
 
     @translated
-    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: driver.MoveOffer, flavor: objects.Flavor,
+    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
                                    timeout: int = 0, retry_interval: int = 0,
-                                   progress: driver.Progress | None = None) -> driver.DiskInfo:
+                                   progress: Progress | None = None) -> DiskInfo:
         self._mover.check(instance, dest, flavor)
         LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
         self._power.power_off(instance, timeout, retry_interval)
@@ -45,17 +47,17 @@ class Moves:
             self._domains.forget(instance.uuid)
         return disk_info
 
-    def discard_copy(self, instance: objects.Instance, dest: driver.MoveOffer) -> None:
+    def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
         self._mover.discard_copy(instance.uuid, dest)
 
     @translated
-    def finish_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
-                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: driver.DiskInfo,
-                         plugged: driver.Plugged | None = None) -> None:
+    def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
+                         pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo,
+                         plugged: Plugged | None = None) -> None:
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if directory.move() != disk_info['move']:
-            raise driver.GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
+            raise GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
         self._disks.own(instance.uuid)
         self._disks.grow(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)
@@ -87,9 +89,9 @@ class Moves:
         self._mover.discard(instance.uuid, same_host)
 
     @translated
-    def finish_revert_migration(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                                 pci_devices: Iterable[objects.PciDevice], power_on: bool,
-                                plugged: driver.Plugged | None = None) -> None:
+                                plugged: Plugged | None = None) -> None:
         if self._mover.is_aside(instance.uuid):
             self._volumes.check(instance.volumes)
             self._domains.forget(instance.uuid)
@@ -105,8 +107,8 @@ class Moves:
         self._disks.renew_swap(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)
 
-    def _build(self, instance: objects.Instance, image_meta: driver.ImageMeta,
-               pci_devices: Iterable[objects.PciDevice], power_on: bool, plugged: driver.Plugged | None) -> None:
+    def _build(self, instance: objects.Instance, image_meta: ImageMeta,
+               pci_devices: Iterable[objects.PciDevice], power_on: bool, plugged: Plugged | None) -> None:
         self._domains.build(instance, image_meta, pci_devices, power_on, plugged)
         if power_on:
             LOG.info('Instance running successfully.', instance_uuid=instance.uuid)

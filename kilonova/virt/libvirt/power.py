@@ -7,19 +7,20 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import functions
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
+from kilonova.virt.parts.disks import Check, ImageMeta
+from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 
 
 class Power:
-    """``driver.Power``. ``soft_wait``: seconds that a soft reboot gives the guest to shut down."""
+    """``parts.power.Power``. ``soft_wait``: seconds that a soft reboot gives the guest to shut down."""
 
     def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes, hotplug: Hotplug,
                  soft_wait: int) -> None:
@@ -38,17 +39,17 @@ class Power:
         self._domains.show(guest)
 
     @translated
-    def define(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def define(self, instance: objects.Instance, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice]) -> None:
         self._domains.build(instance, image_meta, pci_devices, power_on=False)
 
     @translated
-    def power_on(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
                  pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         self._domains.build(instance, image_meta, pci_devices, power_on=True)
 
     @translated
-    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: driver.ImageMeta,
+    def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
         guest, soft = self._libvirt.find(instance.uuid), False
         if reboot_type == 'SOFT' and guest is not None and guest.power_state() == PowerState.RUNNING:
@@ -68,10 +69,10 @@ class Power:
         guest = self._found(instance, 'unpause')
         guest.go_on()
         if not guest.is_active():
-            raise driver.GuestFailed(act='unpause', uuid=instance.uuid, reason='it does not run')
+            raise GuestFailed(act='unpause', uuid=instance.uuid, reason='it does not run')
 
     @translated
-    def suspend(self, instance: objects.Instance, check: driver.Check) -> None:
+    def suspend(self, instance: objects.Instance, check: Check) -> None:
         guest = self._found(instance, 'suspend')
         if guest.is_active():
             try:
@@ -81,17 +82,17 @@ class Power:
                 self._hotplug.give_back(guest)
                 raise
         elif not guest.is_saved():
-            raise driver.GuestFailed(act='suspend', uuid=instance.uuid, reason='it does not run')
+            raise GuestFailed(act='suspend', uuid=instance.uuid, reason='it does not run')
         self._domains.show(guest)
         LOG.info('Instance suspended successfully.', instance_uuid=instance.uuid)
 
     @translated
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
-               check: driver.Check) -> None:
+               check: Check) -> None:
         guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():
             if not guest.is_saved():
-                raise driver.GuestFailed(act='resume', uuid=instance.uuid, reason='its memory is not saved')
+                raise GuestFailed(act='resume', uuid=instance.uuid, reason='its memory is not saved')
             self._domains.prepare_devices(devices)
             for vif in instance.vifs:
                 self._domains.plugs.add(instance, vif)
@@ -116,5 +117,5 @@ class Power:
     def _found(self, instance: objects.Instance, act: str) -> Guest:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            raise driver.GuestFailed(act=act, uuid=instance.uuid, reason='it is not there')
+            raise GuestFailed(act=act, uuid=instance.uuid, reason='it is not there')
         return guest

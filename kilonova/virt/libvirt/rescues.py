@@ -8,7 +8,6 @@ from dataclasses import replace
 from oslo_log import log as logging
 
 from kilonova import objects
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.domains import Domains
@@ -16,19 +15,21 @@ from kilonova.virt.libvirt.power import Power
 from kilonova.virt.libvirt.storage import rescue
 from kilonova.virt.libvirt.storage.rescue import Rescue, RescueFiles
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.parts.disks import ImageMeta
+from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 
 
 class Rescues:
-    """``driver.Rescues``."""
+    """``parts.power.Rescues``."""
 
     def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, power: Power,
                  files: RescueFiles) -> None:
         self._libvirt, self._domains, self._disks, self._power, self._files = connection, domains, disks, power, files
 
     @translated
-    def rescue(self, instance: objects.Instance, image_meta: driver.ImageMeta, image: driver.ImageMeta | None,
+    def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
                pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
                retry_interval: int = 0) -> None:
         directory, devices = self._disks.directory(instance.uuid), list(pci_devices)
@@ -51,16 +52,16 @@ class Rescues:
         LOG.info('Instance is rescued.', instance_uuid=instance.uuid)
 
     @translated
-    def restart(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def restart(self, instance: objects.Instance, image_meta: ImageMeta,
                 pci_devices: Iterable[objects.PciDevice]) -> None:
         found = rescue.read(self._disks.directory(instance.uuid))
         if found is None:
-            raise driver.GuestFailed(act='rescue', uuid=instance.uuid, reason='its rescue system is not on this host')
+            raise GuestFailed(act='rescue', uuid=instance.uuid, reason='its rescue system is not on this host')
         self._disks.ensure_bases(instance, image_meta)
         spec = self._spec(instance, image_meta, pci_devices, found)
         self._domains.note(instance, spec, self._domains.replace(instance, self._domains.prepare(spec), power_on=True))
 
-    def _spec(self, instance: objects.Instance, image_meta: driver.ImageMeta,
+    def _spec(self, instance: objects.Instance, image_meta: ImageMeta,
               pci_devices: Iterable[objects.PciDevice], found: Rescue) -> GuestSpec:
         directory = self._disks.directory(instance.uuid)
         kernel, ramdisk = found.kernel(directory)

@@ -9,13 +9,13 @@ from dataclasses import replace
 from oslo_config import cfg
 
 from kilonova.virt import identity
-from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.hardware import tuning
 from kilonova.virt.hardware.numa import HostCell
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities, usual
 from kilonova.virt.libvirt.domain.guest import MACHINES, Consoles, Settings, Spice
 from kilonova.virt.libvirt.storage import files
+from kilonova.virt.parts.host import DriverMisconfigured
 
 DEFAULT_URI = 'qemu:///system'
 _CACHED = frozenset({'file', 'block', 'network'})

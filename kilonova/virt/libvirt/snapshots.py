@@ -19,14 +19,16 @@ import time
 
 from kilonova import objects
 from kilonova.states import PowerState
-from kilonova.virt import command, driver
-from kilonova.virt.driver import Check
+from kilonova.virt import command
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage import files, layers
 from kilonova.virt.libvirt.storage.instance import DISK
 from kilonova.virt.libvirt.storage.pool import image_of
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.parts.disks import Check, ImageClient
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import DriverMisconfigured
 
 _COPY, _PART, _CONVERTED, _IMAGE, _HELD = 'disk', 'image.part', 'image.converted', 'image', 'held'
 _QCOW2 = 'qcow2'
@@ -35,9 +37,9 @@ _LOOK = 0.2
 
 
 class Snapshots:
-    """``driver.Snapshots``. ``directory``: for the copies; ``format_``: of the images."""
+    """``parts.disks.Snapshots``. ``directory``: for the copies; ``format_``: of the images."""
 
-    def __init__(self, connection: Connection, disks: ServerDisks, images: driver.ImageClient | None,
+    def __init__(self, connection: Connection, disks: ServerDisks, images: ImageClient | None,
                  directory: str, format_: str = _QCOW2) -> None:
         self._libvirt, self._disks, self._images = connection, disks, images
         self._directory, self._format = directory, format_
@@ -45,7 +47,7 @@ class Snapshots:
     @translated
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
         if self._images is None:
-            raise driver.DriverMisconfigured(reason='there is no image client to send images with')
+            raise DriverMisconfigured(reason='there is no image client to send images with')
         made = self.copy(image_id)
         if not made.is_made():
             # Looked at first: nobody is held still for an image that is gone, or a service that is silent.
@@ -126,7 +128,7 @@ class Snapshots:
             made.convert(check)
             return True
         if guest.is_active():
-            raise driver.GuestFailed(act='copy the disk of', uuid=guest.uuid, reason='QEMU did not come to its end')
+            raise GuestFailed(act='copy the disk of', uuid=guest.uuid, reason='QEMU did not come to its end')
         return False
 
     def _let_go_on(self, instance: objects.Instance, made: Copy) -> None:

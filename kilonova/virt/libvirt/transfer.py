@@ -20,11 +20,11 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt import migrating
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.migrating import PostCopy
 from kilonova.virt.libvirt.storage import disk
+from kilonova.virt.parts.live_migrations import LiveProgress, LiveTold
 
 LOG = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Transfers:
         # Guests to be hastened as soon as that is possible.
         self._in_haste: set[str] = set()
 
-    def carry(self, guest: Guest, way: Way, told: driver.LiveTold) -> None:
+    def carry(self, guest: Guest, way: Way, told: LiveTold) -> None:
         """Returns when the guest is at the destination. What ``told`` raises, and time that runs out, aborts it."""
         call = None
         try:
@@ -96,7 +96,7 @@ class Transfers:
 
     # -- the watch over it ----------------------------------------------------------------------------
 
-    def _follow(self, guest: Guest, told: driver.LiveTold, call: migrating.Call | None) -> None:
+    def _follow(self, guest: Guest, told: LiveTold, call: migrating.Call | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
             is_over = call is None or call.ended        # looked at before the job: it may end in between
@@ -121,7 +121,7 @@ class Transfers:
             raise migrating.PostCopyRefused(str(said))
         raise errors.MigrationError(reason=str(said or 'it was aborted'))
 
-    def _look(self, guest: Guest, job: dict[str, int], told: driver.LiveTold, took: float,
+    def _look(self, guest: Guest, job: dict[str, int], told: LiveTold, took: float,
               watch: _Watch) -> Exception | None:
         """Why it is to be aborted."""
         numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
@@ -138,7 +138,7 @@ class Transfers:
         if guest.uuid in self._in_haste:
             watch.hastened = self.hasten(guest)
         try:
-            told(driver.LiveProgress(**numbers))    # type: ignore[typeddict-item]
+            told(LiveProgress(**numbers))    # type: ignore[typeddict-item]
         except Exception as error:  # noqa: BLE001 - raised once the guest is known to have stayed
             return error
         return None

@@ -10,7 +10,7 @@ from oslo_utils import strutils
 
 from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt import command, driver
+from kilonova.virt import command
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import chains
 from kilonova.virt.libvirt.devices.elements import relocated, targets
@@ -18,18 +18,22 @@ from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage import backing
 from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
+from kilonova.virt.parts.disks import Check, ImageMeta
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.volume_snapshots import Merge
 
 LOG = logging.getLogger(__name__)
 
 
 class VolumeSnapshots:
-    """``driver.VolumeSnapshots``. libvirt's test driver knows of no files: only definitions change there."""
+    """``parts.volume_snapshots.VolumeSnapshots``. libvirt's test driver knows of no files: only definitions change
+    there."""
 
     def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes) -> None:
         self._libvirt, self._domains, self._volumes = connection, domains, volumes
 
     @translated
-    def take(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
+    def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
              new: AttachedVolume) -> None:
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         with _said(instance, f'take a snapshot of volume {old.volume_id} of'):
@@ -38,8 +42,8 @@ class VolumeSnapshots:
                     asked = (image_meta.get('properties') or {}).get('os_require_quiesce', False)
                     chains.switch(guest, self._target(guest, old), path, strutils.bool_from_string(asked))
             elif [link.name for link in backing.look(path, new.file[1])][1:2] != [old.file[0]]:
-                raise driver.GuestFailed(act='take a snapshot of', uuid=instance.uuid,
-                                         reason=f'{new.file[0]} does not read from {old.file[0]}')
+                raise GuestFailed(act='take a snapshot of', uuid=instance.uuid,
+                                  reason=f'{new.file[0]} does not read from {old.file[0]}')
         self._relocate(instance, image_meta, guest, new)
         LOG.info('Volume %s is in file %s now.', new.volume_id, new.file[0], instance_uuid=instance.uuid)
 
@@ -49,8 +53,8 @@ class VolumeSnapshots:
         return guest is not None and self._source(guest, new) == self._path(instance, new)
 
     @translated
-    def withdraw(self, instance: objects.Instance, image_meta: driver.ImageMeta, old: AttachedVolume,
-                 new: AttachedVolume, check: driver.Check) -> None:
+    def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
+                 new: AttachedVolume, check: Check) -> None:
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         if guest is None or self._source(guest, new) != path:
             return
@@ -63,8 +67,8 @@ class VolumeSnapshots:
         LOG.info('Volume %s is in file %s again.', old.volume_id, old.file[0], instance_uuid=instance.uuid)
 
     @translated
-    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge,
-              check: driver.Check) -> None:
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
+              check: Check) -> None:
         guest = self._libvirt.find(instance.uuid)
         with _said(instance, f'merge files of volume {volume.volume_id} of'):
             if guest is not None and guest.is_active():
@@ -75,12 +79,12 @@ class VolumeSnapshots:
                 names = [link.name for link in links]
                 if not merge.is_done(names):
                     if reason := merge.why_not(names):
-                        raise driver.GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
+                        raise GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
                     backing.merge(links, merge, check)
         LOG.info('Files of volume %s are merged: %s.', volume.volume_id, merge, instance_uuid=instance.uuid)
 
     @translated
-    def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: driver.Merge) -> bool:
+    def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
         guest = self._libvirt.find(instance.uuid)
         if guest is not None and guest.is_active():
             if not self._runs(guest):
@@ -109,11 +113,11 @@ class VolumeSnapshots:
         """Its name in the guest. GuestFailed: the guest hasn't got it."""
         found = targets(guest.xml()).get(volume.volume_id)
         if found is None:
-            raise driver.GuestFailed(act=f'find volume {volume.volume_id} in', uuid=guest.uuid,
-                                     reason='it does not run with it')
+            raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=guest.uuid,
+                              reason='it does not run with it')
         return found
 
-    def _relocate(self, instance: objects.Instance, image_meta: driver.ImageMeta, guest: Guest | None,
+    def _relocate(self, instance: objects.Instance, image_meta: ImageMeta, guest: Guest | None,
                   volume: AttachedVolume) -> None:
         """Its next start finds the volume in that file."""
         if guest is not None:
@@ -128,4 +132,4 @@ def _said(instance: objects.Instance, act: str) -> Iterator[None]:
     try:
         yield
     except command.CommandFailed as error:
-        raise driver.GuestFailed(act=act, uuid=instance.uuid, reason=str(error)) from error
+        raise GuestFailed(act=act, uuid=instance.uuid, reason=str(error)) from error

@@ -11,7 +11,6 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import mirrors
 from kilonova.virt.libvirt.devices.elements import VOLUMES, place, relocated, targets
@@ -21,6 +20,9 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.storage.bricks import Bricks
 from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
+from kilonova.virt.parts.disks import Check, ImageMeta
+from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
+from kilonova.virt.parts.volumes import VolumeCounters, VolumeFailed
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ _LOOK = 0.5
 
 
 class Volumes:
-    """``driver.Volumes``."""
+    """``parts.volumes.Volumes``."""
 
     def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
                  bricks: Bricks, hotplug: Hotplug) -> None:
@@ -39,17 +41,17 @@ class Volumes:
     def connector(self) -> dict[str, Any]:
         return self._bricks.connector()
 
-    def names(self, instance: objects.Instance, image_meta: driver.ImageMeta) -> list[str]:
+    def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
         try:
             own = self._disks.present(instance)
-        except driver.GuestFailed:
+        except GuestFailed:
             own = self._disks.plan(instance, image_meta)
         places = self._domains.volume_places(instance, image_meta, own)
         targets = {place.volume.volume.uuid: place.target for place in places}
         return [f'/dev/{targets[volume.uuid]}' for volume in instance.volumes if not volume.device]
 
     @translated
-    def attach(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume) -> None:
+    def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
         self._volumes.check([volume])
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -62,7 +64,7 @@ class Volumes:
             if guest.is_active():
                 self._hotplug.plug(guest, VOLUMES, disk, volume.volume_id)
                 self._domains.show(guest)
-        except (driver.GuestFailed, driver.UnsupportedHardware, libvirt.libvirtError):
+        except (GuestFailed, UnsupportedHardware, libvirt.libvirtError):
             self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
             self._volumes.disconnect(instance, volume, given.path)
             raise
@@ -70,13 +72,13 @@ class Volumes:
         LOG.info('Volume %s is plugged into the guest.', volume.volume_id, instance_uuid=instance.uuid)
 
     @translated
-    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: driver.Check) -> None:
+    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
         with self._volumes.given_back(instance, [volume]):
             guest = self._libvirt.find(instance.uuid)
             if guest is not None:
                 self._take(instance, guest, volume, check)
 
-    def _take(self, instance: objects.Instance, guest: Guest, volume: AttachedVolume, check: driver.Check) -> None:
+    def _take(self, instance: objects.Instance, guest: Guest, volume: AttachedVolume, check: Check) -> None:
         if guest.is_active():
             self._hotplug.unplug(guest, VOLUMES, volume.volume_id, check)
         self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
@@ -88,26 +90,26 @@ class Volumes:
         self._volumes.disconnect(instance, volume)
 
     @translated
-    def copy(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
-             new: AttachedVolume, check: driver.Check) -> None:
+    def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume, check: Check) -> None:
         self._volumes.check([new])
         guest = self._libvirt.find(instance.uuid)
         target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)
         if guest is None or target is None:
-            raise driver.GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run with it')
+            raise GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run with it')
         disk = self._copy_of(instance, image_meta, volume, new, guest)
         if not mirrors.begin(guest, target, disk):
             LOG.debug('This hypervisor copies no disks of guests', instance_uuid=instance.uuid)
             return
         while (state := mirrors.state(guest.xml(), target)) != mirrors.READY:
             if state is None:
-                raise driver.GuestFailed(act=f'copy volume {volume.volume_id} of', uuid=instance.uuid,
-                                         reason='QEMU ended the copy, or the guest stopped')
+                raise GuestFailed(act=f'copy volume {volume.volume_id} of', uuid=instance.uuid,
+                                  reason='QEMU ended the copy, or the guest stopped')
             check()
             time.sleep(_LOOK)
         LOG.info('Volume %s is copied to %s.', volume.volume_id, new.volume_id, instance_uuid=instance.uuid)
 
-    def _copy_of(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+    def _copy_of(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
                  new: AttachedVolume, guest: Guest) -> str:
         """Connected; as the guest has it: under the id of the volume."""
         given = self._volumes.connect(instance, new)
@@ -126,7 +128,7 @@ class Volumes:
         self._volumes.disconnect(instance, new, path)
 
     @translated
-    def swap(self, instance: objects.Instance, image_meta: driver.ImageMeta, volume: AttachedVolume,
+    def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
              new: AttachedVolume) -> bool:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -170,7 +172,7 @@ class Volumes:
         """The guest has it, and sees what it has more as soon as that can be."""
         try:
             grow(guest, targets(guest.xml()).get(volume.volume_id) or '', self._volumes.extend(volume))
-        except (driver.GuestFailed, driver.VolumeFailed) as error:
+        except (GuestFailed, VolumeFailed) as error:
             LOG.warning('The guest sees the size of volume %s at its next start: %s', volume.volume_id, error,
                         instance_uuid=guest.uuid)
 
@@ -184,12 +186,12 @@ class Volumes:
             grow(guest, target, self._volumes.extend(volume, sources(guest.xml()).get(volume.volume_id)))
         else:
             # It need not be connected now; the next start does that.
-            with contextlib.suppress(driver.VolumeFailed):
+            with contextlib.suppress(VolumeFailed):
                 self._volumes.extend(volume)
         LOG.info('Volume %s has %d GiB now.', volume.volume_id, volume.size, instance_uuid=instance.uuid)
 
     @translated
-    def usage(self, instance: objects.Instance) -> dict[str, driver.VolumeCounters]:
+    def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
             return {}
@@ -200,7 +202,7 @@ class Volumes:
             counters = None if target is None else guest.measured('blockStats', target)
             if counters:
                 # The fifth counts errors; -1 stands for what the hypervisor doesn't count.
-                found[volume.volume_id] = driver.VolumeCounters(*(max(0, one) for one in counters[:4]))
+                found[volume.volume_id] = VolumeCounters(*(max(0, one) for one in counters[:4]))
         return found
 
 
@@ -210,5 +212,5 @@ def grow(guest: Guest, target: str, size: int) -> None:
         guest.call('blockResize', target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-            raise driver.GuestFailed(act=f'grow disk {target} of', uuid=guest.uuid, reason=str(error)) from error
+            raise GuestFailed(act=f'grow disk {target} of', uuid=guest.uuid, reason=str(error)) from error
         LOG.debug('This hypervisor grows no disks', instance_uuid=guest.uuid)

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from kilonova import errors
-from kilonova.virt import driver as virt
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import HypervisorUnavailable
 from tests.unit.compute.cloud import GPUS, build, flavor, new_context, requests
 
 
@@ -116,7 +117,7 @@ def test_failed_spawn_gives_everything_back(cloud):
     """Rows 1.34, 1.35: guest, files, devices, counters, the server's columns; the event has the error."""
     manager = cloud.host('gpu1', GPUS)
     driver = cloud.drivers['gpu1']
-    driver.fail('spawn', virt.GuestFailed(act='start', uuid='u', reason='qemu died'), after=True)
+    driver.fail('spawn', GuestFailed(act='start', uuid='u', reason='qemu died'), after=True)
     instance = cloud.cell.new_instance(1)
     cloud.cell.saves.clear()
     with pytest.raises(errors.HostRejected, match=f'Build of instance {instance.uuid} was re-scheduled: .* qemu died'):
@@ -146,7 +147,7 @@ def test_what_no_other_host_could_do_aborts(cloud, error):
 
 
 @pytest.mark.parametrize('error', [
-    virt.GuestFailed(act='start', uuid='u', reason='no'), virt.HypervisorUnavailable(host='h', reason='gone'),
+    GuestFailed(act='start', uuid='u', reason='no'), HypervisorUnavailable(host='h', reason='gone'),
     OSError('disk full'), errors.Unanswered(who='glance', reason='timed out')])
 def test_what_another_host_may_do_is_rescheduled(cloud, error):
     """Rows 1.35, 1.38."""
@@ -280,7 +281,7 @@ def test_one_order_of_a_server_at_a_time(cloud):
             pass
         spawn(*args, **kwargs)
         told.append('spawn ends')
-        raise virt.GuestFailed(act='start', uuid=instance.uuid, reason='injected')
+        raise GuestFailed(act='start', uuid=instance.uuid, reason='injected')
 
     def watched(*args, **kwargs):
         if threading.current_thread() is undo:

@@ -5,7 +5,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt.driver import ConsoleAddress
+from kilonova.virt.parts.guests import ConsoleAddress
 from tests.unit.compute.cloud import new_context
 
 

@@ -13,7 +13,7 @@ from kilonova.compute import hypervisor
 from kilonova.compute.keys import Work
 from kilonova.compute.operation import Operation
 from kilonova.states import PowerState
-from kilonova.virt.driver import HypervisorUnavailable
+from kilonova.virt.parts.host import HypervisorUnavailable
 from tests.unit.compute.cloud import GPUS, Cloud, new_context
 from tests.unit.compute.test_service import Placement
 

@@ -16,7 +16,8 @@ from kilonova.compute.operation import DETAILS_LIMIT, TRACE_LIMIT, Operation, tr
 from kilonova.compute.ops import move, resize
 from kilonova.objects import Instance, Migration, Save
 from kilonova.timers import Timers
-from kilonova.virt.driver import GuestFailed, HypervisorUnavailable
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import HypervisorUnavailable
 
 UUID = '3b7d22a7-6d1f-4ccb-8a6f-3b0d1e4a0c11'
 

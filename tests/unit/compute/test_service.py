@@ -26,7 +26,7 @@ from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.versions import SERVICE_VERSION
-from kilonova.virt.driver import HypervisorUnavailable
+from kilonova.virt.parts.host import HypervisorUnavailable
 from tests.unit.compute.cloud import GPUS, build, flavor, gpu, new_conf, new_context, requests
 from tests.unit.compute.test_moves import Resize
 

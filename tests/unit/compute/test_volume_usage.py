@@ -7,7 +7,9 @@ import pytest
 
 from kilonova import errors, objects
 from kilonova.compute import records, volume_usage
-from kilonova.virt.driver import GuestFailed, HypervisorUnavailable, VolumeCounters
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import HypervisorUnavailable
+from kilonova.virt.parts.volumes import VolumeCounters
 from tests.unit.compute.cloud import new_context
 from tests.unit.virt.builders import VOLUME, VOLUME2, new_volume
 

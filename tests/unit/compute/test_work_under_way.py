@@ -6,7 +6,7 @@ import json
 import pytest
 
 from kilonova import errors
-from kilonova.virt import driver as virt
+from kilonova.virt.parts.guests import GuestFailed
 from tests.unit.compute.cloud import build, flavor, new_context
 from tests.unit.compute.test_moves import BIG, GPUS, OTHER_GPUS, Resize
 
@@ -73,7 +73,7 @@ def test_builds_at_the_same_time_add_up(cloud, monkeypatch):
 
 def test_a_build_that_fails_is_over(cloud):
     manager = cloud.host('gpu1', GPUS)
-    cloud.drivers['gpu1'].fail('spawn', virt.GuestFailed(act='start', uuid='u', reason='qemu died'), after=True)
+    cloud.drivers['gpu1'].fail('spawn', GuestFailed(act='start', uuid='u', reason='qemu died'), after=True)
     cloud.cell.saves.clear()
     with pytest.raises(errors.HostRejected):
         build(manager, cloud.cell.new_instance(1))

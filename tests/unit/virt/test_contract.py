@@ -1,4 +1,4 @@
-"""What every driver promises (kilonova.virt.driver), shown on each."""
+"""What every driver promises (kilonova.virt.parts), shown on each."""
 from __future__ import annotations
 
 import dataclasses
@@ -13,8 +13,11 @@ import pytest
 from kilonova import errors, objects
 from kilonova.pci import device as pci_device
 from kilonova.states import PowerState
-from kilonova.virt import disk_names, driver
+from kilonova.virt import disk_names
 from kilonova.virt.libvirt.storage import disk
+from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
+from kilonova.virt.parts.volume_snapshots import Merge
+from kilonova.virt.parts.volumes import VolumeUnsupported
 from tests.unit.virt.builders import (
     GPU,
     GPU2,
@@ -226,7 +229,7 @@ def test_a_guest_that_is_off_or_gone_is_not_paused_suspended_or_interrupted(rig:
     for gone in (False, True):
         if gone:
             rig.here.guests.destroy(instance)
-        with pytest.raises(driver.GuestFailed):
+        with pytest.raises(GuestFailed):
             getattr(rig.here.power, act)(instance, *given)
         assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
 
@@ -242,7 +245,7 @@ def test_memory_that_was_saved_is_forgotten_by_a_stop_a_start_and_a_reboot(rig: 
         rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU2))
     rig.here.power.power_off(instance)
     assert rig.here.guests.get_info(instance) == PowerState.SHUTDOWN
-    with pytest.raises(driver.GuestFailed):
+    with pytest.raises(GuestFailed):
         rig.here.power.resume(instance, devices(GPU), lambda: None)
 
 
@@ -295,7 +298,7 @@ def test_rescue_and_back(rig: Any, is_on: bool, times: int) -> None:
     for _again in range(times):
         rig.here.power.power_on(instance, image_meta(), devices(GPU))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])} and rig.kept('gpu1', instance.uuid)
-    with pytest.raises(driver.GuestFailed):
+    with pytest.raises(GuestFailed):
         rig.here.rescues.restart(instance, image_meta(), devices(GPU))
     rig.here.guests.destroy(instance)
     assert rig.here.disks.list_directories() == []
@@ -757,7 +760,7 @@ def test_volumes_that_find_no_name_are_refused(rig: Any) -> None:
         assert len(rig.here.volumes.names(new_instance(volumes=many[:most]), image)) == most
         with pytest.raises(disk_names.TooManyDiskDevices, match=rf'\({most + 1}\) of bus {bus}'):
             rig.here.volumes.names(new_instance(volumes=many[:most + 1]), image)
-    with pytest.raises(driver.UnsupportedHardware, match='floppy'):
+    with pytest.raises(UnsupportedHardware, match='floppy'):
         rig.here.volumes.names(new_instance(volumes=[new_volume(device=None, bus='floppy')]), image_meta())
 
 
@@ -858,13 +861,13 @@ def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(ri
         rig.here.guests.spawn(instance, image_meta())
     assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == [] and rig.connected('gpu1') == {}
     instance = spawn(rig)
-    with pytest.raises(driver.VolumeUnsupported, match=text):
+    with pytest.raises(VolumeUnsupported, match=text):
         rig.here.volumes.attach(instance, image_meta(), wrong)
     instance.volumes = [wrong]
     for refuse in (lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), devices(GPU)),
                    lambda: rig.here.guests.prepare_rebuild(instance, image_meta(), devices(GPU)),
                    lambda: rig.here.rescues.rescue(instance, image_meta(), None, devices(GPU))):
-        with pytest.raises(driver.VolumeUnsupported, match=text):
+        with pytest.raises(VolumeUnsupported, match=text):
             refuse()
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])} and rig.connected('gpu1') == {}
 
@@ -873,11 +876,11 @@ def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(ri
 def test_a_move_with_a_volume_that_a_host_can_not_have_begins_nothing_there(rig: Any) -> None:
     instance = spawn(rig, volumes=[new_volume()])
     disk_info = rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
-    with pytest.raises(driver.VolumeUnsupported, match='it is attached to host gpu1'):
+    with pytest.raises(VolumeUnsupported, match='it is attached to host gpu1'):
         rig.there.moves.finish_migration(instance, image_meta(), devices(GPU2), True, disk_info)
     assert rig.there.guests.describe() == []
     instance.volumes = [new_volume(host='gpu2')]
-    with pytest.raises(driver.VolumeUnsupported, match='it is attached to host gpu2'):
+    with pytest.raises(VolumeUnsupported, match='it is attached to host gpu2'):
         rig.here.moves.finish_revert_migration(instance, image_meta(), devices(GPU), True)
     assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == [f'{instance.uuid}_resize']
 
@@ -914,14 +917,14 @@ def test_a_guest_goes_along_with_its_volume(rig: Any, power_on: bool) -> None:
     instance = spawn(rig, volumes=[volume])
     if not power_on:
         rig.here.power.power_off(instance)
-        with pytest.raises(driver.GuestFailed, match='it does not run'):
+        with pytest.raises(GuestFailed, match='it does not run'):
             volumes.copy(instance, image_meta(), volume, new, lambda: None)
         assert not volumes.swap(instance, image_meta(), volume, new)
         volumes.end_copy(instance, volume, new)
         assert rig.connected('gpu1') == {VOLUME: {instance.uuid}}
         return
     wrong = dataclasses.replace(new, host='gpu2')
-    with pytest.raises(driver.VolumeUnsupported, match='attached to host gpu2'):
+    with pytest.raises(VolumeUnsupported, match='attached to host gpu2'):
         volumes.copy(instance, image_meta(), volume, wrong, lambda: None)
     for end in (volumes.end_copy, lambda *each: volumes.swap(instance, image_meta(), *each[1:])):
         volumes.copy(instance, image_meta(), volume, new, lambda: None)
@@ -959,15 +962,15 @@ def test_a_guest_goes_on_in_another_file(rig: Any, power_on: bool, tmp_path: Pat
     volumes.take(instance, image_meta(), second, third)
     instance.volumes = [third]
     rig.here.power.power_off(instance)
-    for merge in (driver.Merge('v.1', 'v'), driver.Merge(None, None)):
+    for merge in (Merge('v.1', 'v'), Merge(None, None)):
         assert not volumes.end_merge(instance, third, merge)
         for _again in range(2):
             volumes.merge(instance, third, merge, lambda: None)
             assert volumes.end_merge(instance, third, merge) and volumes.has(instance, third)
-    with pytest.raises(driver.GuestFailed, match=r'does not read from v\.1, but from v\.2'):
-        volumes.merge(instance, third, driver.Merge('v.2', 'v.1'), lambda: None)
+    with pytest.raises(GuestFailed, match=r'does not read from v\.1, but from v\.2'):
+        volumes.merge(instance, third, Merge('v.2', 'v.1'), lambda: None)
     wrong = dataclasses.replace(third, host='gpu2')
-    with pytest.raises(driver.VolumeUnsupported, match='attached to host gpu2'):
+    with pytest.raises(VolumeUnsupported, match='attached to host gpu2'):
         volumes.take(instance, image_meta(), first, wrong)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from kilonova import errors
-from kilonova.virt import driver
 from kilonova.virt.fake import FakeDriver, FakeMachine
+from kilonova.virt.parts.host import MdevUnavailable
+from kilonova.virt.parts.volumes import VolumeCounters
 from tests.unit.virt.builders import (
     GPU,
     MDEV,
@@ -68,7 +69,7 @@ def test_mediated_devices_are_made_until_none_is_available(fake: FakeDriver) -> 
     instance = new_instance()
     fake.guests.spawn(instance, image_meta(), pci_devices=[mediated(MDEV)])
     assert fake.mdevs == {MDEV: (VGPU_PARENT, VGPU)} and available() == 0
-    with pytest.raises(driver.MdevUnavailable, match='none is available'):
+    with pytest.raises(MdevUnavailable, match='none is available'):
         fake.guests.spawn(new_instance(), image_meta(), pci_devices=[mediated(MDEV2)])
     # It stays when its guest goes, and comes back with a guest that goes on.
     fake.power.suspend(instance, lambda: None)
@@ -95,16 +96,16 @@ def test_volumes_grow_and_stay_where_a_detach_is_ended(fake: FakeDriver) -> None
 def test_a_guest_counts_anew_from_each_start(fake: FakeDriver) -> None:
     instance = new_instance(volumes=[new_volume()])
     fake.guests.spawn(instance, image_meta())
-    counters = driver.VolumeCounters(1, 2, 3, 4)
+    counters = VolumeCounters(1, 2, 3, 4)
     fake.domains[instance.uuid].used[VOLUME] = counters
     assert fake.volumes.usage(instance) == {VOLUME: counters}
     fake.power.power_off(instance)
     fake.power.power_on(instance, image_meta())
-    assert fake.volumes.usage(instance) == {VOLUME: driver.VolumeCounters()}
+    assert fake.volumes.usage(instance) == {VOLUME: VolumeCounters()}
     fake.domains[instance.uuid].used[VOLUME] = counters
     fake.volumes.detach(instance, instance.volumes[0], lambda: None)
     fake.volumes.attach(instance, image_meta(), instance.volumes[0])
-    assert fake.volumes.usage(instance) == {VOLUME: driver.VolumeCounters()}
+    assert fake.volumes.usage(instance) == {VOLUME: VolumeCounters()}
     # On the host that it migrates to it is another process.
     fake.domains[instance.uuid].used[VOLUME] = counters
     fake.live_migrations.migrate(instance, {'host': 'gpu2', 'move': 'm', 'volumes': {VOLUME: ''}}, lambda told: None)

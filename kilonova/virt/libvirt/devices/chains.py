@@ -2,7 +2,7 @@
 
     files(guest.xml(), 'vdb')                       # ['/mnt/…/volume-1.s2', '/mnt/…/volume-1.s1', '/mnt/…/volume-1']
     switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # it writes to that one, which reads from the first
-    merge(guest, 'vdb', driver.Merge('volume-1.s1', 'volume-1'), check)
+    merge(guest, 'vdb', Merge('volume-1.s1', 'volume-1'), check)
     take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # the reverse of switch: what it wrote since is in that
 
 These are libvirt's external snapshots and its block jobs. A job that was begun by a process that is gone is found.
@@ -17,10 +17,12 @@ from xml.etree import ElementTree
 import libvirt
 from oslo_log import log as logging
 
-from kilonova.virt import driver
 from kilonova.virt.libvirt.devices import mirrors
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.xml import node, to_text
+from kilonova.virt.parts.disks import Check
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.volume_snapshots import Merge
 
 LOG = logging.getLogger(__name__)
 
@@ -85,8 +87,8 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
     except libvirt.libvirtError as error:
         # Asked again after the connection was lost, it may have been done.
         if not _is_first(guest, target, path):
-            raise driver.GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid,
-                                     reason=str(error)) from error
+            raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid,
+                              reason=str(error)) from error
 
 
 def _is_first(guest: Guest, target: str, path: str) -> bool:
@@ -98,13 +100,13 @@ def _targets(xml: str) -> list[str]:
     return [place.get('dev', '') for place in places if place is not None]
 
 
-def merge(guest: Guest, target: str, wanted: driver.Merge, check: driver.Check) -> None:
-    """See ``driver.Merge``; what ``check()`` raises leaves it going on. GuestFailed."""
+def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
+    """See ``parts.volume_snapshots.Merge``; what ``check()`` raises leaves it going on. GuestFailed."""
     def begin() -> None:
         found = names(guest.xml(), target)
         reason = wanted.why_not(found)
         if reason:
-            raise driver.GuestFailed(act=f'merge files of disk {target} of', uuid=guest.uuid, reason=reason)
+            raise GuestFailed(act=f'merge files of disk {target} of', uuid=guest.uuid, reason=reason)
         if wanted.into is None:
             base = None if wanted.file is None else _number(guest, target, wanted.file)
             guest.call('blockRebase', target, base, 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE if base else 0)
@@ -114,7 +116,7 @@ def merge(guest: Guest, target: str, wanted: driver.Merge, check: driver.Check) 
     _work(guest, target, begin, lambda: wanted.is_done(names(guest.xml(), target)), check)
 
 
-def take_back(guest: Guest, target: str, path: str, check: driver.Check) -> None:
+def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
     """The guest writes to ``path`` again, from which the first file reads; what it wrote to that is in it. GuestFailed,
     and what ``check()`` raises: it writes to the first one still."""
     def begin() -> None:
@@ -127,12 +129,12 @@ def take_back(guest: Guest, target: str, path: str, check: driver.Check) -> None
         mirrors.pivot(guest, target)
     except libvirt.libvirtError as error:
         if not _is_first(guest, target, path):
-            raise driver.GuestFailed(act=f'end the snapshot of disk {target} of', uuid=guest.uuid,
-                                     reason=str(error)) from error
+            raise GuestFailed(act=f'end the snapshot of disk {target} of', uuid=guest.uuid,
+                              reason=str(error)) from error
 
 
 def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Callable[[], bool],
-          check: driver.Check) -> None:
+          check: Check) -> None:
     """A job of the disk is begun, unless one is at work, and waited for."""
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
@@ -142,19 +144,19 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             return
         if not is_working:
             if begun:
-                raise driver.GuestFailed(act=act, uuid=guest.uuid, reason='QEMU ended it, or the guest stopped')
+                raise GuestFailed(act=act, uuid=guest.uuid, reason='QEMU ended it, or the guest stopped')
             try:
                 begin()
             except libvirt.libvirtError as error:
                 # Asked again after the connection was lost, it refuses a second one.
                 if not works(guest, target) and not is_done():
-                    raise driver.GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
+                    raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True
             continue
         check()
         if time.monotonic() >= end:
             end_work(guest, target)
-            raise driver.GuestFailed(act=act, uuid=guest.uuid, reason=f'it was not done after {MOST:g} seconds')
+            raise GuestFailed(act=act, uuid=guest.uuid, reason=f'it was not done after {MOST:g} seconds')
         time.sleep(_LOOK)
 
 
@@ -176,5 +178,5 @@ def end_work(guest: Guest, target: str) -> None:
     except libvirt.libvirtError as error:
         # It may have ended just now.
         if works(guest, target):
-            raise driver.GuestFailed(act=f'end the merge of files of disk {target} of', uuid=guest.uuid,
-                                     reason=str(error)) from error
+            raise GuestFailed(act=f'end the merge of files of disk {target} of', uuid=guest.uuid,
+                              reason=str(error)) from error

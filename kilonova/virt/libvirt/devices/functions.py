@@ -11,10 +11,10 @@ from kilonova import objects
 from kilonova.objects.vif import ACCELERATED, BEHIND, INFINIBAND, MACVTAP, PROFILED, VDPA, VIRTUAL, Vif
 from kilonova.pci.ports import requests_of_ports
 from kilonova.virt import command
-from kilonova.virt.driver import GuestFailed, InterfaceUnsupported
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import hostdevs, pci
 from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
+from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 
 Devices = list[objects.PciDevice]
 # {vnic_type: where a node device below the function says what leads to it}.

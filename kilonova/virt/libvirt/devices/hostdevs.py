@@ -4,7 +4,7 @@
     host_devices(instance_devices)     # [PciFunction('0000:08:00.0', managed=True), MediatedDevice(uuid, ...)]
     elements(domain)                   # {'0000:08:00.0': <hostdev>, uuid: <hostdev>}
 
-The dicts are those of ``driver.Host.get_available_resource``.
+The dicts are those of ``parts.host.Host.get_available_resource``.
 """
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def elements(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
 
 
 class HostDevices:
-    """``driver.Devices``."""
+    """``parts.host.Devices``."""
 
     def __init__(self, connection: Connection, mediated: MediatedDevices) -> None:
         self._libvirt, self._mediated = connection, mediated

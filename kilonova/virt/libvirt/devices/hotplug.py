@@ -18,10 +18,11 @@ from xml.etree import ElementTree
 import libvirt
 from oslo_log import log as logging
 
-from kilonova.virt import driver
 from kilonova.virt.libvirt.devices import hostdevs
 from kilonova.virt.libvirt.devices.elements import CARDS, Kind
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.disks import Check
+from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Hotplug:
     def __init__(self, attempts: int, timeout: float) -> None:
         self._attempts, self._timeout = attempts, timeout
 
-    def take(self, guest: Guest, check: driver.Check) -> None:
+    def take(self, guest: Guest, check: Check) -> None:
         """Ask for all devices of the host that it has and wait. GuestFailed when it keeps one; what ``check()`` raises
         ends the waiting.
 
@@ -43,11 +44,11 @@ class Hotplug:
         """
         self._take(guest, check, _texts)
 
-    def unplug(self, guest: Guest, kind: Kind, name: str, check: driver.Check) -> None:
+    def unplug(self, guest: Guest, kind: Kind, name: str, check: Check) -> None:
         """The same for one network card or volume."""
         self._take(guest, check, functools.partial(kind.found, name=name))
 
-    def _take(self, guest: Guest, check: driver.Check, texts: Callable[[str], dict[str, str]]) -> None:
+    def _take(self, guest: Guest, check: Check, texts: Callable[[str], dict[str, str]]) -> None:
         for _attempt in range(self._attempts):
             # All are asked for before the first is waited for.
             asked = [_detach(guest, xml) for xml in texts(guest.xml()).values()]
@@ -64,8 +65,8 @@ class Hotplug:
                 return
             LOG.warning('The guest has not given up %s in %g seconds', ', '.join(kept), self._timeout,
                         instance_uuid=guest.uuid)
-        raise driver.GuestFailed(act='take the devices of', uuid=guest.uuid,
-                                 reason=f'its system does not give up {", ".join(kept)}')
+        raise GuestFailed(act='take the devices of', uuid=guest.uuid,
+                          reason=f'its system does not give up {", ".join(kept)}')
 
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
         """Put those in that it lacks, as its definition has them. GuestFailed."""
@@ -74,8 +75,8 @@ class Hotplug:
             if address in there:
                 continue
             if address not in defined:
-                raise driver.GuestFailed(act='give devices to', uuid=guest.uuid,
-                                         reason=f'{address} is not in its definition')
+                raise GuestFailed(act='give devices to', uuid=guest.uuid,
+                                  reason=f'{address} is not in its definition')
             _attach(guest, defined[address])
 
     def plug(self, guest: Guest, kind: Kind, element: str, name: str) -> None:
@@ -90,7 +91,7 @@ class Hotplug:
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                raise driver.GuestFailed(act=f'give {kind.words} to', uuid=guest.uuid, reason=str(error)) from error
+                raise GuestFailed(act=f'give {kind.words} to', uuid=guest.uuid, reason=str(error)) from error
             LOG.debug('This hypervisor puts no devices into guests', instance_uuid=guest.uuid)
 
     def give_back(self, guest: Guest) -> None:
@@ -121,7 +122,7 @@ def _detach(guest: Guest, device: str) -> bool:
             return False
         # The guest has been asked already, or has let it go.
         if error.get_error_code() not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED):
-            raise driver.GuestFailed(act='take a device of', uuid=guest.uuid, reason=str(error)) from error
+            raise GuestFailed(act='take a device of', uuid=guest.uuid, reason=str(error)) from error
     return True
 
 
@@ -129,7 +130,7 @@ def _attach(guest: Guest, device: str) -> None:
     try:
         guest.call('attachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirt.libvirtError as error:
-        raise driver.GuestFailed(act='give a device to', uuid=guest.uuid, reason=str(error)) from error
+        raise GuestFailed(act='give a device to', uuid=guest.uuid, reason=str(error)) from error
 
 
 def _texts(xml: str) -> dict[str, str]:

@@ -18,10 +18,10 @@ from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova.pci.device import MDEV
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import pci
 from kilonova.virt.libvirt.xml import node, to_text
+from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
 
@@ -208,5 +208,5 @@ def _xml(device: MediatedDevice) -> str:
                         node('capability', node('type', id=device.type), node('uuid', device.uuid), type='mdev')))
 
 
-def _unavailable(device: MediatedDevice, reason: str) -> driver.MdevUnavailable:
-    return driver.MdevUnavailable(uuid=device.uuid, type=device.type, parent=device.parent, reason=reason)
+def _unavailable(device: MediatedDevice, reason: str) -> MdevUnavailable:
+    return MdevUnavailable(uuid=device.uuid, type=device.type, parent=device.parent, reason=reason)

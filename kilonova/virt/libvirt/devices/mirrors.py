@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import libvirt
 
-from kilonova.virt import driver
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.guests import GuestFailed
 
 COPYING, READY = 'copying', 'ready'
 # What is there already is written to; libvirt itself would not go on with it after the guest's end.
@@ -30,7 +30,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
             return False
         # Asked again after the connection was lost, it refuses a second copy.
         if state(guest.xml(), target) is None:
-            raise driver.GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
+            raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True
 
 
@@ -62,8 +62,8 @@ def end(guest: Guest, target: str) -> None:
     except libvirt.libvirtError as error:
         # It may have ended just now.
         if guest.is_active() and state(guest.xml(), target) is not None:
-            raise driver.GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid,
-                                     reason=str(error)) from error
+            raise GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid,
+                              reason=str(error)) from error
 
 
 def _mirror(xml: str, target: str) -> ElementTree.Element | None:

@@ -21,7 +21,7 @@ from typing import Any
 from oslo_config import cfg
 
 from kilonova.objects.vif import Plug, Vif
-from kilonova.virt import driver
+from kilonova.virt.parts.guests import InterfaceFailed
 
 # Seconds in which Open vSwitch's database must take a connection. Without one the library waits for long, and says that
 # it has unplugged what is still in there.
@@ -67,8 +67,8 @@ class OpenVSwitch:
             cause = getattr(error, 'kwargs', {}).get('err', error)
             raise self._failed(vif, f'{type(cause).__name__}: {cause}'[:_MOST_TEXT]) from error
 
-    def _failed(self, vif: Vif, reason: str) -> driver.InterfaceFailed:
-        return driver.InterfaceFailed(port=vif.id, host=self._conf.host, reason=reason)
+    def _failed(self, vif: Vif, reason: str) -> InterfaceFailed:
+        return InterfaceFailed(port=vif.id, host=self._conf.host, reason=reason)
 
     def _load(self) -> Library:
         with self._loading:

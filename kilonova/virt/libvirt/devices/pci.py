@@ -4,7 +4,7 @@
     read_serials(found)                # of cards of which libvirt doesn't tell them
     host_devices(instance_devices)     # [HostDevice('0000:08:00.0', managed=True)]
 
-The dicts are those of ``driver.Host.get_available_resource``.
+The dicts are those of ``parts.host.Host.get_available_resource``.
 """
 from __future__ import annotations
 

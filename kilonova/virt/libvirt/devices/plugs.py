@@ -27,9 +27,9 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.objects.vif import Plug, Vif
-from kilonova.virt import driver
 from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from kilonova.virt.libvirt.storage import files
+from kilonova.virt.parts.guests import InterfaceFailed
 
 LOG = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Plugs:
             files.write_whole(self._owner(vif), uuid)
         try:
             self._switch.plug(vif, uuid)
-        except driver.InterfaceFailed:
+        except InterfaceFailed:
             self.remove(uuid, [vif.id])
             raise
         self._keep(uuid, {**known, vif.id: (vif, True)})
@@ -84,7 +84,7 @@ class Plugs:
         for name in [one for one in known if ports is None or one in ports]:
             try:
                 self._unplug(known[name][0], uuid)
-            except driver.InterfaceFailed as error:
+            except InterfaceFailed as error:
                 LOG.error('Port %s stays plugged into this host: %s', name, error.fields['reason'], instance_uuid=uuid)
                 continue
             del known[name]

@@ -5,11 +5,11 @@ import datetime
 
 from oslo_utils import strutils
 
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.domain.disk import places
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import Clock, Domain, Element, Kernel, Os, Timer, node
+from kilonova.virt.parts.guests import UnsupportedHardware
 
 # Wherever the guest's kernel looks for a console: a screen, a serial port, a paravirtual one.
 _CONSOLES = 'console=tty0 console=ttyS0 console=hvc0'

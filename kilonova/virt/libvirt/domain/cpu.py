@@ -4,10 +4,10 @@ from __future__ import annotations
 from kilonova.objects import cpuset
 from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology
 from kilonova.objects.vif import VHOST_USER
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import constraints, cpu_features, topology
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune
+from kilonova.virt.parts.guests import UnsupportedHardware
 
 
 class MemoryConfigurator:

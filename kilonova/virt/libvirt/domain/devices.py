@@ -4,7 +4,6 @@ from __future__ import annotations
 from oslo_utils import strutils
 
 from kilonova import errors
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice
 from kilonova.virt.libvirt.domain.disk import layout
@@ -26,6 +25,7 @@ from kilonova.virt.libvirt.xml import (
     Video,
     Watchdog,
 )
+from kilonova.virt.parts.guests import UnsupportedHardware
 
 # Of the field's models, those that QEMU has.
 _VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kilonova.virt import disk_names
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.domain import volume as volumes
 from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec, GuestVolume, PoolSource
 from kilonova.virt.libvirt.xml import Controller, Domain, FileDisk, PoolDisk, node
+from kilonova.virt.parts.guests import UnsupportedHardware
 
 
 class Place(NamedTuple):

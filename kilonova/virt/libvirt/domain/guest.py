@@ -14,11 +14,11 @@ from oslo_utils import strutils
 from kilonova import objects
 from kilonova.objects.image_meta import ImageMetaProps
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt.driver import ImageMeta
 from kilonova.virt.hardware import constraints
 from kilonova.virt.hardware import tuning as board
 from kilonova.virt.libvirt.devices.hostdevs import HostDevice
 from kilonova.virt.libvirt.devices.pci import PciFunction
+from kilonova.virt.parts.disks import ImageMeta
 
 X86 = ('x86_64', 'i686')
 # The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.

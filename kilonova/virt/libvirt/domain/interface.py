@@ -22,7 +22,6 @@ from kilonova.objects.vif import (
     Vif,
     offloads,
 )
-from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import (
     Domain,
@@ -33,6 +32,7 @@ from kilonova.virt.libvirt.xml import (
     SocketInterface,
     VdpaInterface,
 )
+from kilonova.virt.parts.guests import InterfaceUnsupported, UnsupportedHardware
 
 # Of the field's models those that QEMU has on any board with PCI, and on a PC besides; libvirt doesn't tell them.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')

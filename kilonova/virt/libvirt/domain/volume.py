@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from kilonova.objects.volume import NFS, QCOW2, RAW, AttachedVolume
-from kilonova.virt.driver import LUKS, VolumeUnsupported, why_locked
 from kilonova.virt.libvirt.domain.guest import GuestSpec, GuestVolume, Settings
 from kilonova.virt.libvirt.xml import Element, VolumeDisk, node, to_text
+from kilonova.virt.parts.volumes import LUKS, VolumeUnsupported, why_locked
 
 RBD = 'rbd'
 # What os-brick makes a block device of this host.

@@ -1,7 +1,7 @@
 """Files behind a volume of a guest that is off: the first, to which it writes, gets what it lacks from the next.
 
     look('/mnt/…/volume-1.s2', 'qcow2')     # [Link('/mnt/…/volume-1.s2', 'qcow2'), Link('/mnt/…/volume-1', 'raw')]
-    merge(links, driver.Merge('volume-1.s1', 'volume-1'), check)
+    merge(links, Merge('volume-1.s1', 'volume-1'), check)
 
 What a program left half done here is done by the next try; what the guest sees is the same at any moment.
 """
@@ -11,8 +11,10 @@ import json
 import os
 from dataclasses import dataclass
 
-from kilonova.virt import command, driver
+from kilonova.virt import command
 from kilonova.virt.libvirt.storage import disk
+from kilonova.virt.parts.disks import Check
+from kilonova.virt.parts.volume_snapshots import Merge
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ def look(path: str, format_: str) -> list[Link]:
     return [Link(one['filename'], one['format']) for one in found]
 
 
-def merge(links: list[Link], wanted: driver.Merge, check: driver.Check) -> None:
-    """What can be merged so (``driver.Merge``). CommandFailed, and what ``check()`` raises."""
+def merge(links: list[Link], wanted: Merge, check: Check) -> None:
+    """What can be merged so (``parts.volume_snapshots.Merge``). CommandFailed, and what ``check()`` raises."""
     by_name = {link.name: number for number, link in enumerate(links)}
     if wanted.into is None:
         base = ('-b', '') if wanted.file is None else (
@@ -44,6 +46,6 @@ def merge(links: list[Link], wanted: driver.Merge, check: driver.Check) -> None:
     command.run(*disk.rebase(above.path, into.name, into.format))
 
 
-def commit(link: Link, check: driver.Check) -> None:
+def commit(link: Link, check: Check) -> None:
     """What is in the file is in the one from which it reads, too. CommandFailed, and what ``check()`` raises."""
     command.watched(check, 'qemu-img', 'commit', '-q', '-d', '-f', link.format, link.path)

@@ -24,7 +24,7 @@ from oslo_log import log as logging
 from oslo_utils import strutils
 
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt import driver
+from kilonova.virt.parts.volumes import VolumeFailed, VolumeUnsupported
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Bricks:
         self._connector: dict[str, Any] | None = None
 
     def connector(self) -> dict[str, Any]:
-        """Keys as ``driver.Volumes.connector`` says; without those of the library where it finds no way to root. What
+        """Keys as ``Volumes.connector`` says; without those of the library where it finds no way to root. What
         the library says holds until the service is started again."""
         options = self._conf.libvirt
         if self._connector is not None:
@@ -62,7 +62,7 @@ class Bricks:
                 host=self._conf.host)
         except errors as error:
             if options.volume_enforce_multipath:
-                raise driver.VolumeUnsupported(volume='any', host=self._conf.host, reason=str(error)) from error
+                raise VolumeUnsupported(volume='any', host=self._conf.host, reason=str(error)) from error
             LOG.warning('This host can only have volumes in Ceph and NFS, os-brick does not tell of its devices: %s',
                         error)
             found = {'platform': platform.machine(), 'os_type': sys.platform, 'ip': self._conf.my_block_storage_ip,
@@ -76,9 +76,9 @@ class Bricks:
         try:
             return str(self._act('connect', volume, lambda connector, connection: connector.connect_volume(
                 connection))['path'])
-        except driver.VolumeFailed as error:
-            raise driver.VolumeUnsupported(volume=volume.volume_id, host=self._conf.host,
-                                           reason=error.fields['reason']) from None
+        except VolumeFailed as error:
+            raise VolumeUnsupported(volume=volume.volume_id, host=self._conf.host,
+                                    reason=error.fields['reason']) from None
 
     def disconnect(self, volume: AttachedVolume, path: str | None, force: bool = False) -> None:
         """What is written reaches it first; ``force``: where that fails it goes all the same. ``path``: what
@@ -103,16 +103,16 @@ class Bricks:
                 LOG.info('Volume %s gets its header of LUKS', volume.volume_id)
                 self._cryptsetup(volume, '--batch-mode', 'luksFormat', '--type=luks1', '--key-file=-', *form, path,
                                  text=passphrase)
-        except driver.VolumeFailed as error:
-            raise driver.VolumeUnsupported(volume=volume.volume_id, host=self._conf.host,
-                                           reason=error.fields['reason']) from None
+        except VolumeFailed as error:
+            raise VolumeUnsupported(volume=volume.volume_id, host=self._conf.host,
+                                    reason=error.fields['reason']) from None
 
     def header(self, volume: AttachedVolume, path: str) -> int:
         """Bytes of its device before those that a guest sees of an encrypted volume. VolumeFailed."""
         found = _OFFSET.search(self._cryptsetup(volume, 'luksDump', path) or '')
         if found is None:
-            raise driver.VolumeFailed(act='look at', volume=volume.volume_id, host=self._conf.host,
-                                      reason='cryptsetup luksDump tells no payload offset')
+            raise VolumeFailed(act='look at', volume=volume.volume_id, host=self._conf.host,
+                               reason='cryptsetup luksDump tells no payload offset')
         return int(found[1]) * _SECTOR
 
     def _cryptsetup(self, volume: AttachedVolume, *arguments: str, text: str | None = None,
@@ -126,8 +126,8 @@ class Bricks:
         except errors as error:
             if no is not None and getattr(error, 'exit_code', None) == no:
                 return None
-            raise driver.VolumeFailed(act='decrypt', volume=volume.volume_id, host=self._conf.host,
-                                      reason=_without_secrets(f'{type(error).__name__}: {error}', volume)) from None
+            raise VolumeFailed(act='decrypt', volume=volume.volume_id, host=self._conf.host,
+                               reason=_without_secrets(f'{type(error).__name__}: {error}', volume)) from None
         return output
 
     def _act(self, words: str, volume: AttachedVolume, act: Callable[[Any, dict[str, Any]], Any]) -> Any:
@@ -141,8 +141,8 @@ class Bricks:
                 dict(volume.connection))
         except errors as error:
             # Without its cause: secrets may be in that.
-            raise driver.VolumeFailed(act=words, volume=volume.volume_id, host=self._conf.host,
-                                      reason=_without_secrets(f'{type(error).__name__}: {error}', volume)) from None
+            raise VolumeFailed(act=words, volume=volume.volume_id, host=self._conf.host,
+                               reason=_without_secrets(f'{type(error).__name__}: {error}', volume)) from None
 
     def _load(self) -> tuple[Any, tuple[type[Exception], ...]]:
         """The library, and what it raises."""

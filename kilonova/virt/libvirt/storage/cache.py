@@ -20,8 +20,8 @@ from oslo_utils.imageutils import format_inspector
 
 from kilonova import errors
 from kilonova.virt import command
-from kilonova.virt.driver import FlavorDiskSmallerThanImage, ImageFetch, ImageMeta
 from kilonova.virt.libvirt.storage import disk, files
+from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage, ImageFetch, ImageMeta
 
 LOG = logging.getLogger(__name__)
 

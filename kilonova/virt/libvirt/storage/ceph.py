@@ -23,7 +23,7 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.virt import command
-from kilonova.virt.driver import DriverMisconfigured
+from kilonova.virt.parts.host import DriverMisconfigured
 
 LOG = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from oslo_utils import strutils
 from kilonova import errors, objects
 from kilonova.clients.vendordata import Vendordata
 from kilonova.virt import command, guest_metadata
-from kilonova.virt.driver import ImageMeta
 from kilonova.virt.guest_metadata import About
 from kilonova.virt.libvirt.storage import disk, files
+from kilonova.virt.parts.disks import ImageMeta
 
 _LABEL = 'config-2'
 # Bytes of a drive that is a disk.

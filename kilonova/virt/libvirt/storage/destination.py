@@ -19,9 +19,9 @@ from typing import Protocol
 
 from kilonova import errors
 from kilonova.virt import command, identity
-from kilonova.virt.driver import MoveOffer
 from kilonova.virt.libvirt.storage import disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
+from kilonova.virt.parts.moves import MoveOffer
 
 # Called with the bytes that went since the last call; what it raises ends the carrying.
 Going = Callable[[int], None]

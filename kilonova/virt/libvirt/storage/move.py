@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from kilonova import errors, objects
 from kilonova.virt import command, identity
-from kilonova.virt.driver import DiskInfo, MoveOffer, Progress
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import destination, disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.asked import Wish
@@ -26,6 +25,7 @@ from kilonova.virt.libvirt.storage.cache import is_blank
 from kilonova.virt.libvirt.storage.destination import Destination, Going
 from kilonova.virt.libvirt.storage.instance import COMING, DISK, KEPT, MOVE, OWNER, SWAP, InstanceDirectory
 from kilonova.virt.libvirt.storage.pool import Pool, image_of
+from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 LOG = logging.getLogger(__name__)
 

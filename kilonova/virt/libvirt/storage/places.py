@@ -15,7 +15,6 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.virt import identity
-from kilonova.virt.driver import GuestFailed
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage import disk
@@ -24,6 +23,7 @@ from kilonova.virt.libvirt.storage.ceph import Room
 from kilonova.virt.libvirt.storage.files import remove, remove_tree
 from kilonova.virt.libvirt.storage.instance import COMING, CONFIG, DISK, KEPT, RBD, InstanceDirectory
 from kilonova.virt.libvirt.storage.pool import Owner, Parent, Pool, image_of
+from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class DiskPlaces:
 
     # -- of a dead host -----------------------------------------------------------------------------------------------
     def take_over(self, instance: objects.Instance, source: str) -> bool:
-        """As ``driver.Moves.take_over`` has it."""
+        """As ``parts.moves.Moves.take_over`` has it."""
         directory = self.directory(instance.uuid)
         if directory.exists() and source in (directory.owner(), directory.taken_from()):
             directory.take_from(source)

@@ -23,10 +23,10 @@ from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.virt import command
-from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.libvirt.domain.guest import PoolSource
 from kilonova.virt.libvirt.storage.asked import Wish
 from kilonova.virt.libvirt.storage.ceph import LONG, NAME, Ceph, Room, is_missing
+from kilonova.virt.parts.host import DriverMisconfigured
 
 LOG = logging.getLogger(__name__)
 

@@ -17,12 +17,13 @@ from dataclasses import asdict, dataclass, replace
 from oslo_config import cfg
 
 from kilonova import objects
-from kilonova.virt.driver import DriverMisconfigured, ImageClient, ImageMeta
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import configdrive, disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
 from kilonova.virt.libvirt.storage.instance import CONFIG, KERNEL, RAMDISK, RBD, InstanceDirectory
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.parts.disks import ImageClient, ImageMeta
+from kilonova.virt.parts.host import DriverMisconfigured
 
 NOTE = 'rescued.json'
 _SUFFIX = '.rescue'
@@ -99,7 +100,7 @@ class RescueFiles:
 
     def prepare(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None) -> Prepared:
         """Fetch what the rescue system is made of; ``image`` None: the host's default, else the server's own. Errors:
-        as ``driver.Guests.spawn`` has them for images."""
+        as ``parts.guests.Guests.spawn`` has them for images."""
         if self._images is None:
             raise DriverMisconfigured(reason='there is no image client to fetch images with')
         image = image or self._default(instance, image_meta)

@@ -14,10 +14,11 @@ from oslo_log import log as logging
 
 from kilonova.clients.key_manager import KeyManager, KeyNotAvailable
 from kilonova.objects.volume import AttachedVolume
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices.elements import targets
 from kilonova.virt.libvirt.xml import node, to_text
+from kilonova.virt.parts.host import HypervisorUnavailable
+from kilonova.virt.parts.volumes import VolumeUnsupported
 
 LOG = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ class Secrets:
         try:
             passphrase = self._keys.passphrase(volume.encryption['encryption_key_id'])
         except KeyNotAvailable as error:
-            raise driver.VolumeUnsupported(volume=volume.volume_id, host=self._libvirt.name,
-                                           reason=str(error)) from None
+            raise VolumeUnsupported(volume=volume.volume_id, host=self._libvirt.name,
+                                    reason=str(error)) from None
         if self._libvirt.is_test:
             return passphrase
         xml = to_text(node('secret', node('uuid', volume.volume_id),
@@ -55,7 +56,7 @@ class Secrets:
             return
         try:
             self._libvirt.do(lambda connection: connection.secretLookupByUUIDString(volume_id).undefine())
-        except driver.HypervisorUnavailable as error:
+        except HypervisorUnavailable as error:
             LOG.warning('The secret of volume %s could not be forgotten now: %s', volume_id, error)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SECRET:
@@ -74,7 +75,7 @@ class Secrets:
                     and secret.usageID() == secret.UUIDString()]
         try:
             left = set(self._libvirt.do(ours))
-        except (driver.HypervisorUnavailable, libvirt.libvirtError) as error:
+        except (HypervisorUnavailable, libvirt.libvirtError) as error:
             # A host may be without virtsecretd. Without libvirt at all the next question says so.
             LOG.warning('libvirt tells no secrets, guests of this host can not have encrypted volumes: %s', error)
             return

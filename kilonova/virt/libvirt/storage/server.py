@@ -17,13 +17,6 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.clients.vendordata import Vendordata
-from kilonova.virt.driver import (
-    DriverMisconfigured,
-    FlavorDiskSmallerThanImage,
-    GuestFailed,
-    ImageClient,
-    ImageMeta,
-)
 from kilonova.virt.guest_metadata import About
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import asked as wishes
@@ -34,6 +27,9 @@ from kilonova.virt.libvirt.storage.files import remove, used
 from kilonova.virt.libvirt.storage.instance import CONFIG, DISK, KERNEL, RAMDISK, RBD, SWAP, InstanceDirectory
 from kilonova.virt.libvirt.storage.places import DiskPlaces
 from kilonova.virt.libvirt.storage.pool import Parent, Pool, image_of
+from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage, ImageClient, ImageMeta
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import DriverMisconfigured
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +38,7 @@ EPHEMERAL = f'{wishes.EPHEMERAL}0'
 
 
 class ServerDisks(DiskPlaces):
-    """``driver.Disks``, and what the other parts need of servers' disks."""
+    """``parts.disks.Disks``, and what the other parts need of servers' disks."""
 
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageClient | None,
                  pool: Pool | None = None) -> None:

@@ -24,9 +24,9 @@ from typing import IO, TypeVar
 
 from kilonova import concurrency, errors
 from kilonova.virt import command
-from kilonova.virt.driver import MoveOffer
 from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.instance import mark_of
+from kilonova.virt.parts.moves import MoveOffer
 
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')

@@ -17,7 +17,6 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.objects.volume import NFS, AttachedVolume
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices.elements import VOLUMES
 from kilonova.virt.libvirt.domain import volume as volumes
@@ -25,6 +24,8 @@ from kilonova.virt.libvirt.domain.guest import GuestVolume
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage.bricks import Bricks
 from kilonova.virt.libvirt.storage.secrets import Secrets
+from kilonova.virt.parts.host import HypervisorUnavailable
+from kilonova.virt.parts.volumes import VolumeFailed, VolumeUnsupported
 
 LOG = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class HostVolumes:
             path = None if volume.kind == volumes.RBD else self._bricks.connect(volume)
             if passphrase is not None and path is not None and volume.kind in volumes.BLOCK:
                 self._bricks.lock(volume, path, passphrase)
-        except driver.VolumeUnsupported:
+        except VolumeUnsupported:
             if passphrase is not None:
                 self._secrets.forget(volume.volume_id)
             raise
@@ -112,7 +113,7 @@ class HostVolumes:
         self._paths[volume.volume_id] = path
         try:
             self.disconnect(instance, volume, path)
-        except driver.VolumeFailed as error:
+        except VolumeFailed as error:
             LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
         self._users[volume.volume_id] = self._users.pop(new.volume_id, {instance.uuid})
         self._paths[volume.volume_id] = self._paths.pop(new.volume_id, None)
@@ -129,7 +130,7 @@ class HostVolumes:
         for volume in mine:
             try:
                 self.disconnect(instance, volume, paths.get(volume.volume_id), force)
-            except driver.VolumeFailed as error:
+            except VolumeFailed as error:
                 if not force:
                     raise
                 LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
@@ -142,8 +143,8 @@ class HostVolumes:
             return wanted
         found = self._bricks.extend(volume)
         if found is not None and found < wanted:
-            raise driver.VolumeFailed(act='extend', volume=volume.volume_id, host=self._libvirt.name,
-                                      reason=f'its device has {found} bytes')
+            raise VolumeFailed(act='extend', volume=volume.volume_id, host=self._libvirt.name,
+                               reason=f'its device has {found} bytes')
         return wanted - (self._bricks.header(volume, path) if path and volume.encryption is not None else 0)
 
     def _turn(self, volume: AttachedVolume) -> contextlib.AbstractContextManager[object]:
@@ -155,7 +156,7 @@ class HostVolumes:
     def _sources(self, uuid: str) -> dict[str, str | None]:
         try:
             guest = self._libvirt.find(uuid)
-        except driver.HypervisorUnavailable:
+        except HypervisorUnavailable:
             return {}
         return {} if guest is None else sources(guest.xml())
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.hardware.offer import Offer
+from kilonova.virt.parts.host import DriverMisconfigured
 from tests.unit.virt.builders import new_conf
 
 ONLINE = set(range(8))

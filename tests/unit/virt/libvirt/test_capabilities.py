@@ -4,10 +4,10 @@ from __future__ import annotations
 import libvirt
 import pytest
 
-from kilonova.virt.driver import HypervisorUnavailable
 from kilonova.virt.libvirt import capabilities, inventory
 from kilonova.virt.libvirt.capabilities import GuestCapabilities
 from kilonova.virt.libvirt.host import Host
+from kilonova.virt.parts.host import HypervisorUnavailable
 
 KVM = """<capabilities><host><uuid>u-1</uuid><cpu><arch>x86_64</arch><model>EPYC</model><vendor>AMD</vendor>
   <feature name='svm'/><feature name='aes'/></cpu>

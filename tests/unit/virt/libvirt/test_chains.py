@@ -8,8 +8,9 @@ import libvirt
 import pytest
 
 from kilonova import errors
-from kilonova.virt import driver
 from kilonova.virt.libvirt.devices import chains
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.volume_snapshots import Merge
 
 QUIESCE = libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_QUIESCE
 
@@ -74,7 +75,7 @@ def test_the_guest_is_frozen_where_that_can_be() -> None:
         (_, xml, _) = guest.asked[0]
         assert '<disk name="vda" snapshot="no" />' in xml and '<source file="/s/v.1" />' in xml
     guest = Guest('v', fails=(FROZEN,))
-    with pytest.raises(driver.GuestFailed, match='take a snapshot of disk vdb of guest u1: no'):
+    with pytest.raises(GuestFailed, match='take a snapshot of disk vdb of guest u1: no'):
         chains.switch(guest, 'vdb', '/s/v.1', must_freeze=True)                 # type: ignore[arg-type]
     assert len(guest.asked) == 1
 
@@ -86,12 +87,12 @@ def test_it_was_done_before_the_answer_was_lost() -> None:
 
 
 @pytest.mark.parametrize(('merge', 'asked', 'left'), [
-    (driver.Merge('b', 'c'), ('blockCommit', 'vdb', 'vdb[3]', 'vdb[2]', 0, libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE),
+    (Merge('b', 'c'), ('blockCommit', 'vdb', 'vdb[3]', 'vdb[2]', 0, libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE),
      ('a', 'c')),
-    (driver.Merge('c', None), ('blockRebase', 'vdb', 'vdb[3]', 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE),
+    (Merge('c', None), ('blockRebase', 'vdb', 'vdb[3]', 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE),
      ('a', 'c')),
-    (driver.Merge(None, None), ('blockRebase', 'vdb', None, 0, 0), ('a',))])
-def test_merges(merge: driver.Merge, asked: tuple[Any, ...], left: tuple[str, ...]) -> None:
+    (Merge(None, None), ('blockRebase', 'vdb', None, 0, 0), ('a',))])
+def test_merges(merge: Merge, asked: tuple[Any, ...], left: tuple[str, ...]) -> None:
     """One that is at work already is waited for, and what is done isn't begun."""
     for works, begun in ((False, [asked]), (True, [])):
         guest = Guest('a', 'b', 'c', ends_in=left, works=works)
@@ -101,14 +102,14 @@ def test_merges(merge: driver.Merge, asked: tuple[Any, ...], left: tuple[str, ..
 
 
 @pytest.mark.parametrize(('guest', 'merge', 'said'), [
-    (Guest('a', 'b', 'c'), driver.Merge('b', 'c'), 'QEMU ended it, or the guest stopped'),
-    (Guest('a', 'b', 'c', fails=('blockCommit',)), driver.Merge('b', 'c'), 'of guest u1: no'),
-    (Guest('a', 'b', 'c'), driver.Merge('x', 'y'), 'it does not read from x, but from a, b, c'),
-    (Guest('a', 'b', 'c'), driver.Merge('a', 'b'), 'a can not become part of b: it has a, b, c'),
-    (Guest('a', 'b', 'c', 'd'), driver.Merge('b', 'd'), 'b can not become part of d: it has a, b, c, d'),
-    (Guest('a', 'b'), driver.Merge('a', None), 'a is what it writes to')])
-def test_merges_that_fail(guest: Guest, merge: driver.Merge, said: str) -> None:
-    with pytest.raises(driver.GuestFailed, match=said):
+    (Guest('a', 'b', 'c'), Merge('b', 'c'), 'QEMU ended it, or the guest stopped'),
+    (Guest('a', 'b', 'c', fails=('blockCommit',)), Merge('b', 'c'), 'of guest u1: no'),
+    (Guest('a', 'b', 'c'), Merge('x', 'y'), 'it does not read from x, but from a, b, c'),
+    (Guest('a', 'b', 'c'), Merge('a', 'b'), 'a can not become part of b: it has a, b, c'),
+    (Guest('a', 'b', 'c', 'd'), Merge('b', 'd'), 'b can not become part of d: it has a, b, c, d'),
+    (Guest('a', 'b'), Merge('a', None), 'a is what it writes to')])
+def test_merges_that_fail(guest: Guest, merge: Merge, said: str) -> None:
+    with pytest.raises(GuestFailed, match=said):
         chains.merge(guest, 'vdb', merge, nothing)                              # type: ignore[arg-type]
     assert guest.files == guest.ends_in
 
@@ -119,9 +120,9 @@ def test_a_merge_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) 
         raise errors.Cancelled(key='k')
     guest = Guest('a', 'b', ends_in=('a',), looks=1 << 20)
     with pytest.raises(errors.Cancelled):
-        chains.merge(guest, 'vdb', driver.Merge(None, None), cancelled)         # type: ignore[arg-type]
+        chains.merge(guest, 'vdb', Merge(None, None), cancelled)         # type: ignore[arg-type]
     assert guest.works and len(guest.asked) == 1
     monkeypatch.setattr(chains, 'MOST', 0.0)
-    with pytest.raises(driver.GuestFailed, match='it was not done after 0 seconds'):
-        chains.merge(guest, 'vdb', driver.Merge(None, None), nothing)           # type: ignore[arg-type]
+    with pytest.raises(GuestFailed, match='it was not done after 0 seconds'):
+        chains.merge(guest, 'vdb', Merge(None, None), nothing)           # type: ignore[arg-type]
     assert not guest.works and guest.asked[1:] == [('blockJobAbort', 'vdb', 0)]

@@ -14,9 +14,9 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt import connection as connection_module
 from kilonova.virt.libvirt.connection import Connection as Libvirt
+from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable
 from tests.unit.virt import builders
 from tests.unit.virt.builders import Listener
 
@@ -144,7 +144,7 @@ def test_a_call_is_made_again_on_a_new_connection(host: Libvirt, daemon: list[An
 
 def test_it_is_made_again_once(host: Libvirt, daemon: list[Any]) -> None:
     daemon += [Connection(getLibVersion=lost), Connection(getLibVersion=lost), Connection()]
-    with pytest.raises(driver.HypervisorUnavailable, match='on host gpu1: gone'):
+    with pytest.raises(HypervisorUnavailable, match='on host gpu1: gone'):
         host.libvirt_version()
     assert len(daemon) == 1
 
@@ -166,7 +166,7 @@ def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Libvirt, d
         assert host.kind() == 'QEMU'
         return lost()
     daemon += [Connection(getLibVersion=replaced), new]
-    with pytest.raises(driver.HypervisorUnavailable):
+    with pytest.raises(HypervisorUnavailable):
         host.do(lambda connection: connection.getLibVersion(), again=False)
     assert host.kind() == 'QEMU' and new.asked == ['getType'] * 2
 
@@ -233,9 +233,9 @@ def test_the_test_driver_has_one_connection_that_is_never_lost(daemon: list[Any]
 
 
 def test_no_daemon_is_waited_for_but_a_wrong_address_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(driver.HypervisorUnavailable, match=r'on host gpu1: .*No such file'):
+    with pytest.raises(HypervisorUnavailable, match=r'on host gpu1: .*No such file'):
         Libvirt(f'qemu+unix:///system?socket={tmp_path}/none', 'gpu1').connect()
-    with pytest.raises(driver.DriverMisconfigured, match='can not be reached by test:///'):
+    with pytest.raises(DriverMisconfigured, match='can not be reached by test:///'):
         Libvirt(f'test://{tmp_path}/none.xml', 'gpu1').connect()
 
 
@@ -247,7 +247,7 @@ def test_a_daemon_that_does_not_answer_costs_one_thread(host: Libvirt, daemon: l
     daemon += [lambda: answers.wait(60) and connection, Connection()]
     monkeypatch.setattr(connection_module, 'OPEN_WAIT', 0.05)
     for _ in range(3):
-        with pytest.raises(driver.HypervisorUnavailable, match='has not answered'):
+        with pytest.raises(HypervisorUnavailable, match='has not answered'):
             host.libvirt_version()
     assert len(daemon) == 1
     answers.set()
@@ -265,7 +265,7 @@ def test_calls_that_hang_leave_threads_for_others(host: Libvirt, daemon: list[An
     for caller in callers:
         caller.start()
     until(lambda: host._turns._value == 0)
-    with pytest.raises(driver.HypervisorUnavailable, match='16 calls wait'):
+    with pytest.raises(HypervisorUnavailable, match='16 calls wait'):
         host.libvirt_version()
     answers.set()
     for caller in callers:
@@ -357,7 +357,7 @@ def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
 # -- undos -------------------------------------------------------------------------------------------------------------
 def away(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
-        raise driver.HypervisorUnavailable(host='gpu1', reason='away')
+        raise HypervisorUnavailable(host='gpu1', reason='away')
     monkeypatch.setattr(rig.here.host._libvirt, '_take', fail)
 
 
@@ -365,7 +365,7 @@ def test_what_was_never_made_is_undone_without_a_hypervisor(libvirt_rig: Any, mo
     """Finding 1.10: the free alternate was never tried, as the undo of nothing wanted libvirt, too."""
     instance = builders.new_instance()
     away(libvirt_rig, monkeypatch)
-    with pytest.raises(driver.HypervisorUnavailable):
+    with pytest.raises(HypervisorUnavailable):
         libvirt_rig.here.guests.spawn(instance, builders.image_meta())
     libvirt_rig.here.guests.destroy(instance)
     libvirt_rig.here.moves.cleanup_move_dest(instance, False)

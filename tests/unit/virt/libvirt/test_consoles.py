@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kilonova.virt import driver
 from kilonova.virt.libvirt.consoles import Listening, NoSerialPorts, SerialPorts, find
+from kilonova.virt.parts.host import DriverMisconfigured
 
 DOMAIN = """<domain><devices>
   <serial type='tcp'><source mode='bind' host='127.0.0.1' service='10002'/><target port='0'/></serial>
@@ -54,7 +54,7 @@ def test_ports_of_other_programs_are_left_alone() -> None:
 
 @pytest.mark.parametrize('text', ['10000:10000', '10001:10000', '70000:70001', '0:5'])
 def test_a_range_without_ports(text: str) -> None:
-    with pytest.raises(driver.DriverMisconfigured, match=text):
+    with pytest.raises(DriverMisconfigured, match=text):
         SerialPorts(text, '127.0.0.1', dict)
 
 

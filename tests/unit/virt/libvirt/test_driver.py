@@ -15,12 +15,14 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import files
+from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage
+from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported, UnsupportedHardware
+from kilonova.virt.parts.host import DriverMisconfigured
 from tests.unit.virt import builders
 from tests.unit.virt.builders import GPU, GPU2, devices, image_meta, new_flavor, new_instance, new_vif
 from tests.unit.virt.conftest import qemu_size
@@ -52,12 +54,12 @@ def test_host_from_a_node_file(rig: Any) -> None:
 
 
 def test_ports_that_can_not_be_plugged_are_refused_before_anything_is_made(rig: Any) -> None:
-    with pytest.raises(driver.InterfaceUnsupported, match='bound as vhostuser'):
+    with pytest.raises(InterfaceUnsupported, match='bound as vhostuser'):
         spawn(rig, vifs=[new_vif(type='vhostuser')])
     assert rig.here.disks.list_directories() == [] and rig.images.fetched == 0
     instance = spawn(rig)
     instance.vifs = [new_vif(type='vhostuser')]
-    with pytest.raises(driver.InterfaceUnsupported):
+    with pytest.raises(InterfaceUnsupported):
         rig.here.power.reboot(instance, 'HARD', image_meta())
     assert rig.here.guests.get_info(instance) == PowerState.RUNNING
 
@@ -166,7 +168,7 @@ def test_a_sparse_disk_stays_small_on_its_way(rig: Any) -> None:
 
 
 def test_finish_without_disks_is_refused(rig: Any) -> None:
-    with pytest.raises(driver.GuestFailed, match='have not arrived'):
+    with pytest.raises(GuestFailed, match='have not arrived'):
         rig.there.moves.finish_migration(new_instance(), image_meta(), [], True, {'move': 'm-1', 'disks': []})
 
 
@@ -233,7 +235,7 @@ def test_devices_for_guests_that_cannot_have_any_stop_the_build_before_its_disks
 
 
 def test_an_unsupported_bus_stops_the_build_before_its_disks(rig: Any) -> None:
-    with pytest.raises(driver.UnsupportedHardware, match='floppy'):
+    with pytest.raises(UnsupportedHardware, match='floppy'):
         spawn(rig, meta=image_meta(properties={'hw_disk_bus': 'floppy'}))
     assert rig.images.fetched == 0
 
@@ -243,12 +245,12 @@ def test_libvirts_errors_stay_inside(rig: Any, monkeypatch: pytest.MonkeyPatch) 
         raise libvirt.libvirtError('no')
     instance = spawn(rig)
     monkeypatch.setattr(Guest, 'xml', fail)
-    with pytest.raises(driver.GuestFailed):
+    with pytest.raises(GuestFailed):
         rig.here.power.power_off(instance)
 
 
 def test_xml_that_libvirt_refuses(rig: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(driver.GuestFailed, match='could not define guest'):
+    with pytest.raises(GuestFailed, match='could not define guest'):
         spawn(rig, flavor=new_flavor(vcpus=0))
     assert 'Error defining a guest with XML: <domain' in caplog.text
 
@@ -325,25 +327,25 @@ def test_a_base_that_was_cleared_away_is_fetched_again(rig: Any) -> None:
 
 
 def test_a_server_without_its_disk_says_so(rig: Any) -> None:
-    with pytest.raises(driver.GuestFailed, match='root disk is not on this host'):
+    with pytest.raises(GuestFailed, match='root disk is not on this host'):
         rig.here.power.power_on(new_instance(), image_meta(), [])
 
 
 @pytest.mark.parametrize('images_type', ['ploop', 'lvm'])
 def test_kinds_of_disks_that_are_not_served(tmp_path: Path, images_type: str) -> None:
-    with pytest.raises(driver.DriverMisconfigured, match=images_type):
+    with pytest.raises(DriverMisconfigured, match=images_type):
         LibvirtDriver(builders.new_conf(tmp_path, libvirt={'images_type': images_type}))
 
 
 def test_a_host_that_cannot_be_reached(tmp_path: Path) -> None:
     conf = builders.new_conf(tmp_path, libvirt={'connection_uri': f'test://{tmp_path}/missing.xml'})
-    with pytest.raises(driver.DriverMisconfigured, match='can not be reached by test:///'):
+    with pytest.raises(DriverMisconfigured, match='can not be reached by test:///'):
         LibvirtDriver(conf).host.init_host()
 
 
 def test_a_misconfigured_host_does_not_start(tmp_path: Path) -> None:
     uri = builders.write_node(tmp_path / 'n.xml')
-    with pytest.raises(driver.DriverMisconfigured, match='virt_type lxc'):
+    with pytest.raises(DriverMisconfigured, match='virt_type lxc'):
         LibvirtDriver(builders.new_conf(tmp_path, libvirt={'connection_uri': uri, 'virt_type': 'lxc'})).host.init_host()
 
 
@@ -372,7 +374,7 @@ def test_live_migratable_devices_need_a_host_that_can_move_them(
     if text is None:
         start('true')
         return
-    with pytest.raises(driver.DriverMisconfigured, match=re.escape(text)):
+    with pytest.raises(DriverMisconfigured, match=re.escape(text)):
         start('true')
 
 
@@ -402,11 +404,11 @@ def test_a_rescue_that_can_not_be_leaves_the_guest_running(rig: Any) -> None:
     def stopped(*args: Any) -> None:
         raise AssertionError('the guest was stopped')
     rig.here.power.power_off = stopped
-    with pytest.raises(driver.UnsupportedHardware):
+    with pytest.raises(UnsupportedHardware):
         rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-2', properties={'hw_rescue_bus': 'lxc'}),
                                 devices(GPU))
     images.path, kept = builders.make_image(rig.path / 'large.qcow2', size='2G'), images.path
-    with pytest.raises(driver.FlavorDiskSmallerThanImage):
+    with pytest.raises(FlavorDiskSmallerThanImage):
         rig.here.rescues.rescue(instance, image_meta(), image_meta(id='image-3'), devices(GPU))
     images.path = kept
     assert rig.here.guests.get_info(instance) == PowerState.RUNNING

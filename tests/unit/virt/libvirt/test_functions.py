@@ -9,9 +9,9 @@ import pytest
 
 from kilonova.pci.ports import request_of
 from kilonova.virt import command
-from kilonova.virt.driver import GuestFailed, InterfaceUnsupported
 from kilonova.virt.libvirt.devices import functions
 from kilonova.virt.libvirt.devices.pci import PciFunction
+from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 from tests.fixtures.hosts import sriov_nic
 from tests.unit.virt.builders import GPU, PORT, PORT2, device, new_instance, new_vif
 

@@ -12,12 +12,13 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt.devices import hostdevs, hotplug
 from kilonova.virt.libvirt.devices.elements import CARDS, of_port
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.power import Power
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import MdevUnavailable
 from tests.unit.virt.builders import GPU, GPU2, MDEV, device, devices, mediated, new_instance, new_vif
 
 HOSTDEV = ('<hostdev mode="subsystem" type="pci" managed="yes"><source><address domain="0x{}" bus="0x{}" slot="0x{}" '
@@ -187,8 +188,8 @@ def test_mediated_devices_are_made_before_they_come_back() -> None:
     domain = Domain(MDEV, GPU)
     power(domain).suspend(INSTANCE, fine)
     assert (domain.live, domain.saved) == ([], True)
-    domain.refuses['prepare_devices'] = driver.MdevUnavailable(uuid=MDEV, type='t', parent='p', reason='none is free')
-    with pytest.raises(driver.MdevUnavailable):
+    domain.refuses['prepare_devices'] = MdevUnavailable(uuid=MDEV, type='t', parent='p', reason='none is free')
+    with pytest.raises(MdevUnavailable):
         power(domain).resume(INSTANCE, [mediated(MDEV), device(GPU)], fine)
     assert domain.saved
     del domain.refuses['prepare_devices']
@@ -200,7 +201,7 @@ def test_mediated_devices_are_made_before_they_come_back() -> None:
 def test_a_guest_that_keeps_a_device_goes_on_with_all_of_them() -> None:
     domain = Domain(GPU, GPU2)
     domain.keeps[GPU2] = 99
-    with pytest.raises(driver.GuestFailed, match=f'does not give up {GPU2}'):
+    with pytest.raises(GuestFailed, match=f'does not give up {GPU2}'):
         power(domain).suspend(INSTANCE, fine)
     assert (domain.power, domain.saved, sorted(domain.live)) == (PowerState.RUNNING, False, [GPU, GPU2])
     assert domain.asked.count(('take', GPU2)) == 3
@@ -210,7 +211,7 @@ def test_a_guest_that_keeps_a_device_goes_on_with_all_of_them() -> None:
 def test_memory_that_can_not_be_saved_leaves_the_guest_as_it_was(error: Exception) -> None:
     domain = Domain(GPU)
     domain.refuses['managedSave'] = error
-    with pytest.raises(driver.GuestFailed, match='No space left'):
+    with pytest.raises(GuestFailed, match='No space left'):
         power(domain).suspend(INSTANCE, fine)
     assert (domain.power, domain.live) == (PowerState.RUNNING, [GPU])
 
@@ -230,11 +231,11 @@ def test_a_device_that_can_not_come_back_leaves_the_guest_suspended() -> None:
     domain = Domain(GPU, GPU2)
     power(domain).suspend(INSTANCE, fine)
     domain.refuses['attachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, 'is in use by driver QEMU')
-    with pytest.raises(driver.GuestFailed, match='is in use'):
+    with pytest.raises(GuestFailed, match='is in use'):
         power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
     assert (domain.power, domain.saved, domain.live) == (PowerState.SHUTDOWN, True, [])
     del domain.refuses['attachDeviceFlags']
-    with pytest.raises(driver.GuestFailed, match='is not in its definition'):
+    with pytest.raises(GuestFailed, match='is not in its definition'):
         power(domain).resume(INSTANCE, devices(GPU, '0000:01:00.0'), fine)
     assert (domain.power, domain.saved, domain.live) == (PowerState.SHUTDOWN, True, [])
     power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
@@ -255,7 +256,7 @@ def test_a_suspend_that_ended_before_its_answer_is_done() -> None:
     domain.power, domain.saved = PowerState.SHUTDOWN, True
     power(domain).suspend(INSTANCE, fine)
     domain.saved = False
-    with pytest.raises(driver.GuestFailed, match='does not run'):
+    with pytest.raises(GuestFailed, match='does not run'):
         power(domain).suspend(INSTANCE, fine)
 
 
@@ -263,10 +264,10 @@ def test_a_device_that_has_gone_meanwhile_is_no_failure() -> None:
     domain = Domain(GPU)
     domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_DEVICE_MISSING)
     taking = Hotplug(3, 5)
-    with pytest.raises(driver.GuestFailed, match='does not give up'):
+    with pytest.raises(GuestFailed, match='does not give up'):
         taking.take(Libvirt(domain).find(''), fine)
     domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, 'monitor closed')
-    with pytest.raises(driver.GuestFailed, match='monitor closed'):
+    with pytest.raises(GuestFailed, match='monitor closed'):
         taking.take(Libvirt(domain).find(''), fine)
 
 
@@ -322,14 +323,14 @@ def test_a_card_comes_once_and_goes_when_its_guest_lets_it() -> None:
 def test_a_guest_that_keeps_its_card() -> None:
     domain = Carded('tap1', keeps=99)
     guest = Libvirt(domain).find('')        # type: ignore[arg-type]
-    with pytest.raises(driver.GuestFailed, match='does not give up tap1'):
+    with pytest.raises(GuestFailed, match='does not give up tap1'):
         Hotplug(3, 5).unplug(guest, CARDS, 'tap1', fine)
     assert domain.live == ['tap1'] and domain.asked == 3
 
 
 def test_a_guest_without_room_for_a_card() -> None:
     domain = Carded('full')
-    with pytest.raises(driver.GuestFailed, match='No more available PCI slots'):
+    with pytest.raises(GuestFailed, match='No more available PCI slots'):
         Hotplug(3, 5).plug(Libvirt(domain).find(''), CARDS, CARD.format('tap2', 'x'), 'tap2')   # type: ignore[arg-type]
     assert domain.live == ['full']
 

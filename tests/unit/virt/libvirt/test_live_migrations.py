@@ -11,12 +11,12 @@ import pytest
 from kilonova import errors
 from kilonova.objects import Flavor
 from kilonova.states import PowerState, VmState
-from kilonova.virt import driver
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt import live_migration, migrating
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.storage.asked import Wish
+from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 from tests.unit.virt.builders import MDEV2, image_meta, new_instance
 from tests.unit.virt.conftest import LibvirtRig, SharedRig
 
@@ -35,12 +35,12 @@ DOMAIN = """<domain type='qemu'>
 </devices></domain>"""
 
 
-NOWHERE: driver.LivePlace = {'cpuset': None, 'cputune': None, 'numatune': None}
+NOWHERE: LivePlace = {'cpuset': None, 'cputune': None, 'numatune': None}
 
 
-def carried(place: driver.LivePlace = NOWHERE, **listen: str) -> ElementTree.Element:
+def carried(place: LivePlace = NOWHERE, **listen: str) -> ElementTree.Element:
     """The domain as the destination gets it."""
-    offer: driver.PlacedOffer = {'block': True, 'uri': 'there', 'data_uri': 'there', 'listen': listen, 'place': place}
+    offer: PlacedOffer = {'block': True, 'uri': 'there', 'data_uri': 'there', 'listen': listen, 'place': place}
     return ElementTree.fromstring(migrating.rewritten(DOMAIN, '/a/instances/u', '/b/u', offer))
 
 
@@ -81,7 +81,7 @@ HOSTDEVS = """<domain type='kvm'><devices>
 
 def test_devices_become_those_of_the_destination() -> None:
     """Where the guest sees them stays. One that has no counterpart isn't left out."""
-    offer: driver.PlacedOffer = {'listen': {}, 'place': NOWHERE, 'hostdevs': {  # type: ignore[typeddict-item]
+    offer: PlacedOffer = {'listen': {}, 'place': NOWHERE, 'hostdevs': {  # type: ignore[typeddict-item]
         '0000:3b:00.4': '0001:5e:1f.7', '4b20d080-1b54-4048-85b3-a6a62d165c01': MDEV2}}
     domain = ElementTree.fromstring(migrating.rewritten(HOSTDEVS, '/a/u', '/b/u', offer))
     assert [one.attrib for one in domain.iterfind('devices/hostdev/source/address')] == [
@@ -107,7 +107,7 @@ VOLUMES = """<domain type='kvm'><devices>
 def test_volumes_are_found_where_the_destination_has_them() -> None:
     """What the guest sees of them stays. They aren't copied. One that isn't connected there isn't left out."""
     rbd = in_ceph('two', 'there')
-    offer: driver.PlacedOffer = {'listen': {}, 'place': NOWHERE, 'volumes': {  # type: ignore[typeddict-item]
+    offer: PlacedOffer = {'listen': {}, 'place': NOWHERE, 'volumes': {  # type: ignore[typeddict-item]
         'one': '<disk type="block"><source dev="/dev/dm-9"/></disk>', 'two': rbd,
         'three': '<disk type="file"><source file="/mnt/three"/></disk>'}}
     before, after = (ElementTree.fromstring(text) for text in (

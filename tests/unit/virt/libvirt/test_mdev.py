@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import libvirt
 import pytest
 
-from kilonova.virt import driver
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.devices import hostdevs, mdev
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice, MediatedDevices
+from kilonova.virt.parts.host import MdevUnavailable
 from tests.unit.virt.builders import MDEV, MDEV2, VGPU, VGPU_PARENT, VGPUS, mdev_node
 
 WANTED = MediatedDevice(MDEV, VGPU_PARENT, VGPU)
@@ -186,7 +186,7 @@ def test_one_that_does_not_stay_is_a_warning(
 
 def test_one_that_can_not_be_made(machine: Machine, mediated: MediatedDevices) -> None:
     machine.refuses['nodeDeviceCreateXML'] = FULL
-    with pytest.raises(driver.MdevUnavailable, match=re.escape(
+    with pytest.raises(MdevUnavailable, match=re.escape(
             f'mdev-capable resource is not available: mediated device {MDEV} of type {VGPU} on {VGPU_PARENT}: '
             'Unable to start mediated device: available_instances is 0')):
         mediated.ensure([WANTED])
@@ -195,7 +195,7 @@ def test_one_that_can_not_be_made(machine: Machine, mediated: MediatedDevices) -
 def test_one_that_can_not_be_started(machine: Machine, mediated: MediatedDevices) -> None:
     machine.add(mdev_node(MDEV), active=False)
     machine.refuses['create'] = FULL
-    with pytest.raises(driver.MdevUnavailable, match='available_instances is 0'):
+    with pytest.raises(MdevUnavailable, match='available_instances is 0'):
         mediated.ensure([WANTED])
 
 
@@ -214,7 +214,7 @@ def test_a_call_that_is_made_again_after_it_was_done(
 def test_one_that_was_defined_meanwhile_does_not_run(machine: Machine, mediated: MediatedDevices) -> None:
     machine.late['nodeDeviceCreateXML'] = mdev_node(MDEV), False
     machine.refuses['nodeDeviceCreateXML'] = FULL
-    with pytest.raises(driver.MdevUnavailable, match='available_instances is 0'):
+    with pytest.raises(MdevUnavailable, match='available_instances is 0'):
         mediated.ensure([WANTED])
 
 
@@ -222,7 +222,7 @@ def test_one_that_was_defined_meanwhile_does_not_run(machine: Machine, mediated:
 def test_another_of_its_uuid(machine: Machine, mediated: MediatedDevices, there: str) -> None:
     machine.add(there, active=False)
     parsed = ElementTree.fromstring(there)
-    with pytest.raises(driver.MdevUnavailable, match=f'of type {VGPU} on {VGPU_PARENT}: .* is of type '
+    with pytest.raises(MdevUnavailable, match=f'of type {VGPU} on {VGPU_PARENT}: .* is of type '
                        f"{parsed.find('capability/type').get('id')} on {parsed.findtext('parent')}"):  # type: ignore[union-attr]
         mediated.ensure([WANTED])
     assert not machine.devices[-1].active

@@ -9,9 +9,10 @@ import pytest
 
 from kilonova.objects.vif import Vif
 from kilonova.states import PowerState
-from kilonova.virt import driver
 from kilonova.virt.libvirt.devices.openvswitch import OpenVSwitch
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.guests import GuestFailed, InterfaceFailed
+from kilonova.virt.parts.host import HypervisorUnavailable
 from tests.unit.virt.builders import PORT, PORT2, image_meta, new_conf, new_instance, new_vif
 from tests.unit.virt.conftest import LibvirtRig
 
@@ -33,7 +34,7 @@ class Switch:
 
     def check(self, vif: Vif) -> None:
         if self.is_down:
-            raise driver.InterfaceFailed(port=vif.id, host='gpu1', reason='no database')
+            raise InterfaceFailed(port=vif.id, host='gpu1', reason='no database')
 
     def plug(self, vif: Vif, uuid: str) -> None:
         self.done.append(('plug', vif.id))
@@ -41,7 +42,7 @@ class Switch:
         # As os-vif: a part of it is taken for the whole.
         self.there.setdefault(vif.id, vif)
         if self.fails == vif.id:
-            raise driver.InterfaceFailed(port=vif.id, host='gpu1', reason='half of it')
+            raise InterfaceFailed(port=vif.id, host='gpu1', reason='half of it')
 
     def unplug(self, vif: Vif, uuid: str) -> None:
         self.check(vif)
@@ -175,7 +176,7 @@ def test_attached_and_detached(rig: LibvirtRig) -> None:
 
 def test_a_guest_whose_memory_nobody_can_map_gets_no_socket(rig: LibvirtRig) -> None:
     switch, instance = give(rig.here), spawn(rig)
-    with pytest.raises(driver.GuestFailed, match='no switch in user space can map its memory'):
+    with pytest.raises(GuestFailed, match='no switch in user space can map its memory'):
         rig.here.guests.attach_interface(instance, image_meta(), SOCKET)
     assert switch.done == []
     instance.vifs = [SOCKET]
@@ -187,11 +188,11 @@ def test_a_host_that_fails_has_nothing_of_it(rig: LibvirtRig) -> None:
     """Another is tried. Where its database is away nothing is begun."""
     switch, instance = give(rig.here), server(SOCKET, HYBRID)
     switch.is_down = True
-    with pytest.raises(driver.InterfaceFailed, match=f'Port {PORT2} could not be plugged into host gpu1: no database'):
+    with pytest.raises(InterfaceFailed, match=f'Port {PORT2} could not be plugged into host gpu1: no database'):
         rig.here.guests.spawn(instance, image_meta())
     assert switch.done == [] and notes(rig) == []
     switch.is_down, switch.fails = False, PORT
-    with pytest.raises(driver.InterfaceFailed, match='half of it'):
+    with pytest.raises(InterfaceFailed, match='half of it'):
         rig.here.guests.spawn(instance, image_meta())
     assert set(switch.there) == {PORT2}
     rig.here.guests.destroy(instance)
@@ -270,7 +271,7 @@ def test_nothing_stays_where_the_hypervisor_is_away(rig: LibvirtRig, monkeypatch
     rig.here.guests._domains.plugs.renew(instance, instance.vifs)
 
     def away(uuid: str) -> Guest | None:
-        raise driver.HypervisorUnavailable(host='gpu1', reason='gone')
+        raise HypervisorUnavailable(host='gpu1', reason='gone')
     monkeypatch.setattr(rig.here.guests._libvirt, 'find', away)
     rig.here.guests.destroy(instance)
     assert switch.there == {} and notes(rig) == []
@@ -289,6 +290,6 @@ def test_a_note_that_nobody_can_read_keeps_no_server(rig: LibvirtRig, caplog: py
     ('tcp:here', 'int')])
 def test_a_database_that_is_away(tmp_path: Any, database: str, said: str) -> None:
     switch = OpenVSwitch(new_conf(tmp_path, os_vif_ovs={'ovsdb_connection': database}))
-    with pytest.raises(driver.InterfaceFailed, match=f'database at .*{database[-3:]} takes no connection: .*{said}'):
+    with pytest.raises(InterfaceFailed, match=f'database at .*{database[-3:]} takes no connection: .*{said}'):
         switch.check(HYBRID)
     assert switch._library is None

@@ -11,10 +11,12 @@ import pytest
 
 from kilonova import errors
 from kilonova.objects import BlockDeviceMapping
-from kilonova.virt import command, driver
-from kilonova.virt.driver import DriverMisconfigured, FlavorDiskSmallerThanImage
+from kilonova.virt import command
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.storage.pool import Pool
+from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage
+from kilonova.virt.parts.host import DriverMisconfigured
+from kilonova.virt.parts.live_migrations import PlacedOffer
 from tests.integration.libvirtd import make_image
 from tests.unit.virt.builders import Images, image_meta, new_conf, new_flavor, new_instance
 from tests.unit.virt.ceph import FSID, OPTIONS, SECRET, Cluster, Image
@@ -216,7 +218,7 @@ def test_a_guest_that_runs_takes_its_disks_along(rig: PoolRig) -> None:
     rig.there.guests.destroy(instance)
     assert rig.cluster.images == before
     rig.there.live_migrations.prepare(instance, guest, offer)
-    placed: driver.PlacedOffer = {**offer, 'place': rig.there.live_migrations.place(instance, image_meta())}
+    placed: PlacedOffer = {**offer, 'place': rig.there.live_migrations.place(instance, image_meta())}
     rig.here.live_migrations.migrate(instance, placed, lambda progress: None)
     rig.here.live_migrations.leave(instance, offer)
     rig.there.live_migrations.receive(instance)

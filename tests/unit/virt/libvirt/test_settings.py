@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kilonova.virt import identity
-from kilonova.virt.driver import DriverMisconfigured
 from kilonova.virt.libvirt import settings
 from kilonova.virt.libvirt.capabilities import GuestCapabilities, HostCapabilities
+from kilonova.virt.parts.host import DriverMisconfigured
 from tests.unit.virt.builders import new_conf
 
 HOST = HostCapabilities('x86_64', '', '', (), (), (('x86_64', ('kvm', 'qemu')),), uuid='board')

@@ -11,11 +11,11 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt import command
-from kilonova.virt.driver import GuestFailed
 from kilonova.virt.libvirt import snapshots
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.snapshots import Copy, Snapshots
 from kilonova.virt.libvirt.storage import files
+from kilonova.virt.parts.guests import GuestFailed
 from tests.unit.virt.builders import GPU, devices, has_marker, image_meta, new_flavor, new_instance
 from tests.unit.virt.conftest import qemu_size
 

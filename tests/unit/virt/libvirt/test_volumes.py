@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 import libvirt
 import pytest
 
-from kilonova.virt import driver
 from kilonova.virt.libvirt import volumes
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
+from kilonova.virt.parts.host import HypervisorUnavailable
+from kilonova.virt.parts.volumes import VolumeCounters, VolumeFailed, VolumeUnsupported
 from tests.unit.virt.builders import (
     KEY,
     VOLUME,
@@ -43,7 +45,7 @@ class Bricks:
     def disconnect(self, volume: Any, path: str | None, force: bool = False) -> None:
         self.done.append(('disconnect', volume.volume_id, path, force))
         if self.refuses:
-            raise driver.VolumeFailed(act='let go of', volume=volume.volume_id, host='gpu1', reason='busy')
+            raise VolumeFailed(act='let go of', volume=volume.volume_id, host='gpu1', reason='busy')
 
     def lock(self, volume: Any, path: str, passphrase: str) -> None:
         self.done.append(('lock', volume.volume_id, path, passphrase))
@@ -99,9 +101,9 @@ def test_a_block_device_is_connected_before_and_let_go_after(rig: LibvirtRig) ->
 def test_a_volume_that_stays_ends_a_move_but_no_delete(rig: LibvirtRig) -> None:
     bricks, instance = give(rig.here), spawn(rig, new_volume(connection=LOCAL))
     bricks.refuses = True
-    with pytest.raises(driver.VolumeFailed, match='busy'):
+    with pytest.raises(VolumeFailed, match='busy'):
         rig.here.moves.migrate_disk_and_power_off(instance, rig.there.moves.prepare_move(), instance.flavor)
-    with pytest.raises(driver.VolumeFailed, match='busy'):
+    with pytest.raises(VolumeFailed, match='busy'):
         rig.here.volumes.disconnect(instance, instance.volumes[0])
     rig.here.guests.destroy(instance)
     assert rig.here.guests.describe() == [] and rig.here.disks.list_directories() == []
@@ -124,8 +126,8 @@ def test_a_volume_of_two_guests_stays_connected_for_the_other(rig: LibvirtRig) -
     assert bricks.done[1:] == [('disconnect', VOLUME, '/dev/of-5d', False)]
 
 
-@pytest.mark.parametrize('error', [driver.GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots'),
-                                   driver.UnsupportedHardware(model='xen', virt='kvm')])
+@pytest.mark.parametrize('error', [GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots'),
+                                   UnsupportedHardware(model='xen', virt='kvm')])
 def test_an_attach_that_fails_leaves_nothing(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch,
                                              error: Exception) -> None:
     bricks, instance = give(rig.here), spawn(rig)
@@ -144,9 +146,9 @@ def test_an_attach_of_which_nobody_knows_leaves_all(rig: LibvirtRig, monkeypatch
     bricks, instance = give(rig.here), spawn(rig)
 
     def lost(*args: Any) -> None:
-        raise driver.HypervisorUnavailable(host='gpu1', reason='gone')
+        raise HypervisorUnavailable(host='gpu1', reason='gone')
     monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', lost)
-    with pytest.raises(driver.HypervisorUnavailable):
+    with pytest.raises(HypervisorUnavailable):
         rig.here.volumes.attach(instance, image_meta(), new_volume(connection=LOCAL))
     assert bricks.done == [('connect', VOLUME)] and rig.volumes_at_start('gpu1', instance.uuid) == [VOLUME]
 
@@ -170,7 +172,7 @@ def test_a_guest_sees_as_much_as_its_host(rig: LibvirtRig, monkeypatch: pytest.M
     monkeypatch.setattr(volumes, 'grow', lambda guest, target, size: seen.append((target, size)))
     bigger = replace(instance.volumes[0], size=3)
     if grown is None:
-        with pytest.raises(driver.VolumeFailed, match=f'extend volume {VOLUME}: its device has {size} bytes'):
+        with pytest.raises(VolumeFailed, match=f'extend volume {VOLUME}: its device has {size} bytes'):
             rig.here.volumes.extend(instance, bigger)
     else:
         rig.here.volumes.extend(instance, bigger)
@@ -191,7 +193,7 @@ def test_a_guest_that_refuses_to_see_more() -> None:
     code = libvirt.VIR_ERR_NO_SUPPORT
     volumes.grow(guest, 'vdb', 1)
     code = libvirt.VIR_ERR_INVALID_ARG
-    with pytest.raises(driver.GuestFailed, match='could not grow disk vdb of guest u'):
+    with pytest.raises(GuestFailed, match='could not grow disk vdb of guest u'):
         volumes.grow(guest, 'vdb', 1)
 
 
@@ -254,7 +256,7 @@ def test_a_volume_that_the_destination_can_not_have_is_refused_before_anything_i
                                                            'attachment_id': 'another'}})]
     live = rig.here.live_migrations.describe(instance)
     offer = rig.there.live_migrations.offer(instance, live, None, True)
-    with pytest.raises(driver.VolumeUnsupported, match='it is encrypted, and the volume service tells no key'):
+    with pytest.raises(VolumeUnsupported, match='it is encrypted, and the volume service tells no key'):
         rig.there.live_migrations.prepare(instance, live, offer)
     assert rig.there.disks.list_directories() == []
 
@@ -305,10 +307,10 @@ def test_a_secret_is_there_as_long_as_its_volume_is(rig: LibvirtRig, monkeypatch
     assert there.now == [VOLUME]
 
     def refuse(*args: Any) -> None:
-        raise driver.GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots')
+        raise GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots')
     other = spawn(rig)
     monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', refuse)
-    with pytest.raises(driver.GuestFailed):
+    with pytest.raises(GuestFailed):
         rig.here.volumes.attach(other, image_meta(), volume)
     assert here.now == []
 
@@ -326,9 +328,9 @@ def test_an_encrypted_block_device(rig: LibvirtRig, monkeypatch: pytest.MonkeyPa
     rig.here.guests.destroy(instance)
 
     def refuse(volume: Any, path: str, passphrase: str) -> None:
-        raise driver.VolumeUnsupported(volume=VOLUME, host='gpu1', reason='cryptsetup: not found')
+        raise VolumeUnsupported(volume=VOLUME, host='gpu1', reason='cryptsetup: not found')
     monkeypatch.setattr(bricks, 'lock', refuse)
-    with pytest.raises(driver.VolumeUnsupported, match='cryptsetup: not found'):
+    with pytest.raises(VolumeUnsupported, match='cryptsetup: not found'):
         spawn(rig, volume)
     assert kept.now == []
 
@@ -352,7 +354,7 @@ def test_the_guests_first_disk_is_the_volume_that_it_boots_from(rig: LibvirtRig)
     assert rig.images.fetched == 0
     rig.here.rescues.rescue(instance, image_meta(), image_meta(properties={'hw_rescue_bus': 'virtio'}), [])
     assert disks() == sorted([('sda', None), ('vdd', '1'), *own])
-    with pytest.raises(driver.VolumeUnsupported, match='it is attached to host gpu2'):
+    with pytest.raises(VolumeUnsupported, match='it is attached to host gpu2'):
         spawn(rig, replace(root, host='gpu2'), image_ref='')
 
 
@@ -366,11 +368,11 @@ def test_which_counter_is_which(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch
         return counted[target]
     monkeypatch.setattr(Guest, 'measured', measured)
     assert rig.here.volumes.usage(instance) == {
-        VOLUME: driver.VolumeCounters(reads=1, read_bytes=512, writes=0, write_bytes=1024)}
+        VOLUME: VolumeCounters(reads=1, read_bytes=512, writes=0, write_bytes=1024)}
     assert asked == [('blockStats', 'vdb'), ('blockStats', 'vdc')]
 
     def gone(self: Guest) -> str:
         raise libvirt.libvirtError('no domain')
     monkeypatch.setattr(Guest, 'xml', gone)
-    with pytest.raises(driver.GuestFailed, match='no domain'):
+    with pytest.raises(GuestFailed, match='no domain'):
         rig.here.volumes.usage(instance)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.domain.board import (
     ClockConfigurator,
     FeaturesConfigurator,
@@ -14,6 +13,7 @@ from kilonova.virt.libvirt.domain.board import (
     SysinfoConfigurator,
 )
 from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.parts.guests import UnsupportedHardware
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 UEFI, Q35 = {'hw_firmware_type': 'uefi'}, {'hw_firmware_type': 'uefi', 'hw_machine_type': 'q35'}

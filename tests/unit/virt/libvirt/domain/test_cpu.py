@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import pytest
 
 from kilonova import objects
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.cpu import CpuConfigurator, MemoryConfigurator
+from kilonova.virt.parts.guests import UnsupportedHardware
 from tests.unit.virt.builders import new_vif
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 

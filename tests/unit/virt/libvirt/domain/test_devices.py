@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from kilonova import errors
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice
 from kilonova.virt.libvirt.devices.pci import PciFunction
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
@@ -21,6 +20,7 @@ from kilonova.virt.libvirt.domain.devices import (
     VideoConfigurator,
 )
 from kilonova.virt.libvirt.domain.guest import Consoles, DeviceModels, GuestDisk, Spice
+from kilonova.virt.parts.guests import UnsupportedHardware
 from tests.unit.virt.builders import MDEV, MDEV2
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.disk import DiskConfigurator
 from kilonova.virt.libvirt.domain.guest import GuestDisk
+from kilonova.virt.parts.guests import UnsupportedHardware
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 ROOT, SWAP, CD = GuestDisk('/i/disk', 'qcow2'), GuestDisk('/i/disk.swap', 'qcow2'), GuestDisk(

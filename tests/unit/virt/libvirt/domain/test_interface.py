@@ -11,9 +11,9 @@ import pytest
 
 from kilonova import errors
 from kilonova.objects.vif import Plug, Vif
-from kilonova.virt.driver import InterfaceUnsupported, UnsupportedHardware
 from kilonova.virt.libvirt.devices.pci import PciFunction
 from kilonova.virt.libvirt.domain.interface import InterfaceConfigurator, card
+from kilonova.virt.parts.guests import InterfaceUnsupported, UnsupportedHardware
 from tests.unit.virt.builders import PORT, PORT2, new_vif
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 

@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kilonova.virt.driver import UnsupportedHardware, VolumeUnsupported
 from kilonova.virt.libvirt.domain import volume as volumes
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.disk import DiskConfigurator
 from kilonova.virt.libvirt.domain.guest import GuestDisk, GuestVolume, Settings
+from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.volumes import VolumeUnsupported
 from tests.unit.virt.builders import VOLUME, VOLUME2, new_locked_volume, new_volume
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 

@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import pytest
 
 from kilonova import errors
-from kilonova.virt.driver import UnsupportedHardware
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage.asked import Wish
+from kilonova.virt.parts.guests import UnsupportedHardware
 from tests.unit.virt.builders import image_meta, new_flavor, new_instance
 from tests.unit.virt.conftest import qemu_size
 

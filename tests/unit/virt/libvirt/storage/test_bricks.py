@@ -15,6 +15,7 @@ import pytest
 from kilonova.virt import driver
 from kilonova.virt.libvirt.storage import bricks as brick_module
 from kilonova.virt.libvirt.storage.bricks import Bricks
+from kilonova.virt.parts.volumes import VolumeFailed, VolumeUnsupported
 from tests.unit.virt.builders import KEY, VOLUME, new_conf, new_locked_volume, new_volume
 
 LOCAL = new_volume(connection={'driver_volume_type': 'local', 'device_path': '/dev/loop77'})
@@ -42,7 +43,7 @@ def test_a_host_without_a_way_to_root_tells_what_it_can(bricks: Bricks, monkeypa
     assert (found['host'], found['ip'], found['multipath']) == ('gpu1', '192.0.2.7', False)
     assert 'can only have volumes in Ceph and NFS' in caplog.text and 'sudo: not found' in caplog.text
     bricks._conf.set_override('volume_enforce_multipath', True, group='libvirt')
-    with pytest.raises(driver.VolumeUnsupported, match='sudo: not found'):
+    with pytest.raises(VolumeUnsupported, match='sudo: not found'):
         bricks.connector()
 
 
@@ -69,7 +70,7 @@ def test_a_volume_comes_and_goes(bricks: Bricks) -> None:
     for _again in range(2):
         bricks.disconnect(LOCAL, '/dev/loop77')
         bricks.disconnect(LOCAL, None, force=True)
-    with pytest.raises(driver.VolumeFailed, match=f'Host gpu1 could not extend volume {VOLUME}: .'):
+    with pytest.raises(VolumeFailed, match=f'Host gpu1 could not extend volume {VOLUME}: .'):
         bricks.extend(LOCAL)
 
 
@@ -80,7 +81,7 @@ def test_a_connection_that_leads_nowhere(bricks: Bricks, connection: dict[str, A
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     bricks._load()      # which looks at programs, too
     monkeypatch.setenv('PATH', '/nowhere')
-    with pytest.raises(driver.VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: .+'):
+    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: .+'):
         bricks.connect(new_volume(connection=connection))
 
 
@@ -133,13 +134,13 @@ def test_a_block_device_without_a_header_gets_one(bricks: Bricks, cryptsetup: Cr
     for code, asked in ((0, made[:1]), (1, made), (4, made[:1])):
         cryptsetup.asked, cryptsetup.ends = [], {'isLuks': code}
         if code == 4:
-            with pytest.raises(driver.VolumeUnsupported, match='can not be had on host gpu1: ProcessExecutionError'):
+            with pytest.raises(VolumeUnsupported, match='can not be had on host gpu1: ProcessExecutionError'):
                 bricks.lock(volume, '/dev/loop7', KEY)
         else:
             bricks.lock(volume, '/dev/loop7', KEY)
         assert cryptsetup.asked == asked
     cryptsetup.ends = {'isLuks': 1, 'luksFormat': 5}
-    with pytest.raises(driver.VolumeUnsupported, match='Device is away') as caught:
+    with pytest.raises(VolumeUnsupported, match='Device is away') as caught:
         bricks.lock(volume, '/dev/loop7', KEY)
     assert KEY not in str(caught.value) and caught.value.__cause__ is None
 
@@ -148,7 +149,7 @@ def test_where_the_data_of_an_encrypted_device_begin(bricks: Bricks, cryptsetup:
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     assert bricks.header(LOCAL, '/dev/loop7') == 2 << 20
     monkeypatch.setattr(brick_module, '_OFFSET', re.compile('nosuch'))
-    with pytest.raises(driver.VolumeFailed, match='cryptsetup luksDump tells no payload offset'):
+    with pytest.raises(VolumeFailed, match='cryptsetup luksDump tells no payload offset'):
         bricks.header(LOCAL, '/dev/loop7')
 
 

@@ -13,9 +13,9 @@ from typing import IO, Any
 import pytest
 
 from kilonova import errors
-from kilonova.virt.driver import FlavorDiskSmallerThanImage
 from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.cache import ImageCache
+from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage
 from tests.unit.virt.builders import Images, image_meta, make_image, write_marker
 
 NAME = hashlib.sha1(b'image-1').hexdigest()

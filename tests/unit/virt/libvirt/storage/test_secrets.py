@@ -10,8 +10,9 @@ import libvirt
 import pytest
 
 from kilonova.clients.key_manager import KeyManager
-from kilonova.virt import driver
 from kilonova.virt.libvirt.storage.secrets import Secrets
+from kilonova.virt.parts.host import HypervisorUnavailable
+from kilonova.virt.parts.volumes import VolumeUnsupported
 from tests.unit.virt.builders import KEY, VOLUME, VOLUME2, new_conf, new_locked_volume, new_volume
 
 XML = (f'<secret ephemeral="yes" private="yes"><uuid>{VOLUME}</uuid><usage type="volume"><volume>{VOLUME}</volume>'
@@ -84,7 +85,7 @@ def test_a_secret_comes_and_goes(host: Libvirt, secrets: Secrets, caplog: pytest
 
 def test_a_key_that_can_not_be_had(host: Libvirt, secrets: Secrets) -> None:
     secrets._keys._conf.set_override('fixed_key', None, group='key_manager')
-    with pytest.raises(driver.VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: Key 0.* can not '
+    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: Key 0.* can not '
                                                        'be had: .key_manager.fixed_key'):
         secrets.keep(new_locked_volume())
     assert host.asked == []
@@ -99,7 +100,7 @@ def test_what_a_crash_left_behind_goes(host: Libvirt, secrets: Secrets) -> None:
     assert list(host.kept) == [VOLUME, 'pool', 'ceph']
 
 
-@pytest.mark.parametrize('error', [driver.HypervisorUnavailable(host='gpu1', reason='gone'),
+@pytest.mark.parametrize('error', [HypervisorUnavailable(host='gpu1', reason='gone'),
                                    failure(libvirt.VIR_ERR_NO_SUPPORT)])
 def test_a_host_without_secrets(host: Libvirt, secrets: Secrets, error: Exception,
                                 caplog: pytest.LogCaptureFixture) -> None:
@@ -112,7 +113,7 @@ def test_a_host_without_secrets(host: Libvirt, secrets: Secrets, error: Exceptio
 
 
 def test_a_libvirt_that_is_away_holds_no_delete_up(host: Libvirt, secrets: Secrets) -> None:
-    host.error = driver.HypervisorUnavailable(host='gpu1', reason='gone')
+    host.error = HypervisorUnavailable(host='gpu1', reason='gone')
     secrets.forget(VOLUME)
     host.error = failure(libvirt.VIR_ERR_INTERNAL_ERROR)
     with pytest.raises(libvirt.libvirtError):

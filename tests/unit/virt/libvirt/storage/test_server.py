@@ -11,11 +11,12 @@ import pytest
 
 from kilonova import errors
 from kilonova.virt import command
-from kilonova.virt.driver import DriverMisconfigured, GuestFailed
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import files
 from kilonova.virt.libvirt.storage.cache import ImageCache
 from kilonova.virt.libvirt.storage.server import ServerDisks
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.host import DriverMisconfigured
 from tests.unit.virt.builders import Images, image_meta, new_conf, new_flavor, new_instance
 from tests.unit.virt.conftest import qemu_size
 

@@ -1,0 +1,1 @@
+"""What the parts of a driver promise, a subject each; ``virt.driver`` puts them together."""
