@@ -1,2 +1,2 @@
-"""Hypervisors: the seam (driver) and what its parts promise (parts), a fake of it (fake) and the libvirt driver
+"""Hypervisors: the seam (driver) and what its parts promise (parts), a fake (fake, of fakes) and the libvirt driver
 (libvirt)."""

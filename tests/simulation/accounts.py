@@ -15,7 +15,7 @@ from typing import Any
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
 from kilonova.conductor.audit_rows import flavors
-from kilonova.virt.fake import FakeDomain
+from kilonova.virt.fakes.state import FakeDomain
 from tests.simulation.accelerators import name_of
 from tests.simulation.cloud import Cloud
 

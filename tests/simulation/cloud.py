@@ -40,7 +40,7 @@ from kilonova.rpc.conductor import ComputeTask, Conductor
 from kilonova.rpc.interface import Client
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler.manager import SchedulerManager
-from kilonova.virt.fake import FakeMachine
+from kilonova.virt.fakes.state import FakeMachine
 from tests.simulation import hosts
 from tests.simulation.accelerators import Cyborg, Offers
 from tests.simulation.bus import Bus

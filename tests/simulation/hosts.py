@@ -15,7 +15,10 @@ from typing import Any
 from kilonova import objects
 from kilonova.errors import HostRejected
 from kilonova.states import PowerState
-from kilonova.virt.fake import FakeDisk, FakeDomain, FakeDriver, FakeHost, FakeMachine, FakeMoves
+from kilonova.virt.fake import FakeDriver
+from kilonova.virt.fakes.host import FakeHost
+from kilonova.virt.fakes.moves import FakeMoves
+from kilonova.virt.fakes.state import FakeDisk, FakeDomain, FakeMachine
 from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.parts.guests import Plugged

@@ -28,7 +28,8 @@ from kilonova.conf import (
 )
 from kilonova.context import RequestContext
 from kilonova.rpc.notify import OFF
-from kilonova.virt.fake import FakeDriver, FakeMachine
+from kilonova.virt.fake import FakeDriver
+from kilonova.virt.fakes.state import FakeMachine
 
 NO_PAUSE = (0.0,)
 GPUS = ['0000:08:00.0', '0000:88:00.0']

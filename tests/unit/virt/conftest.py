@@ -10,7 +10,8 @@ import libvirt
 import pytest
 
 from kilonova.virt import command
-from kilonova.virt.fake import FakeDriver, FakeMachine
+from kilonova.virt.fake import FakeDriver
+from kilonova.virt.fakes.state import FakeMachine
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.storage import ssh
 from tests.unit.virt import builders, ceph

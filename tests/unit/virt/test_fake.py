@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kilonova import errors
-from kilonova.virt.fake import FakeDriver, FakeMachine
+from kilonova.virt.fake import FakeDriver
+from kilonova.virt.fakes.state import FakeMachine
 from kilonova.virt.parts.host import MdevUnavailable
 from kilonova.virt.parts.volumes import VolumeCounters
 from tests.unit.virt.builders import (

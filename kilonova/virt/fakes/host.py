@@ -1,0 +1,86 @@
+"""The fake host as a whole, and its devices."""
+from __future__ import annotations
+
+import json
+import uuid as uuidlib
+from collections.abc import Iterable
+from typing import Any
+
+from kilonova import objects
+from kilonova.pci.device import MDEV
+from kilonova.virt import inventory
+from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.parts.host import Inventories, Listener
+
+
+class FakeHost(Part):
+    """``parts.host.Host``."""
+
+    def listen(self, listener: Listener) -> None:
+        self.fake.listener = listener
+
+    @scripted
+    def init_host(self) -> None:
+        for name in [name for name in self.fake.directories if name.endswith('_del')]:
+            del self.fake.directories[name]
+
+    @scripted
+    def get_available_resource(self) -> dict[str, Any]:
+        used = sum(disk.root_gb + disk.ephemeral_gb for disk in self.fake.directories.values())
+        return {
+            'supported_instances': [['x86_64', 'kvm', 'hvm'], ['x86_64', 'qemu', 'hvm']],
+            'vcpus': self.fake.vcpus, 'memory_mb': self.fake.memory_mb, 'local_gb': self.fake.local_gb,
+            'vcpus_used': 0, 'memory_mb_used': 0, 'local_gb_used': used,
+            'hypervisor_type': 'FAKE', 'hypervisor_version': 1, 'hypervisor_hostname': self.fake.name,
+            'uuid': str(uuidlib.uuid5(uuidlib.NAMESPACE_DNS, self.fake.name)),
+            'cpu_info': json.dumps({'arch': 'x86_64', 'model': 'fake', 'vendor': 'fake', 'features': [],
+                                    'topology': {'cells': 1, 'sockets': 1, 'cores': self.fake.vcpus, 'threads': 1}}),
+            'disk_available_least': self.fake.local_gb - used, 'numa_topology': None, 'stats': {},
+            'pci_passthrough_devices': self._devices()}
+
+    def _devices(self) -> list[dict[str, Any]]:
+        functions = {device['address']: dict(device) for device in self.fake.pci_devices}
+        for address, function in functions.items():
+            if 'mdev_types' in function:
+                function['mdev_types'] = self.fake.mdev_types(address)
+        return [*functions.values(), *(
+            {'dev_id': f'mdev_{uuid.replace("-", "_")}', 'address': uuid, 'dev_type': MDEV,
+             'parent_addr': parent, 'mdev_type': type_, 'capabilities': {},
+             **{key: functions[parent].get(key) for key in ('vendor_id', 'product_id', 'numa_node', 'label')}}
+            for uuid, (parent, type_) in sorted(self.fake.mdevs.items()) if parent in functions)]
+
+    def inventory(self, existing: Inventories | None = None) -> Inventories:
+        return inventory.root(self.fake.conf, self.fake.vcpus, self.fake.memory_mb, self.fake.local_gb, existing)
+
+    def traits(self) -> set[str]:
+        return set(inventory.COMMON_TRAITS)
+
+    @scripted
+    def uptime(self) -> str | None:
+        return ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
+
+
+class FakeDevices(Part):
+    """``parts.host.Devices``."""
+
+    @scripted
+    def remove_mdevs(self, uuids: Iterable[str]) -> None:
+        used = {address for domain in self.fake.domains.values() for address in domain.hostdevs}
+        for uuid in set(uuids) - used:
+            self.fake.mdevs.pop(uuid, None)
+
+    @scripted
+    def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
+        wanted = set(addresses)
+        return {one['address']: (one['vendor_id'], one['product_id']) for one in self.fake.pci_devices
+                if one['address'] in wanted}
+
+    @scripted
+    def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
+        return [device.address for device in devices if not self._has(device)]
+
+    def _has(self, device: objects.PciDevice) -> bool:
+        if device.dev_type == MDEV:
+            return device.address in self.fake.mdevs or (
+                device.extra_info['mdev_type'] in self.fake.mdev_types(device.parent_addr))
+        return any(device.address == function['address'] for function in self.fake.pci_devices)

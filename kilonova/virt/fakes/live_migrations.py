@@ -1,0 +1,121 @@
+"""Fake guests go to another host while they run."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kilonova import errors, objects
+from kilonova.states import PowerState
+from kilonova.virt.fakes.state import FakeDisk, FakeDomain, FakeState, Part, scripted
+from kilonova.virt.parts.disks import ImageMeta
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.live_migrations import LiveDisk, LiveGuest, LiveOffer, LivePlace, LiveTold, PlacedOffer
+
+
+class FakeLiveMigrations(Part):
+    """``parts.live_migrations.LiveMigrations``: a guest arrives at once, whole."""
+
+    def __init__(self, fake: FakeState) -> None:
+        super().__init__(fake)
+        # Guests that are on their way.
+        self._giving: set[str] = set()
+
+    @scripted
+    def describe(self, instance: objects.Instance) -> LiveGuest:
+        domain, size = self._active(instance), self.fake.disk(instance).root_gb << 30
+        disk: LiveDisk = {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}
+        return {'host': self.fake.name, 'storage_id': f'fake:/{self.fake.name}',
+                'instances_path': f'fake:/{self.fake.name}', 'arch': 'x86_64', 'machine': None, 'virt_type': 'fake',
+                'cpu': None, 'asked': {}, 'volumes': list(domain.volumes),
+                'disks': [] if instance.is_from_volume else [disk]}
+
+    @scripted
+    def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
+              over_commit: bool) -> LiveOffer:
+        if block is False and guest['disks']:
+            raise errors.MigrationPreCheckError(reason='fakes share no storage')
+        if sum(disk['size'] for disk in guest['disks']) > self.fake.local_gb << 30 or guest['virt_type'] != 'fake':
+            raise errors.MigrationPreCheckError(reason='it does not fit')
+        uri = f'fake:/{self.fake.name}'
+        return {**self.fake.moves.prepare_move(), 'block': True, 'uri': uri, 'data_uri': uri, 'listen': {}}
+
+    @scripted
+    def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
+        return {'cpuset': None, 'cputune': None, 'numatune': None}
+
+    @scripted
+    def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
+                pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+        coming = [volume for one in instance.volumes if (volume := one.coming(self.fake.name)) is not None]
+        for volume in coming:
+            self.fake.check_volume(volume)
+        self.fake.prepare(pci_devices)
+        self.fake.domains.pop(instance.uuid, None)
+        self.fake.directories[instance.uuid] = FakeDisk(
+            sum(disk['size'] for disk in guest['disks']) >> 30, 0, move=offer['move'])
+        for volume in coming:
+            self.fake.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
+        return {volume.volume_id: f'fake:/{self.fake.name}' for volume in coming}
+
+    @scripted
+    def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
+        machine, there = self.fake.machine, offer['host']
+        if instance.uuid in machine.arrived[there]:
+            return
+        domain, disk = self._active(instance), self.fake.disk(instance)
+        if missing := sorted(domain.volumes.keys() - offer.get('volumes', {}).keys()):
+            raise errors.MigrationError(reason=f'the destination has not connected volume {missing[0]}')
+        size = disk.root_gb << 30
+        self._giving.add(instance.uuid)
+        try:
+            self._tell(told, domain, size)
+        finally:
+            self._giving.discard(instance.uuid)
+        machine.disks[there][instance.uuid] = replace(disk, move=offer['move'])
+        machine.arrived[there][instance.uuid] = replace(
+            domain, hostdevs=[offer.get('hostdevs', {})[one] for one in domain.hostdevs], used={})
+        domain.state = PowerState.SHUTDOWN
+
+    @staticmethod
+    def _tell(told: LiveTold, domain: FakeDomain, size: int) -> None:
+        told({'memory_total': domain.memory_mb << 20, 'memory_processed': domain.memory_mb << 20,
+              'memory_remaining': 0, 'disk_total': size, 'disk_processed': size, 'disk_remaining': 0})
+
+    @scripted
+    def force_complete(self, instance: objects.Instance) -> None:
+        if instance.uuid not in self._giving:
+            raise errors.MigrationError(reason='no migration of the guest runs')
+
+    @scripted
+    def abort(self, instance: objects.Instance) -> bool:
+        return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
+
+    def has_switched(self, instance: objects.Instance) -> bool:
+        """It is here or there, as a whole."""
+        return False
+
+    @scripted
+    def go_on(self, instance: objects.Instance) -> None:
+        """It is never held."""
+
+    def has_arrived(self, instance: objects.Instance) -> bool:
+        return instance.uuid in self.fake.domains or instance.uuid in self.fake.machine.arrived[self.fake.name]
+
+    @scripted
+    def receive(self, instance: objects.Instance) -> None:
+        came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
+        if came is not None:
+            self.fake.domains[instance.uuid] = came
+        self.fake.directories[instance.uuid] = replace(self.fake.disk(instance), move=None)
+
+    @scripted
+    def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
+        self.fake.domains.pop(instance.uuid, None)
+        self.fake.disconnect(instance)
+        self.fake.directories.pop(instance.uuid, None)
+
+    def _active(self, instance: objects.Instance) -> FakeDomain:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state == PowerState.SHUTDOWN:
+            raise GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
+        return domain

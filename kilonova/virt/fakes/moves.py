@@ -1,0 +1,112 @@
+"""Fake guests go to another host with their disks."""
+from __future__ import annotations
+
+import uuid as uuidlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kilonova import errors, objects
+from kilonova.states import PowerState
+from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.parts.disks import ImageMeta
+from kilonova.virt.parts.guests import Plugged
+from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
+
+
+class FakeMoves(Part):
+    """``parts.moves.Moves``."""
+
+    @scripted
+    def prepare_move(self) -> MoveOffer:
+        path = f'fake:/{self.fake.name}'
+        return {'host': self.fake.name, 'machine_id': self.fake.machine.machine_id, 'boot_id': 'fake-boot',
+                'instances_path': path, 'base_path': f'{path}/_base', 'storage_id': path,
+                'move': str(uuidlib.uuid4())}
+
+    @scripted
+    def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
+        self._check_move(instance, dest, flavor)
+
+    @scripted
+    def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
+                                   timeout: int = 0, retry_interval: int = 0,
+                                   progress: Progress | None = None) -> DiskInfo:
+        self._check_move(instance, dest, flavor)
+        self.fake.stop(instance)
+        uuid, kept, move, here = instance.uuid, instance.uuid + '_resize', dest['move'], self.fake.directories
+        if uuid in here and (kept not in here or here[kept].move != move):
+            here[kept] = replace(here.pop(uuid), move=move)
+        if kept not in here:
+            raise errors.InstanceNotFound(instance_id=uuid)
+        arrived = self.fake.machine.disks[dest['host']]
+        if uuid not in arrived or arrived[uuid].move != move:
+            arrived[uuid] = here[kept]
+        self.fake.domains.pop(uuid, None)
+        self.fake.disconnect(instance)
+        return {'move': move, 'disks': ['disk']}
+
+    @scripted
+    def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
+        arrived = self.fake.machine.disks[dest['host']]
+        if dest['host'] != self.fake.name and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
+            del arrived[instance.uuid]
+
+    @scripted
+    def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
+                         pci_devices: Iterable[objects.PciDevice], power_on: bool,
+                         disk_info: DiskInfo, plugged: Plugged | None = None) -> None:
+        disk = self.fake.disk(instance)
+        self.fake.connect(instance)
+        self.fake.directories[instance.uuid] = replace(
+            disk, root_gb=max(disk.root_gb, instance.local_root_gb),
+            ephemeral_gb=max(disk.ephemeral_gb, instance.flavor.ephemeral_gb))
+        self.fake.define(instance, pci_devices, power_on, plugged)
+
+    @scripted
+    def take_over(self, instance: objects.Instance, source: str) -> bool:
+        return False
+
+    @scripted
+    def hand_back(self, instance: objects.Instance, source: str) -> bool:
+        return False
+
+    @scripted
+    def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
+        self.fake.directories.pop(instance.uuid + '_resize', None)
+        if same_host:
+            if instance.uuid in self.fake.directories:
+                self.fake.directories[instance.uuid] = replace(self.fake.directories[instance.uuid], move=None)
+        else:
+            self.fake.domains.pop(instance.uuid, None)
+
+    @scripted
+    def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
+        if same_host and instance.uuid + '_resize' not in self.fake.directories:
+            return
+        self.fake.domains.pop(instance.uuid, None)
+        self.fake.disconnect(instance)
+        self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
+        disk = self.fake.directories.get(instance.uuid)
+        if disk and disk.move:
+            del self.fake.directories[instance.uuid]
+
+    @scripted
+    def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
+                                pci_devices: Iterable[objects.PciDevice], power_on: bool,
+                                plugged: Plugged | None = None) -> None:
+        kept = instance.uuid + '_resize'
+        if kept not in self.fake.directories and instance.uuid in self.fake.domains and power_on == (
+                self.fake.domains[instance.uuid].state == PowerState.RUNNING):
+            return
+        self.fake.connect(instance)
+        if kept in self.fake.directories:
+            self.fake.directories[instance.uuid] = replace(self.fake.directories.pop(kept), move=None)
+        self.fake.define(instance, pci_devices, power_on, plugged)
+
+    def _check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
+        old = instance.flavor
+        shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
+        if shrinks or flavor.ephemeral_gb < old.ephemeral_gb:
+            raise errors.ResizeError(reason='Unable to resize disk down.')
+        if dest['machine_id'] != self.fake.machine.machine_id:
+            raise errors.DisksUnmovable(source=self.fake.name, dest=dest['host'], reason='they are different machines')

@@ -1,0 +1,55 @@
+"""Snapshots of volumes of fake guests."""
+from __future__ import annotations
+
+from kilonova import objects
+from kilonova.objects.volume import AttachedVolume
+from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.parts.disks import Check, ImageMeta
+from kilonova.virt.parts.guests import GuestFailed
+from kilonova.virt.parts.volume_snapshots import Merge
+
+
+class FakeVolumeSnapshots(Part):
+    """``parts.volume_snapshots.VolumeSnapshots``: any file is there."""
+
+    @scripted
+    def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
+             new: AttachedVolume) -> None:
+        self.fake.check_volume(new)
+        files = self._files(instance, old)
+        if files[0] != new.file[0]:
+            files.insert(0, new.file[0])
+
+    def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
+        domain = self.fake.domains.get(instance.uuid)
+        return domain is not None and domain.files.get(new.volume_id, [''])[0] == new.file[0]
+
+    @scripted
+    def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
+                 new: AttachedVolume, check: Check) -> None:
+        check()
+        if self.has(instance, new):
+            self._files(instance, old).pop(0)
+
+    @scripted
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
+              check: Check) -> None:
+        check()
+        files = self._files(instance, volume)
+        if merge.is_done(files):
+            return
+        if reason := merge.why_not(files):
+            raise GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
+        gone = {merge.file} if merge.into is not None else set(
+            files[1:files.index(merge.file) if merge.file is not None else None])
+        files[:] = [name for name in files if name not in gone]
+
+    def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
+        return merge.is_done(self._files(instance, volume))
+
+    def _files(self, instance: objects.Instance, volume: AttachedVolume) -> list[str]:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or volume.volume_id not in domain.volumes:
+            raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=instance.uuid,
+                              reason='it does not run with it')
+        return domain.files.setdefault(volume.volume_id, [volume.file[0]])

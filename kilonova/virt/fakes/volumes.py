@@ -1,0 +1,106 @@
+"""Volumes of fake guests."""
+from __future__ import annotations
+
+from typing import Any
+
+from kilonova import objects
+from kilonova.objects.volume import AttachedVolume
+from kilonova.states import PowerState
+from kilonova.virt import disk_names
+from kilonova.virt.fakes.state import Part, scripted
+from kilonova.virt.parts.disks import Check, ImageMeta
+from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
+from kilonova.virt.parts.volumes import VolumeCounters
+
+
+class FakeVolumes(Part):
+    """``parts.volumes.Volumes``: any kind; no key is needed."""
+
+    @scripted
+    def connector(self) -> dict[str, Any]:
+        return {'ip': self.fake.conf.my_block_storage_ip, 'host': self.fake.name, 'initiator': 'fake'}
+
+    @scripted
+    def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
+        flavor, bus = instance.flavor, (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio'
+        for one in (bus, *(volume.bus or bus for volume in instance.volumes)):
+            if one not in disk_names.PREFIX:
+                raise UnsupportedHardware(model=one, virt='fake')
+        own = [bus] * (bool(flavor.ephemeral_gb) + bool(flavor.swap))
+        roots = [volume for volume in instance.volumes if volume.is_root]
+        rest = [volume for volume in instance.volumes if not volume.is_root]
+        names, others = disk_names.assign([*(volume.bus or bus for volume in roots), *([] if roots else [bus]), *own],
+                                          [(volume.bus or bus, volume.device) for volume in rest])
+        found = {volume.uuid: name for volume, name in [*zip(roots, names, strict=False),
+                                                        *zip(rest, others, strict=True)]}
+        return [f'/dev/{found[volume.uuid]}' for volume in instance.volumes if not volume.device]
+
+    @scripted
+    def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
+        self.fake.check_volume(volume)
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None:
+            self.fake.connected.setdefault(volume.volume_id, set()).add(instance.uuid)
+            domain.volumes.setdefault(volume.volume_id, volume.size)
+            others = [one for one in instance.volumes if one.volume_id != volume.volume_id]
+            self.fake.note(instance, instance.vifs, [*others, volume])
+
+    @scripted
+    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
+        check()
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None:
+            domain.volumes.pop(volume.volume_id, None)
+            domain.used.pop(volume.volume_id, None)
+            self.fake.note(instance, instance.vifs, instance.volumes)
+        self.fake.disconnect(instance, [volume])
+
+    @scripted
+    def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        self.fake.disconnect(instance, [volume])
+
+    @scripted
+    def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume, check: Check) -> None:
+        self.fake.check_volume(new)
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
+            raise GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run')
+        self.fake.connected.setdefault(new.volume_id, set()).add(instance.uuid)
+        check()
+        domain.copies[volume.volume_id] = new.volume_id
+
+    @scripted
+    def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None:
+            domain.copies.pop(volume.volume_id, None)
+        self.fake.disconnect(instance, [new])
+
+    @scripted
+    def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
+             new: AttachedVolume) -> bool:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None:
+            return False
+        if domain.copies.get(volume.volume_id) == new.volume_id and domain.state in (
+                PowerState.RUNNING, PowerState.PAUSED):
+            del domain.copies[volume.volume_id]
+            domain.moved[volume.volume_id] = new.volume_id
+            domain.volumes[volume.volume_id] = new.size
+            self.fake.disconnect(instance, [new])
+        return domain.moved.get(volume.volume_id) == new.volume_id
+
+    @scripted
+    def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is not None and volume.volume_id in domain.volumes:
+            domain.volumes[volume.volume_id] = volume.size
+
+    @scripted
+    def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
+        domain = self.fake.domains.get(instance.uuid)
+        if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
+            return {}
+        return {volume.volume_id: domain.used.get(volume.volume_id, VolumeCounters())
+                for volume in instance.volumes if volume.volume_id in domain.volumes}
