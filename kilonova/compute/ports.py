@@ -17,7 +17,8 @@ from collections.abc import Callable
 from oslo_log import log as logging
 
 from kilonova import errors, objects
-from kilonova.clients.network import WHO, NetworkClient
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.refusals import WHO
 from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)

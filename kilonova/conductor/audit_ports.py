@@ -11,7 +11,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from kilonova.clients.network import NetworkClient, Port
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.ports import Port
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total

@@ -9,10 +9,10 @@ from oslo_config import cfg
 
 from kilonova.accel import client as accel_client
 from kilonova.accel.client import AcceleratorClient
-from kilonova.clients import network as network_client
 from kilonova.clients import volume as volume_client
 from kilonova.clients.image import ImageClient
 from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron import refusals as network_refusals
 from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
 from kilonova.conductor.hearing import Hearing
@@ -95,7 +95,7 @@ class Environment:
     def networks(self) -> NetworkClient:
         """The client of the network service. Unanswered: this conductor has no account for it."""
         if self._networks is None:
-            raise Unanswered(who=network_client.WHO, reason='[neutron] has no account')
+            raise Unanswered(who=network_refusals.WHO, reason='[neutron] has no account')
         return self._networks
 
     @property

@@ -15,8 +15,21 @@ from urllib.parse import urlencode
 import pytest
 
 from kilonova import conf as kilonova_conf
-from kilonova.clients import network as network_client
-from kilonova.clients.network import NetworkClient, Port
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.networks import BANDWIDTH
+from kilonova.clients.neutron.ports import Port, name_in_dns
+from kilonova.clients.neutron.refusals import (
+    FixedIpInUse,
+    FixedIpNotOfNetwork,
+    NetworkConflict,
+    NetworkInvalid,
+    NetworkNotFound,
+    PortBindingRefused,
+    PortChanged,
+    PortNotFound,
+    PortQuotaFull,
+    SecurityGroupNotFound,
+)
 from kilonova.cmd import parts
 from kilonova.context import RequestContext
 from tests.integration.openstack_shell import Shells
@@ -106,7 +119,7 @@ def test_a_port_is_bound_where_a_host_is(client: NetworkClient, user: RequestCon
     assert [one.id for one in client.ports(device_id=server)] == [port.id]
     assert [one.id for one in client.ports_at(private, '10.20.7.7')] == [port.id]
     assert client.port(user, port.id).host is None, 'a user does not see hosts'
-    with pytest.raises(network_client.FixedIpInUse):
+    with pytest.raises(FixedIpInUse):
         create(client, user, private, 'gpu1', fixed_ip='10.20.7.7')
     for _ in range(2):
         client.delete_port(port.id)
@@ -146,11 +159,11 @@ def test_ports_have_names_in_dns(client: NetworkClient, site: Site, user: Reques
     client.set_name(port, 'web.example.org')
     assert client.port(None, port.id).dns_name == 'web.example.org'
     for hostname in ('123', 'a-b', 'x' * 63, 'Web.1b'):
-        client.set_name(client.port(None, port.id), network_client.name_in_dns(hostname))
+        client.set_name(client.port(None, port.id), name_in_dns(hostname))
         assert client.port(None, port.id).dns_name == hostname.lower()
     for refused in ('web..org', 'ubuntu-24.04', 'x' * 64, 'a-.b'):
-        assert network_client.name_in_dns(refused) == ''
-        with pytest.raises(network_client.NetworkInvalid, match='dns_name'):
+        assert name_in_dns(refused) == ''
+        with pytest.raises(NetworkInvalid, match='dns_name'):
             client.set_name(client.port(None, port.id), refused)
     client.unbind(client.port(None, port.id))
     bare = client.port(None, port.id)
@@ -163,13 +176,13 @@ def test_ports_have_names_in_dns(client: NetworkClient, site: Site, user: Reques
 def test_a_network_is_made_for_a_project(client: NetworkClient, site: Site, user: RequestContext) -> None:
     """Once there is what it is made of: a default external network, and a default pool of subnets."""
     url, token = f"{site.url('neutron')}/v2.0", site.token('admin')
-    with pytest.raises(network_client.NetworkConflict, match='No default router:external network'):
+    with pytest.raises(NetworkConflict, match='No default router:external network'):
         client.check_topology(user)
     outer = http.call('POST', f'{url}/networks', {'network': {
         'name': 'outer', 'router:external': True, 'is_default': True}}, token=token).data['network']['id']
     http.call('POST', f'{url}/subnets', {'subnet': {'network_id': outer, 'ip_version': 4, 'cidr': '203.0.113.0/24'}},
               token=token)
-    with pytest.raises(network_client.NetworkConflict, match='No default subnetpools'):
+    with pytest.raises(NetworkConflict, match='No default subnetpools'):
         client.check_topology(user)
     pool = http.call('POST', f'{url}/subnetpools', {'subnetpool': {
         'name': 'pool', 'is_default': True, 'shared': True, 'prefixes': ['10.200.0.0/16'], 'default_prefixlen': 26}},
@@ -186,7 +199,7 @@ def test_a_network_is_made_for_a_project(client: NetworkClient, site: Site, user
 def test_a_port_that_was_changed_is_not_taken(client: NetworkClient, user: RequestContext, private: str) -> None:
     read = create(client, user, private, None)
     client.bind(read, host='gpu1', device_id=read.device_id, device_owner='compute:nova')
-    with pytest.raises(network_client.PortChanged, match=read.id):
+    with pytest.raises(PortChanged, match=read.id):
         client.bind(read, host='gpu2', device_id=str(uuid.uuid4()), device_owner='compute:nova')
     assert client.port(None, read.id).host == 'gpu1'
     client.delete_port(read.id)
@@ -199,7 +212,7 @@ def test_a_port_of_two_hosts(client: NetworkClient, site: Site, user: RequestCon
     for _ in range(2):
         added = client.add_binding(port, 'gpu2', {})
         assert (added.vif_type, added.vif_details['bridge_name']) == ('ovs', 'br-int')
-    with pytest.raises(network_client.PortBindingRefused):
+    with pytest.raises(PortBindingRefused):
         client.add_binding(port, 'nowhere', {})
     assert bindings(site, port) == {'gpu1': ('ACTIVE', 'ovs'), 'gpu2': ('INACTIVE', 'ovs')}
     for _ in range(2):
@@ -222,15 +235,15 @@ def bindings(site: Site, port: Port) -> dict[str, tuple[str, str]]:
 def test_what_it_refuses(client: NetworkClient, user: RequestContext, private: str) -> None:
     """By the types on which our errors rest."""
     missing = str(uuid.uuid4())
-    with pytest.raises(network_client.PortNotFound, match=missing):
+    with pytest.raises(PortNotFound, match=missing):
         client.port(user, missing)
-    with pytest.raises(network_client.NetworkNotFound, match=missing):
+    with pytest.raises(NetworkNotFound, match=missing):
         create(client, user, missing, 'gpu1')
-    with pytest.raises(network_client.SecurityGroupNotFound):
+    with pytest.raises(SecurityGroupNotFound):
         create(client, user, private, 'gpu1', security_groups=[missing])
-    with pytest.raises(network_client.SecurityGroupNotFound, match='nosuch'):
+    with pytest.raises(SecurityGroupNotFound, match='nosuch'):
         client.security_groups(user, ['nosuch'])
-    with pytest.raises(network_client.FixedIpNotOfNetwork, match=f'Fixed IP 10.99.0.1 .* for network {private}'):
+    with pytest.raises(FixedIpNotOfNetwork, match=f'Fixed IP 10.99.0.1 .* for network {private}'):
         create(client, user, private, 'gpu1', fixed_ip='10.99.0.1')
     assert client.floating_ips([missing]) == []
 
@@ -242,7 +255,7 @@ def test_the_quota_of_ports(client: NetworkClient, site: Site, user: RequestCont
     port = create(client, user, private, None)
     quota = client.port_quota(user.project_id)
     assert (quota.limit, quota.used, quota.has_room(1)) == (used + 1, used + 1, False)
-    with pytest.raises(network_client.PortQuotaFull):
+    with pytest.raises(PortQuotaFull):
         create(client, user, private, None)
     client.delete_port(port.id)
     http.call('DELETE', url, token=token)
@@ -327,7 +340,7 @@ def test_functions_that_ovn_binds(site: Site, client: NetworkClient, private: st
         owned = client.bind(client.port(None, made['id']), host=None, **server, profile=theirs)
         assert (owned.vif_type, owned.profile) == ('unbound', theirs)
         if vnic_type != 'vdpa':
-            with pytest.raises(network_client.NetworkInvalid, match='are all required'):
+            with pytest.raises(NetworkInvalid, match='are all required'):
                 client.bind(owned, host='gpu1', **server, profile={'pci_slot': device['pci_slot']})
         bound = client.bind(owned, host='gpu1', **server, profile={**device, **more})
         assert (bound.vif_type, bound.host, bound.profile) == ('ovs', 'gpu1', {**theirs, **device, **more})
@@ -578,7 +591,7 @@ def test_a_port_that_guarantees_a_bandwidth(site: Site, client: NetworkClient, f
     bridges = {providers(name=name)[0]['uuid']: host for host, name in names.items()}
     policy = make('policy', 'qos/policies', name='gold', shared=True)['id']
     make('minimum_bandwidth_rule', f'qos/policies/{policy}/minimum_bandwidth_rules', min_kbps=600, direction='egress')
-    assert client.rules_of(policy) == {network_client.BANDWIDTH}
+    assert client.rules_of(policy) == {BANDWIDTH}
     wire = make('network', 'networks', name='gold-wire', shared=True, qos_policy_id=policy, **{
         'provider:network_type': 'vlan', 'provider:physical_network': neutron.PHYSICAL_NETWORK})['id']
     make('subnet', 'subnets', network_id=wire, ip_version=4, cidr='10.51.0.0/24')

@@ -12,7 +12,8 @@ from typing import Any
 from kilonova.api.services import accept, images, networks, refusals, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.clients.network import FixedIp, Port, PortNotFound
+from kilonova.clients.neutron.ports import FixedIp, Port
+from kilonova.clients.neutron.refusals import PortNotFound
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations

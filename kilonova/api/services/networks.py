@@ -23,8 +23,19 @@ from oslo_utils import uuidutils
 
 from kilonova.api.services import refusals
 from kilonova.api.services.backend import Backend
-from kilonova.clients import network as clients
-from kilonova.clients.network import Network, NetworkClient, Port, SecurityGroup
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.networks import GUARANTEES, PACKET_RATE, Network
+from kilonova.clients.neutron.ports import Port
+from kilonova.clients.neutron.refusals import (
+    FixedIpInUse,
+    FixedIpNotOfNetwork,
+    NetworkNotFound,
+    PortInUse,
+    PortNotFound,
+    PortQuotaFull,
+    SecurityGroupNotApplicable,
+)
+from kilonova.clients.neutron.security_groups import SecurityGroup
 from kilonova.context import RequestContext
 from kilonova.errors import Conflict, Forbidden, Invalid, NotFound
 from kilonova.objects import InstancePCIRequest, NetworkRequest, NetworkRequestList, SecurityGroupList
@@ -275,7 +286,7 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
         return Found(interfaces, names=asked.groups)
     groups = client.security_groups(ctxt, asked.groups)
     if not all(networks[one.network_id].port_security_enabled for one in new):
-        raise clients.SecurityGroupNotApplicable
+        raise SecurityGroupNotApplicable
     return Found(interfaces, tuple(groups))
 
 
@@ -308,7 +319,7 @@ def _named(client: NetworkClient, ctxt: RequestContext,
     wanted = list(dict.fromkeys(one.network_id for one in interfaces))
     networks = client.networks(ctxt, wanted)
     if missing := [network_id for network_id in wanted if network_id not in networks]:
-        raise clients.NetworkNotFound(network_id=', '.join(missing))
+        raise NetworkNotFound(network_id=', '.join(missing))
     return interfaces, networks
 
 
@@ -320,7 +331,7 @@ def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> d
     found = {port.id: port for port in client.ports(ids=ids) if port.project_id == ctxt.project_id}
     for port_id in ids:
         if port_id not in found:
-            raise clients.PortNotFound(port_id=port_id)
+            raise PortNotFound(port_id=port_id)
         _check_port(found[port_id])
     return found
 
@@ -332,7 +343,7 @@ def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, Instance
     networks = client.networks(None, {port.network_id for port in functions}) if functions else {}
     for port in functions:
         if port.network_id not in networks:
-            raise clients.NetworkNotFound(network_id=port.network_id)
+            raise NetworkNotFound(network_id=port.network_id)
     found = {}
     for port in functions:
         wanted = PortResources.read(port.id, port.resource_request)
@@ -345,7 +356,7 @@ def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, Instance
 
 def _check_port(port: Port) -> None:
     if port.device_id:
-        raise clients.PortInUse(port_id=port.id)
+        raise PortInUse(port_id=port.id)
     if port.vnic_type not in SERVED:
         raise PortNotServed(port_id=port.id, reason=f"its vnic_type is '{port.vnic_type}', and interfaces are of type "
                                                     f"{', '.join(SERVED)}")
@@ -381,10 +392,10 @@ def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
     service sees policies of others, and the physical network, without which no bandwidth is guaranteed."""
     policies = {network.id: network.qos_policy_id for network in networks if network.qos_policy_id is not None}
     rules = {policy: client.rules_of(policy) for policy in set(policies.values())}
-    wanted = [network_id for network_id, policy in policies.items() if not rules[policy].isdisjoint(clients.GUARANTEES)]
+    wanted = [network_id for network_id, policy in policies.items() if not rules[policy].isdisjoint(GUARANTEES)]
     seen = client.networks(None, wanted) if wanted else {}
     for network_id in wanted:
-        if clients.PACKET_RATE in rules[policies[network_id]] or (
+        if PACKET_RATE in rules[policies[network_id]] or (
                 network_id in seen and seen[network_id].physical_network is not None):
             raise NetworkGuarantees(network_id=network_id, policy=policies[network_id])
 
@@ -397,12 +408,12 @@ def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str,
         address = one.address or ''
         if not any(ipaddress.ip_address(address) in ipaddress.ip_network(subnet.cidr) for subnet in subnets.values()
                    if subnet.network_id == one.network_id):
-            raise clients.FixedIpNotOfNetwork(address=address, network_id=one.network_id)
+            raise FixedIpNotOfNetwork(address=address, network_id=one.network_id)
         for port in client.ports_at(one.network_id, address):
             # Whose it is on a shared network is nobody else's business.
             if port.device_id and port.project_id == ctxt.project_id:
                 raise FixedIpOfServer(address=address, server=port.device_id)
-            raise clients.FixedIpInUse(address=address)
+            raise FixedIpInUse(address=address)
 
 
 def fit(backend: Backend, ctxt: RequestContext, found: Found, minimum: int, maximum: int) -> int:
@@ -415,5 +426,5 @@ def fit(backend: Backend, ctxt: RequestContext, found: Found, minimum: int, maxi
         return maximum
     count = min(maximum, max(allowed.limit - allowed.used, 0) // found.new_ports)
     if count < max(minimum, 1):
-        raise clients.PortQuotaFull
+        raise PortQuotaFull
     return count

@@ -12,14 +12,10 @@ from collections.abc import Sequence
 from kilonova.api.services import accept, refusals
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
-from kilonova.clients.network import (
-    NetworkClient,
-    Port,
-    PortChanged,
-    PortNotFound,
-    SecurityGroup,
-    SecurityGroupNotApplicable,
-)
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.ports import Port
+from kilonova.clients.neutron.refusals import PortChanged, PortNotFound, SecurityGroupNotApplicable
+from kilonova.clients.neutron.security_groups import SecurityGroup
 from kilonova.context import RequestContext
 from kilonova.errors import InstanceNotReady, Invalid, NotFound
 

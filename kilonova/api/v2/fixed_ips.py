@@ -9,7 +9,8 @@ from kilonova.api.v2.floating_ips import ACTIONS_UNTIL
 from kilonova.api.v2.interfaces import FIXED_IP, ports_of
 from kilonova.api.v2.networks import service
 from kilonova.api.wsgi import Call, server_action
-from kilonova.clients.network import NoMoreFixedIps, Port
+from kilonova.clients.neutron.ports import Port
+from kilonova.clients.neutron.refusals import NoMoreFixedIps
 from kilonova.errors import Invalid, NotFound
 
 ADD, REMOVE = (f'{PREFIX}os-multinic:{verb}' for verb in ('add', 'remove'))

@@ -17,7 +17,9 @@ from kilonova.api.services import accept
 from kilonova.api.v2.interfaces import FIXED_IP, ports_of
 from kilonova.api.v2.networks import UNTIL, service
 from kilonova.api.wsgi import Call, Route, server_action
-from kilonova.clients.network import FloatingIp, FloatingIpNotFound, Network, NetworkConflict, NoMoreFixedIps
+from kilonova.clients.neutron.floating_ips import FloatingIp
+from kilonova.clients.neutron.networks import Network
+from kilonova.clients.neutron.refusals import FloatingIpNotFound, NetworkConflict, NoMoreFixedIps
 from kilonova.errors import Conflict, InstanceNotFound, Invalid, NotFound
 
 POOLS = f'{PREFIX}os-floating-ip-pools'

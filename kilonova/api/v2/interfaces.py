@@ -13,7 +13,8 @@ from kilonova.api.services import interfaces, refusals
 from kilonova.api.services.accept import VIEW, WORK
 from kilonova.api.v2.servers.create import ATTACH_EXTERNAL
 from kilonova.api.wsgi import SERVER, Call, Route
-from kilonova.clients.network import Port, PortNotFound
+from kilonova.clients.neutron.ports import Port
+from kilonova.clients.neutron.refusals import PortNotFound
 from kilonova.errors import InstanceNotReady
 
 LIST, SHOW, CREATE, DELETE = (f'{PREFIX}os-attach-interfaces:{verb}' for verb in ('list', 'show', 'create', 'delete'))

@@ -8,7 +8,8 @@ from typing import Any
 
 from kilonova.api.rules import PREFIX, READER, rule
 from kilonova.api.wsgi import Call, NoRoute, Route
-from kilonova.clients.network import Network, NetworkClient
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.networks import Network
 
 LIST, SHOW = (f'{PREFIX}os-networks:{verb}' for verb in ('list', 'show'))
 LIST_OF_TENANTS, SHOW_OF_TENANTS = (f'{PREFIX}os-tenant-networks:{verb}' for verb in ('list', 'show'))

@@ -17,7 +17,8 @@ from kilonova.api.services import security_groups
 from kilonova.api.services.accept import VIEW
 from kilonova.api.v2.networks import UNTIL, service
 from kilonova.api.wsgi import SERVER, Call, Route, server_action
-from kilonova.clients.network import NetworkConflict, SecurityGroup, SecurityGroupRule
+from kilonova.clients.neutron.refusals import NetworkConflict
+from kilonova.clients.neutron.security_groups import SecurityGroup, SecurityGroupRule
 from kilonova.errors import Invalid
 
 LIST, ADD, REMOVE = (f'{PREFIX}os-security-groups:{verb}' for verb in ('list', 'add', 'remove'))

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kilonova import objects
-from kilonova.clients.network import Port, PortChanged
+from kilonova.clients.neutron.ports import Port
+from kilonova.clients.neutron.refusals import PortChanged
 from kilonova.clients.placement import WRITE_ATTEMPTS, Allocations, is_consumer_conflict, same_allocations
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.work import Work

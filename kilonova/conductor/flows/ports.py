@@ -24,19 +24,10 @@ from types import MappingProxyType
 from typing import Any
 
 from kilonova import objects, states
-from kilonova.clients.network import (
-    FixedIp,
-    Network,
-    NetworkClient,
-    NetworkInvalid,
-    Port,
-    PortBindingRefused,
-    PortChanged,
-    PortInUse,
-    PortNotFound,
-    Subnet,
-    name_in_dns,
-)
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.networks import Network, Subnet
+from kilonova.clients.neutron.ports import FixedIp, Port, name_in_dns
+from kilonova.clients.neutron.refusals import NetworkInvalid, PortBindingRefused, PortChanged, PortInUse, PortNotFound
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import beside, guarantees
 from kilonova.conductor.row import Choice, Outputs

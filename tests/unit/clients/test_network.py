@@ -9,8 +9,26 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from kilonova import errors
-from kilonova.clients import network as client
-from kilonova.clients.network import FixedIp, NetworkClient, Port, PortQuota
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.floating_ips import FloatingIp
+from kilonova.clients.neutron.ports import FixedIp, Port, PortQuota, name_in_dns
+from kilonova.clients.neutron.refusals import (
+    FixedIpInUse,
+    FixedIpNotOfNetwork,
+    NetworkAccountRefused,
+    NetworkConflict,
+    NetworkForbidden,
+    NetworkInvalid,
+    NetworkNotFound,
+    NoMoreFixedIps,
+    PortChanged,
+    PortNotFound,
+    PortQuotaFull,
+    SecurityGroupNotApplicable,
+    SecurityGroupNotFound,
+    SecurityGroupNotUnique,
+)
+from kilonova.clients.neutron.request import QUERY_LIMIT
 from kilonova.context import RequestContext
 from tests.fixtures.neutron import FakeNeutron
 
@@ -68,7 +86,7 @@ def test_ports_have_names_where_neutron_knows_such(neutron, private):
     ('Web.example.org', 'web.example.org'), ('123', '123'), ('a' * 63, 'a' * 63), ('ubuntu-24.04', ''), ('a..b', ''),
     ('a' * 64, ''), ('-a', ''), ('a-.b', ''), ('a.1b', 'a.1b'), ('', '')])
 def test_hostnames_as_names_in_dns(hostname, name):
-    assert client.name_in_dns(hostname) == name
+    assert name_in_dns(hostname) == name
 
 
 def test_ports_have_no_names_where_neutron_knows_none(private, neutron):
@@ -133,7 +151,7 @@ def test_giving_back_may_be_repeated(neutron, private):
         neutron.client.delete_port(port.id)
         neutron.client.unbind(port)
     assert neutron.ports == {}
-    with pytest.raises(client.PortNotFound, match=f'Port id {port.id} could not be found'):
+    with pytest.raises(PortNotFound, match=f'Port id {port.id} could not be found'):
         neutron.client.bind(port, host='gpu1', device_id=SERVER, device_owner='compute:nova')
 
 
@@ -148,7 +166,7 @@ def test_ports_of_a_server_and_by_id(neutron, private):
 
 def test_a_port_that_this_user_may_not_see(neutron, private):
     other = neutron.add_port(private, OTHER)
-    with pytest.raises(client.PortNotFound, match=f'^Port id {other} could not be found.$'):
+    with pytest.raises(PortNotFound, match=f'^Port id {other} could not be found.$'):
         neutron.client.port(USER, other)
     assert neutron.client.port(None, other).id == other
 
@@ -181,7 +199,7 @@ def test_many_ids_come_in_requests_of_a_bounded_length(neutron, private):
     assert set(neutron.client.networks(None, [*ids, private, private])) == {private}
     queries = [urlsplit(path).query for _method, path in neutron.asked]
     assert len(queries) == 3
-    assert all(len(query) <= client.QUERY_LIMIT for query in queries)
+    assert all(len(query) <= QUERY_LIMIT for query in queries)
     assert [one for query in queries for one in parse_qs(query)['id']] == [*ids, private]
 
 
@@ -196,7 +214,7 @@ def test_floating_ips(neutron, private):
     port = create(neutron, private)
     made = neutron.add_floating_ip('203.0.113.7', port.id)
     assert neutron.client.floating_ips([port.id, SERVER]) == [
-        client.FloatingIp(made, '203.0.113.7', port.id, port.fixed_ips[0].address, port.network_id)]
+        FloatingIp(made, '203.0.113.7', port.id, port.fixed_ips[0].address, port.network_id)]
 
 
 def test_security_groups_by_name_and_id(neutron):
@@ -206,10 +224,10 @@ def test_security_groups_by_name_and_id(neutron):
     assert [group.id for group in found] == [other, web]
     admin = RequestContext(auth_token='of-admin', user_id='a', project_id=PROJECT)
     assert [group.id for group in neutron.client.security_groups(admin, ['web'])] == [web], 'who sees those of all'
-    with pytest.raises(client.SecurityGroupNotFound, match=r"^Unable to find security_group with name or id 'no'$"):
+    with pytest.raises(SecurityGroupNotFound, match=r"^Unable to find security_group with name or id 'no'$"):
         neutron.client.security_groups(USER, ['web', 'no'])
     neutron.add_group('web', PROJECT)
-    with pytest.raises(client.SecurityGroupNotUnique, match="for name 'web'"):
+    with pytest.raises(SecurityGroupNotUnique, match="for name 'web'"):
         neutron.client.security_groups(USER, ['web'])
 
 
@@ -223,9 +241,9 @@ def test_groups_of_a_port_are_set_as_a_user(neutron, private):
     assert neutron.headers[-1]['X-Auth-Token'] == 'of-admin'
     made = neutron.ports[port.id]
     assert (made['security_groups'], made['binding:profile']) == ([web], {'migrating_to': 'gpu2'})
-    with pytest.raises(client.PortChanged):
+    with pytest.raises(PortChanged):
         neutron.client.set_security_groups(USER, seen, [])
-    with pytest.raises(client.SecurityGroupNotFound):
+    with pytest.raises(SecurityGroupNotFound):
         neutron.client.set_security_groups(USER, neutron.client.port(USER, port.id), [PROJECT])
 
 
@@ -245,28 +263,28 @@ def test_what_a_port_is_refused_for(neutron, private):
     group = neutron.add_group('web', PROJECT)
     taken = create(neutron, private).fixed_ips[0].address
     for network, fields, error, text in (
-            (missing, {}, client.NetworkNotFound, f'Network {missing} could not be found.'),
-            (private, {'security_groups': [missing]}, client.SecurityGroupNotFound, missing),
-            (bare, {'security_groups': [group]}, client.SecurityGroupNotApplicable,
+            (missing, {}, NetworkNotFound, f'Network {missing} could not be found.'),
+            (private, {'security_groups': [missing]}, SecurityGroupNotFound, missing),
+            (bare, {'security_groups': [group]}, SecurityGroupNotApplicable,
              'Network requires port_security_enabled and subnet associated in order to apply security groups.'),
-            (private, {'fixed_ip': taken}, client.FixedIpInUse, f'Fixed IP address {taken} is already in use.'),
-            (private, {'fixed_ip': '10.99.0.1'}, client.FixedIpNotOfNetwork,
+            (private, {'fixed_ip': taken}, FixedIpInUse, f'Fixed IP address {taken} is already in use.'),
+            (private, {'fixed_ip': '10.99.0.1'}, FixedIpNotOfNetwork,
              f'Invalid input received: Fixed IP 10.99.0.1 is not a valid ip address for network {private}.')):
         with pytest.raises(error) as caught:
             create(neutron, network, **fields)
         assert text in str(caught.value)
     while len(neutron.ports) < 5:
         create(neutron, private)
-    with pytest.raises(client.NoMoreFixedIps, match=f'for network: {private}'):
+    with pytest.raises(NoMoreFixedIps, match=f'for network: {private}'):
         create(neutron, private)
     neutron.limits[PROJECT] = len(neutron.ports)
-    with pytest.raises(client.PortQuotaFull, match=r'^Maximum number of ports exceeded$'):
+    with pytest.raises(PortQuotaFull, match=r'^Maximum number of ports exceeded$'):
         create(neutron, private)
 
 
 @pytest.mark.parametrize(('status', 'ctxt', 'error'), [
-    (400, None, client.NetworkInvalid), (404, None, client.NetworkInvalid), (409, None, client.NetworkConflict),
-    (403, None, client.NetworkAccountRefused), (403, USER, client.NetworkForbidden)])
+    (400, None, NetworkInvalid), (404, None, NetworkInvalid), (409, None, NetworkConflict),
+    (403, None, NetworkAccountRefused), (403, USER, NetworkForbidden)])
 def test_refusals_of_other_types(neutron, monkeypatch, status, ctxt, error):
     def refuse(*_args):
         return status, {'NeutronError': {'type': 'Strange', 'message': 'no\nway', 'detail': ''}}
@@ -278,9 +296,9 @@ def test_refusals_of_other_types(neutron, monkeypatch, status, ctxt, error):
 @pytest.mark.parametrize('body', [None, 'no', ['no'], {'NeutronError': 'no'}])
 def test_a_refusal_that_is_not_neutron_s(neutron, monkeypatch, body):
     monkeypatch.setattr(neutron, '_route', lambda *_args: (404, body))
-    with pytest.raises(client.NetworkInvalid, match='The network service refuses the request: '):
+    with pytest.raises(NetworkInvalid, match='The network service refuses the request: '):
         neutron.client.port(None, 'x')
-    with pytest.raises(client.NetworkInvalid):
+    with pytest.raises(NetworkInvalid):
         neutron.client.networks(None, ['x'])
 
 
@@ -309,7 +327,7 @@ def test_an_answer_that_is_lost(neutron, private):
 
 
 def test_an_id_leads_to_no_other_resource(neutron):
-    with pytest.raises(client.PortNotFound):
+    with pytest.raises(PortNotFound):
         neutron.client.port(None, '../networks')
     assert neutron.asked == [('GET', '/ports/..%2Fnetworks')]
 

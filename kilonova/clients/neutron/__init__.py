@@ -1,0 +1,1 @@
+"""What Neutron has, by noun, with the calls of ``network.NetworkClient`` for it."""

@@ -1,0 +1,142 @@
+"""Neutron's answers: a body, or one of the errors that its refusals are."""
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+
+from kilonova import errors
+from kilonova.context import RequestContext
+
+WHO = 'The network service'
+
+
+class NetworkNotFound(errors.NotFound):
+    msg_fmt = 'Network %(network_id)s could not be found.'
+
+
+class PortNotFound(errors.NotFound):
+    msg_fmt = 'Port id %(port_id)s could not be found.'
+
+
+class SecurityGroupNotFound(errors.NotFound):
+    msg_fmt = "Unable to find security_group with name or id '%(name)s'"
+
+
+class SecurityGroupRuleNotFound(errors.NotFound):
+    msg_fmt = 'Security group rule %(name)s could not be found.'
+
+
+class FloatingIpNotFound(errors.NotFound):
+    msg_fmt = 'Floating IP not found for %(name)s.'
+
+
+class SecurityGroupNotUnique(errors.Conflict):
+    msg_fmt = "Multiple security_group matches found for name '%(name)s', use an ID to be more specific."
+
+
+class SecurityGroupNotApplicable(errors.Invalid):
+    msg_fmt = ('Network requires port_security_enabled and subnet associated in order to apply security groups.')
+
+
+class PortInUse(errors.Conflict):
+    msg_fmt = 'Port %(port_id)s is still in use.'
+
+
+class PortChanged(errors.Conflict):
+    msg_fmt = 'Port %(port_id)s was changed since it was read.'
+
+
+class PortBindingRefused(errors.Conflict):
+    msg_fmt = 'Binding failed for port %(port_id)s: no network agent on the host can bind it.'
+
+
+class FixedIpInUse(errors.Invalid):
+    msg_fmt = 'Fixed IP address %(address)s is already in use.'
+
+
+class FixedIpNotOfNetwork(errors.Invalid):
+    msg_fmt = ('Invalid input received: Fixed IP %(address)s is not a valid ip address for network %(network_id)s.')
+
+
+class NoMoreFixedIps(errors.Conflict):
+    msg_fmt = 'No fixed IP addresses available for network: %(network_id)s'
+
+
+class PortQuotaFull(errors.Forbidden):
+    msg_fmt = 'Maximum number of ports exceeded'
+
+
+class NetworkQuotaFull(errors.Forbidden):
+    """Another quota than that of ports: in Neutron's words, which name it."""
+
+    msg_fmt = '%(detail)s'
+
+
+class NetworkInvalid(errors.Invalid):
+    """Neutron doesn't understand the request, or what it names is not there."""
+
+    msg_fmt = 'The network service refuses the request: %(detail)s'
+
+
+class NetworkConflict(errors.Conflict):
+    msg_fmt = 'The network service refuses the request: %(detail)s'
+
+
+class NetworkForbidden(errors.Forbidden):
+    """Neutron's policy is against it for this user."""
+
+    msg_fmt = 'The network service refuses the request: %(detail)s'
+
+
+class NetworkAccountRefused(errors.Unavailable):
+    """The account of [neutron] lacks a role: admin and service are needed."""
+
+    msg_fmt = 'The network service refuses the account of [neutron]: %(detail)s'
+
+
+# By NeutronError.type.
+_LEAVES: dict[str, type[errors.KilonovaError]] = {
+    'ExternalIpAddressExhausted': NoMoreFixedIps,
+    'InvalidIpForNetwork': FixedIpNotOfNetwork,
+    'InvalidIpForSubnet': FixedIpNotOfNetwork,
+    'IpAddressAlreadyAllocated': FixedIpInUse,
+    'IpAddressGenerationFailure': NoMoreFixedIps,
+    'IpAddressInUse': FixedIpInUse,
+    'NetworkNotFound': NetworkNotFound,
+    'OverQuota': PortQuotaFull,
+    'PortBindingError': PortBindingRefused,
+    'PortInUse': PortInUse,
+    'PortNotFound': PortNotFound,
+    'PortSecurityAndIPRequiredForSecurityGroups': SecurityGroupNotApplicable,
+    'SecurityGroupNotFound': SecurityGroupNotFound,
+}
+
+
+def body_of(response: requests.Response, ctxt: RequestContext | None, **fields: str) -> Any:
+    """The body of an answer, or the error that it is; ``fields`` of the errors' texts."""
+    if response.status_code < 400:
+        return response.json()
+    kind, detail = kind_and_text(response)
+    if response.status_code == 412:
+        raise PortChanged(port_id=fields.get('port_id', ''))
+    if kind == 'OverQuota' and "'port'" not in detail:
+        raise NetworkQuotaFull(detail=detail)
+    if kind in _LEAVES:
+        raise _LEAVES[kind](**{'port_id': '', 'network_id': '', 'address': '', 'name': detail, **fields})
+    if response.status_code >= 500:
+        raise errors.Unanswered(who=WHO, reason=detail)
+    if response.status_code == 403:
+        raise NetworkForbidden(detail=detail) if getattr(ctxt, 'auth_token', None) else NetworkAccountRefused(
+            detail=detail)
+    raise (NetworkConflict if response.status_code == 409 else NetworkInvalid)(detail=detail)
+
+
+def kind_and_text(response: requests.Response) -> tuple[str, str]:
+    """Type and text of a NeutronError, in one line; other answers, as of a proxy before it, have no type."""
+    try:
+        body = response.json()['NeutronError']
+        kind, text = str(body['type']), str(body['message'])
+    except (ValueError, LookupError, TypeError):
+        kind, text = '', response.text
+    return kind, ' '.join(text.split())[:300] or f'{response.status_code} {response.reason}'

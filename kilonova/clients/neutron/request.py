@@ -1,0 +1,112 @@
+"""How Neutron is asked, as a user or as the service: one thing, some, or all in pages."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import requests
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.service_token import ServiceTokenAuthWrapper
+from oslo_utils import uuidutils
+
+from kilonova import errors
+from kilonova.clients import session
+from kilonova.clients.neutron.refusals import WHO, body_of, kind_and_text
+from kilonova.context import RequestContext
+
+# Characters of a query: servers and proxies take request lines of 4 KiB at least.
+QUERY_LIMIT = 3000
+
+
+class Requests:
+    """How Neutron is asked, as a user or as the service."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        auth = adapter.session.auth
+        if auth is not None:
+            adapter.session.auth = ServiceTokenAuthWrapper(user_auth=auth, service_auth=auth)
+        self._adapter = adapter
+
+    def _one(self, method: str, collection: str, identifier: str, ctxt: RequestContext, missing: errors.NotFound,
+             fields: Mapping[str, Any] | None = None, **said: str) -> Any:
+        """What becomes of one thing, as a user; ``missing``, without a request, where this isn't a UUID: such as '..'
+        leads elsewhere."""
+        if not uuidutils.is_uuid_like(identifier):
+            raise missing
+        name = _singular(collection)
+        more: dict[str, Any] = {'json': {name: dict(fields)}} if fields is not None else {}
+        response = self._send(method, f'/{collection}/{quote(identifier, safe="")}', ctxt=ctxt, **more)
+        if response.status_code == 204:
+            return None
+        if response.status_code == 404 and kind_and_text(response)[0] in _MISSING[collection]:
+            raise missing
+        return body_of(response, ctxt, **said)[name]
+
+    def _made(self, collection: str, fields: Mapping[str, Any], ctxt: RequestContext, **said: str) -> Any:
+        name = _singular(collection)
+        return body_of(self._send('POST', f'/{collection}', ctxt=ctxt, json={name: dict(fields)}), ctxt, **said)[name]
+
+    def _some(self, collection: str, query: Sequence[tuple[str, str]], ctxt: RequestContext, limit: int,
+              offset: int = 0) -> list[Mapping[str, Any]]:
+        if not limit:
+            return []
+        return list(islice(self._pages(collection, [*query, ('limit', str(limit))], ctxt), offset, offset + limit))
+
+    def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
+              ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
+        """All whose ``key`` has one of these values, by as many requests as their URLs' length asks for."""
+        for part in parts_of(key, values):
+            yield from self._pages(collection, [*more, *part], ctxt)
+
+    def _pages(self, collection: str, query: Sequence[tuple[str, str]],
+               ctxt: RequestContext | None) -> Iterator[Mapping[str, Any]]:
+        name, path = collection.replace('-', '_'), f'/{collection}'
+        asked: str | None = urlencode(query)
+        while asked is not None:
+            answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
+            yield from answer[name]
+            # Only a Neutron with a bound for pages has these; the address is as the server sees itself.
+            following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
+            asked = urlsplit(following[0]).query if following else None
+
+    def _send(self, method: str, path: str, *, ctxt: RequestContext | None = None,
+              headers: Mapping[str, str] = MappingProxyType({}), **kwargs: Any) -> requests.Response:
+        headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
+        if token:
+            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            headers['X-Auth-Token'] = token
+            kwargs['authenticated'] = False
+        attempts = session.READ_ATTEMPTS if method == 'GET' else 1
+        return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
+
+
+# What Neutron calls things that aren't there (NeutronError.type), by the collection that one was looked for in.
+_MISSING = {'networks': ('NetworkNotFound',), 'floatingips': ('FloatingIPNotFound',),
+            'security-groups': ('SecurityGroupNotFound',), 'security-group-rules': ('SecurityGroupRuleNotFound',)}
+
+
+def _singular(collection: str) -> str:
+    """The key of one in a body."""
+    return collection.removesuffix('s').replace('-', '_')
+
+
+def parts_of(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
+    """Query parameters in parts, each no longer than QUERY_LIMIT; a value comes once.
+
+    >>> list(parts_of('id', ['a', 'b', 'a']))
+    [[('id', 'a'), ('id', 'b')]]
+    """
+    part: list[tuple[str, str]] = []
+    length = 0
+    for value in dict.fromkeys(values):
+        size = len(urlencode([(key, value)])) + 1
+        if part and length + size > QUERY_LIMIT:
+            yield part
+            part, length = [], 0
+        part.append((key, value))
+        length += size
+    if part:
+        yield part
