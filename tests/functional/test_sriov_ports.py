@@ -920,7 +920,7 @@ def test_shelve_and_unshelve_after_an_attach_and_a_detach(carded: Carded) -> Non
 def test_a_port_that_is_gone(carded: Carded, monkeypatch: pytest.MonkeyPatch, act: str | None) -> None:
     """Its owner deletes it: the guest gives the function up, and the device is free. One that sleeps has it until it
     wakes, and Neutron tells something of the server's ports."""
-    monkeypatch.setattr('kilonova.conductor.flows.ports.BUSY', 0.05)
+    monkeypatch.setattr('kilonova.conductor.flows.network_changed.BUSY', 0.05)
     server, port = carded.with_port()
     cloud = carded.cloud
     if act is not None:
@@ -953,7 +953,7 @@ def test_a_port_that_is_gone_when_its_server_arrives(carded: Carded) -> None:
 @pytest.mark.parametrize('step', ['prep_resize', 'finish_resize', 'mark_resized'])
 def test_a_port_is_gone_while_its_server_moves(carded: Carded, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """The device that was claimed for it at the destination is free when the move is over."""
-    monkeypatch.setattr('kilonova.conductor.flows.ports.BUSY', 0.05)
+    monkeypatch.setattr('kilonova.conductor.flows.network_changed.BUSY', 0.05)
     server, port = carded.with_port()
     cloud = carded.cloud
 

@@ -13,8 +13,8 @@ from kilonova.conductor.flows import (
     evacuate,
     interfaces,
     live_migrate,
+    network_changed,
     one_step,
-    ports,
     rebuild,
     resize,
     resized,
@@ -28,7 +28,7 @@ from kilonova.conductor.row import Chosen
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
-    *unshelve.FLOWS, beside.Release(), beside.Mirror(), ports.NetworkChanged(),
+    *unshelve.FLOWS, beside.Release(), beside.Mirror(), network_changed.NetworkChanged(),
     *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS)}
 
 

@@ -15,7 +15,7 @@ from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, ports, volumes
+from kilonova.conductor.flows import accelerators, beside, port_releases, port_vifs, port_wishes, ports, volumes
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, NotYet, Step, Work
 from kilonova.db import engine
@@ -141,7 +141,7 @@ def _first_in_cell(work: BootWork) -> int:
 
 def _needs_others(work: BootWork) -> bool:
     """Whether the server has anything of other services than Placement."""
-    return (profile_of(work) is not None or bool(ports.wishes(work.args['request_spec'])) or
+    return (profile_of(work) is not None or bool(port_wishes.wishes(work.args['request_spec'])) or
             bool(volumes.wanted(work.args.get('bdms'))))
 
 
@@ -235,12 +235,12 @@ def claim(work: BootWork) -> None:
     is_first = _await_volumes(work)
     if work.attempt > 1:
         claim_chosen(work)
-    profile, accelerated = profile_of(work), ports.profiles(work.args['request_spec'])
+    profile, accelerated = profile_of(work), port_wishes.profiles(work.args['request_spec'])
     if profile is not None or accelerated:
         accelerators.make(work, profile, accelerated)
     if volumes.wanted(work.args.get('bdms')):
         volumes.attach_wanted(work, chosen(work), is_first)
-    if ports.wishes(work.args['request_spec']):
+    if port_wishes.wishes(work.args['request_spec']):
         bound = ports.bind_wanted(work, chosen(work), is_first)
         vifs = work.outputs.vifs = [vif.stored() for vif in bound]
         access = _access_addresses(work, bound)
@@ -284,8 +284,8 @@ def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
 
 def undo_claim(work: BootWork) -> None:
     """Accelerators are free. Ports go when no other host is tried, else the next attempt binds them to its own."""
-    if work.failed and ports.wishes(work.args['request_spec']):
-        ports.drop(work, ports.given(work.args['request_spec']))
+    if work.failed and port_wishes.wishes(work.args['request_spec']):
+        port_releases.drop(work, port_wishes.given(work.args['request_spec']))
     accelerators.unbind(work)
 
 
@@ -314,7 +314,7 @@ def build(work: BootWork) -> None:
     """The host claims, spawns and writes the end state; with it the row goes. Before it the accelerators are bound to
     the server there."""
     host, attempt = chosen(work), work.attempt
-    profile, accelerated = profile_of(work), ports.profiles(work.args['request_spec'])
+    profile, accelerated = profile_of(work), port_wishes.profiles(work.args['request_spec'])
     if profile is not None or accelerated:
         accelerators.bind(work, profile, host, work.instance_uuid, accelerated)
     instance = _created(work)
@@ -323,7 +323,7 @@ def build(work: BootWork) -> None:
     alternates = [other.host for other in work.outputs.hosts[attempt:]]
     LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates)
     instance.availability_zone = host.availability_zone or instance.availability_zone
-    ports.cached(instance, work.outputs.vifs or ())
+    port_vifs.cached(instance, work.outputs.vifs or ())
     if work.env.notify.enabled:
         # Nothing but notifications tells them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())

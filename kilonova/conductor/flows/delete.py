@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, ports, resized, shelve, volumes
+from kilonova.conductor.flows import accelerators, beside, port_releases, resized, shelve, volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
@@ -65,7 +65,7 @@ def drop_allocations(work: Work[DeleteOutputs]) -> None:
     for consumer in [*work.outputs.consumers, work.instance_uuid]:
         work.env.placement.delete_allocations(consumer)
     if instance.vifs:
-        ports.drop(work, [vif.id for vif in instance.vifs if vif.preserve_on_delete])
+        port_releases.drop(work, [vif.id for vif in instance.vifs if vif.preserve_on_delete])
     if instance.volumes:
         volumes.drop(work, volumes.going_with(instance.volumes))
     image_id = instance.system_metadata.get(shelve.IMAGE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside, ports, volumes
+from kilonova.conductor.flows import accelerators, beside, port_moves, volumes
 from kilonova.conductor.flows.resize import (
     Choosing,
     ResizeOutputs,
@@ -43,7 +43,7 @@ def evacuate_instance(work: ResizeWork) -> None:
     """The chosen host claims for the server and builds it, with what its user asked for besides the image."""
     host, moved = chosen(work), migration(work)
     _check_fenced(work, moved.source_compute)
-    ports.to_host(work, host)
+    port_moves.to_host(work, host)
     volumes.to_host(work, host.host)
     with engine.silence(), work.db.write() as conn:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
@@ -87,7 +87,7 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
     beside.ask_to_undo(work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance,
                        migration=moved)
     if work.failed:
-        ports.to_source(work, moved, instance.availability_zone, agent_away=True)
+        port_moves.to_source(work, moved, instance.availability_zone, agent_away=True)
         volumes.to_host(work, moved.source_compute)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, guarantees, ports
+from kilonova.conductor.flows import beside, guarantees, port_releases, port_wishes, ports
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import HostGone, Step, Work
 from kilonova.db import engine
@@ -113,7 +113,7 @@ def allocate(work: Work[AttachOutputs]) -> None:
 
 def undo_allocate(work: Work[AttachOutputs]) -> None:
     """And no more."""
-    ports.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
+    port_releases.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
 
 
 def claim(work: Work[AttachOutputs]) -> None:
@@ -136,14 +136,14 @@ def undo_claim(work: Work[AttachOutputs]) -> None:
 
 def port(work: Work[AttachOutputs]) -> None:
     """A port is made, or the user's own is bound to the server and its host."""
-    work.outputs.vif = ports.bind_one(work, ports.Wish(**work.args['wish']), work.outputs.profile,
+    work.outputs.vif = ports.bind_one(work, port_wishes.Wish(**work.args['wish']), work.outputs.profile,
                                       work.outputs.mappings or {}).stored()
 
 
 def undo_port(work: Work[AttachOutputs]) -> None:
     """The server has the ports of its info cache, and no others."""
     given = work.args['wish']['port_id']
-    ports.drop(work, [given] if given else [], [vif.id for vif in work.instance(fresh=True).vifs])
+    port_releases.drop(work, [given] if given else [], [vif.id for vif in work.instance(fresh=True).vifs])
 
 
 def plug(work: Work[AttachOutputs]) -> None:
@@ -203,8 +203,8 @@ def free_port(work: Work[Outputs]) -> None:
     port_id = stored['id'] if stored is not None else work.args['port_id']
     if stored is not None:
         vif = Vif.read(stored)
-        ports.drop_one(work, vif)
-        ports.drop_guarantees(work, vif.id, PortResources.read(vif.id, vif.resource_request))
+        port_releases.drop_one(work, vif)
+        port_releases.drop_guarantees(work, vif.id, PortResources.read(vif.id, vif.resource_request))
     for request in pci_ports.requests_of_ports(work.instance(fresh=True).pci_requests):
         if request.requester_id == port_id:
             _free_function(work, request.request_id)

@@ -16,7 +16,7 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.accel import holder
-from kilonova.conductor.flows import accelerators, beside, ports, resize, volumes
+from kilonova.conductor.flows import accelerators, beside, port_moves, resize, volumes
 from kilonova.conductor.flows.resize import Choosing, Rechosen, allocated_spec, chosen, migration, second_guest
 from kilonova.conductor.work import HostGone, Parked, Step, Work
 from kilonova.db import engine
@@ -86,7 +86,7 @@ def undo_check_destination(work: LiveWork) -> None:
     if work.outputs.select is not None:
         beside.ask_to_undo(work, chosen(work).host, 'rollback_live_migration_at_destination',
                            order=_undo(work, gone=False))
-        ports.renounce(work, chosen(work).host)
+        port_moves.renounce(work, chosen(work).host)
         volumes.renounce(work, chosen(work).host)
 
 
@@ -124,7 +124,7 @@ def pre_live_migration(work: LiveWork) -> None:
     """The destination makes room for disks, and connects volumes. The server's ports are bound there, too, and its
     volumes attached."""
     host = chosen(work).host
-    ports.announce(work, chosen(work), allocated_spec(work).pci_requests)
+    port_moves.announce(work, chosen(work), allocated_spec(work).pci_requests)
     volumes.announce(work, host)
     said = work.ask(host, 'pre_live_migration', order=_order(work))
     _check_release(work, host, said)
@@ -172,7 +172,7 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
     """The server is the destination's, and so are its ports and volumes. The guest gets functions of devices there."""
     moved = migration(work)
     work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
-    ports.arrived(work, chosen(work).host, moved.source_compute)
+    port_moves.arrived(work, chosen(work).host, moved.source_compute)
     volumes.arrived(work, chosen(work).host)
     work.changed()
     vifs = _functions(work)
@@ -285,7 +285,7 @@ def settle(work: LiveWork) -> None:
     moved, host = migration(work), chosen(work)
     beside.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
     work.changed()
-    ports.arrived(work, host.host, moved.source_compute)
+    port_moves.arrived(work, host.host, moved.source_compute)
     volumes.arrived(work, host.host)
     work.changed()
     vifs = _functions(work)

@@ -5,7 +5,7 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside, ports, volumes
+from kilonova.conductor.flows import beside, port_moves, volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db.engine import Connection
@@ -48,7 +48,7 @@ class Stop(OneStep):
 
 def start_instance(work: Work[Outputs]) -> None:
     """The guest is started with its devices."""
-    ports.bound_here(work)
+    port_moves.bound_here(work)
     volumes.attached_here(work)
     _on_host(work, 'start_instance')
 
@@ -61,7 +61,7 @@ class Start(OneStep):
 def reboot_instance(work: Work[Outputs]) -> None:
     """The guest is rebooted, soft or hard."""
     if work.args['reboot_type'] == 'HARD':
-        ports.bound_here(work)
+        port_moves.bound_here(work)
         volumes.attached_here(work)
     _on_host(work, 'reboot_instance', reboot_type=work.args['reboot_type'])
 

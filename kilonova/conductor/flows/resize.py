@@ -18,7 +18,7 @@ from kilonova.accel import holder
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.audit_rows import flavors
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, boot, guarantees, ports, volumes
+from kilonova.conductor.flows import accelerators, beside, boot, guarantees, port_moves, volumes
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
 from kilonova.db import engine
@@ -142,7 +142,7 @@ def select(work: Work[Any]) -> None:
     claimed yet."""
     refused = work.outputs.hosts[:work.attempt - 1]
     spec = request_spec(work)
-    ports.ask(work, spec)
+    port_moves.ask(work, spec)
     work.before_sending()
     found = work.env.select_destinations(
         work.ctxt, spec_obj=spec, instance_uuids=[work.instance_uuid], return_objects=True,
@@ -225,8 +225,8 @@ def finish_resize(work: ResizeWork) -> None:
     before, now that the source has stopped the guest."""
     host, spec = chosen(work), allocated_spec(work)
     is_away = host.host != migration(work).source_compute
-    if is_away or ports.moves_here(work):
-        ports.to_host(work, host, spec.pci_requests)
+    if is_away or port_moves.moves_here(work):
+        port_moves.to_host(work, host, spec.pci_requests)
     if is_away:
         volumes.to_host(work, host.host)
     work.ask(host.host, 'finish_resize', order=objects.FinishResizeOrder(
@@ -241,8 +241,8 @@ def undo_finish_resize(work: ResizeWork) -> None:
     beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=moved,
                        may_run=functools.partial(second_guest, work, instance))
     is_away = chosen(work).host != moved.source_compute
-    if is_away or ports.moves_here(work):
-        ports.to_source(work, moved, instance.availability_zone)
+    if is_away or port_moves.moves_here(work):
+        port_moves.to_source(work, moved, instance.availability_zone)
     if is_away:
         volumes.to_host(work, moved.source_compute)
 

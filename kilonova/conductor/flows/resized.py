@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, ports, volumes
+from kilonova.conductor.flows import accelerators, beside, network_changed, port_moves, volumes
 from kilonova.conductor.flows.resize import migration, request_spec, second_guest, store_spec, was_active
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
@@ -57,7 +57,7 @@ def mark_confirmed(work: Work[Outputs]) -> None:
     event = 'confirm.stopped' if row.power_state == 4 or not was_active(work) else 'confirm.active'
     settle = settled(work)
     source = migration(work).source_compute if work.env.notify.enabled else None
-    begun = ports.looked_at(work)
+    begun = network_changed.looked_at(work)
 
     moved = False
 
@@ -119,8 +119,8 @@ def finish_revert(work: Work[Outputs]) -> None:
     attached there before."""
     moved = migration(work)
     is_away = moved.source_compute != moved.dest_compute
-    if is_away or ports.moves_here(work):
-        ports.to_source(work, moved, work.instance().availability_zone)
+    if is_away or port_moves.moves_here(work):
+        port_moves.to_source(work, moved, work.instance().availability_zone)
     if is_away:
         volumes.to_host(work, moved.source_compute)
     work.ask(moved.source_compute, 'finish_revert_resize', instance=work.instance(), migration=moved)
@@ -138,7 +138,7 @@ def mark_reverted(work: Work[Outputs]) -> None:
     event = 'revert.active' if was_active(work) else 'revert.stopped'
     kept = work.instance().system_metadata
     bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
-    begun = [*ports.looked_at(work), *ports.held_again(work)]
+    begun = [*network_changed.looked_at(work), *network_changed.held_again(work)]
 
     moved = False
 

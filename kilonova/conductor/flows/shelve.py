@@ -11,7 +11,7 @@ from typing import Any
 
 from kilonova.accel import holder
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import accelerators, beside, ports, volumes
+from kilonova.conductor.flows import accelerators, beside, port_moves, volumes
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, Step, Work
@@ -102,7 +102,7 @@ def drop_allocation(work: Work[Outputs]) -> None:
     """What the server held in Placement goes: its devices are free in the database. So do its accelerators. Its
     ports are bound to no host, and its volumes attached to none."""
     server = work.instance()
-    ports.off_host(work)
+    port_moves.off_host(work)
     volumes.off_host(work)
     if accelerators.wanted_by(server.flavor):
         accelerators.drop(work, holder.of(server.uuid, server.system_metadata))

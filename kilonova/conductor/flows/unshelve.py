@@ -14,7 +14,7 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
-from kilonova.conductor.flows import accelerators, beside, boot, ports, resize, volumes
+from kilonova.conductor.flows import accelerators, beside, boot, port_moves, resize, volumes
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.flows.resize import Choosing, Rechosen, chosen, request_spec, store_spec
 from kilonova.conductor.flows.shelve import IMAGE, forgotten, release_of_image
@@ -76,7 +76,7 @@ def undo_claim(work: UnshelveWork) -> None:
 def unshelve_instance(work: UnshelveWork) -> None:
     """The host claims and builds the guest from the image."""
     host = chosen(work)
-    ports.to_host(work, host)
+    port_moves.to_host(work, host)
     volumes.to_host(work, host.host)
     instance = work.instance(fresh=True)
     with engine.silence(), work.db.read() as conn:
@@ -108,7 +108,7 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
         instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})
     beside.ask_to_undo(work, chosen(work).host, 'undo_unshelve_instance', leave, may_run, instance=instance)
     if work.failed:
-        ports.off_host(work)
+        port_moves.off_host(work)
         volumes.off_host(work)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from kilonova.conductor.flows import beside, ports
+from kilonova.conductor.flows import beside, port_releases
 from kilonova.errors import Unanswered
 from tests.simulation.faults import replace
 
@@ -19,4 +19,4 @@ def install() -> None:
             beside.give_back_ports(work, own, keep)
         except Unanswered:
             return
-    replace(ports, 'drop', drop)
+    replace(port_releases, 'drop', drop)

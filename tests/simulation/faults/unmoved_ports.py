@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.conductor.flows import ports
+from kilonova.conductor.flows import port_moves
 from tests.simulation.faults import replace
 
 
@@ -15,4 +15,4 @@ def install() -> None:
     def to_source(work: Any, migration: Any, zone: str | None, *, agent_away: bool = False) -> None:
         if work.kind != 'revert':
             real(work, migration, zone, agent_away=agent_away)
-    real = replace(ports, 'to_source', to_source)
+    real = replace(port_moves, 'to_source', to_source)

@@ -1,0 +1,155 @@
+"""Neutron said that something of a server's ports was changed: the flow that looks, and gives back what is left of
+those that are gone.
+"""
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kilonova import states
+from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron.ports import Port, name_in_dns
+from kilonova.clients.neutron.refusals import NetworkInvalid, PortChanged, PortNotFound
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import beside, guarantees, port_vifs
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import NotYet, Step, Work
+from kilonova.context import get_admin_context
+from kilonova.db import engine
+from kilonova.db.queries import info_caches, operations
+from kilonova.errors import Cancelled, InstanceInvalidState, InstanceNotFound, Unanswered
+from kilonova.objects.port_resources import total
+from kilonova.objects.vif import ACCELERATED
+from kilonova.pci import ports as pci_ports
+
+LOG = logging.getLogger(__name__)
+# Seconds until a server is looked at again on which an operation works; how a detach begins; the argument, a port's id,
+# of changes that are looked at when no operation works on the server.
+BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
+
+
+@dataclass
+class ChangedOutputs(Outputs):
+    """``gone``: ports that the server has no more, and for which it may hold something."""
+
+    gone: list[str] = field(default_factory=list)
+
+
+def refresh(work: Work[ChangedOutputs]) -> None:
+    """The info cache says of the server's interfaces what Neutron says now: addresses, floating ones, groups. Those
+    whose ports are gone, or another's, are gone, but those that hold something (see ``give_back``), and accelerators,
+    which are the server's until it is deleted; there are no new ones: who attaches a port writes it himself.
+    Unanswered: it is to wait for the end of an operation."""
+    if AT_REST in work.args:
+        beside.at_rest(work)
+    row = work.instance_row(fresh=True)
+    vifs, seen, held = work.instance().vifs, row['extra_network_info'], _held(work)
+    if not vifs and not held:
+        return
+    client = work.env.networks
+    there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
+    ports = [there[vif.id] for vif in vifs if vif.id in there]
+    if work.args.get('renamed'):
+        _name(client, ports, name_in_dns(row['hostname'] or ''))
+    groups = client.security_groups_of(one for port in ports for one in port.security_groups)
+    described = {vif.id: vif for vif in port_vifs.described(
+        work, ports, [vif.id for vif in vifs if vif.preserve_on_delete],
+        {port.id: tuple(groups[one].name for one in port.security_groups if one in groups) for port in ports},
+        is_new=False)}
+    left = [dataclasses.replace(described.get(vif.id, vif), tag=vif.tag, before=vif.before) for vif in vifs
+            if vif.id in described or vif.id in held or vif.vnic_type in ACCELERATED]
+    with engine.silence(), work.db.write() as conn:
+        if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
+            work.outputs.gone = [port_id for port_id in held if port_id not in there]
+            return
+    raise Unanswered(who=f'server {work.instance_uuid}', reason='its ports were changed meanwhile')
+
+
+def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
+    """They have this name in DNS; '': they keep what they have."""
+    for port in ports:
+        try:
+            client.set_name(port, name)
+        except PortNotFound:
+            continue
+        except PortChanged as error:
+            raise NotYet(f'port {port.id}', 'it was changed meanwhile', BUSY) from error
+        except NetworkInvalid as error:
+            LOG.warning('Port %s of %s keeps its name in DNS: %s', port.id, port.device_id, error)
+
+
+def _held(work: Work[Any]) -> list[str]:
+    """The ports for which the server asks for devices where it is, or holds something in Placement."""
+    server = work.instance()
+    if not server.host:
+        return []
+    devices = [request.requester_id for request in pci_ports.requests_of_ports(server.pci_requests)]
+    return list(dict.fromkeys([*devices, *(vif.id for vif in server.vifs if vif.held)]))
+
+
+def looked_at(work: Work[Any]) -> list[operations.Operation]:
+    """What is to begin when a resize is confirmed or reverted: until then a port that was deleted gave nothing back of
+    what the server holds for it. Empty for servers that hold nothing for ports."""
+    return [operations.Operation.new(work.ctxt, NetworkChanged.name, work.instance_uuid, {}, beside=True)
+            ] if _held(work) else []
+
+
+def held_again(work: Work[Any]) -> list[operations.Operation]:
+    """What is to begin when a server has again in Placement what it held before a move: that may be for ports that
+    were gone when it arrived, which it has no more."""
+    held = guarantees.held(work)
+    if not held or held == total(vif.held for vif in work.instance().vifs):
+        return []
+    classes = sorted({name for amounts in held.values() for name in amounts})
+    return [operations.Operation.new(work.ctxt, 'release', work.instance_uuid, {
+        beside.RESOURCES_OF: None, beside.CLASSES: classes}, beside=True)]
+
+
+def give_back(work: Work[ChangedOutputs]) -> None:
+    """The guest lets cards go whose ports are gone, and their devices and guarantees are free: a detach for each.
+    Unanswered: an operation works on the server. In a state in which nothing can be detached it goes on having them."""
+    while work.outputs.gone:
+        _detach(work, work.outputs.gone[0])
+        del work.outputs.gone[0]
+
+
+def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
+    beside.at_rest(work)
+    row, uuid = work.instance_row(fresh=True), work.instance_uuid
+    there = [port for port in work.env.networks.ports(ids=[port_id]) if port.device_id == uuid]
+    if there or port_id not in _held(work) or row['vm_state'] not in states.TRANSITIONS[DETACH].vm:
+        return
+    vif = next((vif.stored() for vif in work.instance().vifs if vif.id == port_id), None)
+    ctxt = get_admin_context()
+    detach = operations.Operation.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
+
+    def check(conn: engine.Connection) -> None:
+        # Whoever attaches a port has it written there at the end: it is not gone.
+        if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
+            raise NotYet(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
+    try:
+        with engine.silence():
+            operations.accept(work.db, instance_uuid=uuid, event=DETACH, operation=detach, write=check, action={
+                'action': 'detach_interface', 'request_id': ctxt.request_id, 'user_id': None, 'project_id': None})
+    except InstanceInvalidState as error:
+        raise NotYet(f'server {uuid}', 'an operation works on it', BUSY) from error
+    LOG.info('Port %s of %s is gone: what the server has for it is given back', port_id, uuid)
+    work.env.runner.wake(work.db, [detach.uuid])
+
+
+class NetworkChanged(Flow[ChangedOutputs]):
+    """Neutron said so. Beside whatever works on the server."""
+
+    name, outputs = 'network_changed', ChangedOutputs
+    forward_only = True
+    steps = (
+        Step('refresh', refresh, saved=lambda work: bool(work.outputs.gone)),
+        Step('give_back', give_back, saved=False),
+    )
+
+    def may_end(self, work: Work[ChangedOutputs], error: Exception) -> bool:
+        """Also where the server is gone."""
+        return isinstance(error, (Cancelled, InstanceNotFound))
