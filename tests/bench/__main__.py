@@ -4,9 +4,12 @@ Prints CPU-seconds by process, wall times and resident memory: of a hundred boot
 (their ratio tells whether anything grows with what is there), of reads (list, detail, show, flavors) by users who
 have ten, a hundred and a thousand servers; of boots with a device of each kind, with a port, and with a volume; and of
 idle clouds: two hosts without servers, two with a hundred each, and twenty.
+
+    python -m tests.bench devices           # of boots with a device of each kind only; --help names the parts
 """
 from __future__ import annotations
 
+import argparse
 import contextlib
 import shutil
 import statistics
@@ -401,22 +404,50 @@ def cloud(names: Sequence[str] = HOSTS, seldom: Sequence[str] = (),
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def main() -> int:
-    began = time.monotonic()
+def servers() -> None:
+    """Boots and reads of servers without anything beside, and idle clouds."""
     with cloud() as site:
         few, full = run(site)
-    with cloud(accelerators=True) as site:
-        measure_kinds(site)
-    with cloud(network=True, volume=True) as site:
-        measure_ports_and_volumes(site)
     with cloud(OFTEN + RARE, seldom=RARE) as site:
         site.up()
         while site.meter(lambda: time.sleep(SETTLED_SECONDS)).cpu['placement'] > SETTLED_CPU:
             print('the hosts still tell what they have')
         table_of_idle(few, full, measure_idle(site))
+
+
+def devices() -> None:
+    """Boots with a device of each kind."""
+    with cloud(accelerators=True) as site:
+        measure_kinds(site)
+
+
+def ports() -> None:
+    """Boots with a port, with a volume, and with both."""
+    with cloud(network=True, volume=True) as site:
+        measure_ports_and_volumes(site)
+
+
+PARTS: dict[str, Callable[[], None]] = {part.__name__: part for part in (servers, devices, ports)}
+
+
+def _part(name: str) -> str:
+    if name not in PARTS:
+        raise argparse.ArgumentTypeError(f"'{name}' is no part of it; accepted: {', '.join(PARTS)}")
+    return name
+
+
+def main(arguments: Sequence[str]) -> int:
+    """What is measured, by the names of PARTS; all without any."""
+    parser = argparse.ArgumentParser(
+        prog='python -m tests.bench', formatter_class=argparse.RawDescriptionHelpFormatter, description=__doc__,
+        epilog='parts:\n' + '\n'.join(f'  {name:9} {part.__doc__}' for name, part in PARTS.items()))
+    parser.add_argument('parts', nargs='*', type=_part, help='what is measured; all without any')
+    chosen, began = parser.parse_args(arguments).parts, time.monotonic()
+    for name in chosen or PARTS:
+        PARTS[name]()
     print(f'\nmeasured in {time.monotonic() - began:.0f} s')
     return 0
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
