@@ -200,6 +200,21 @@ def silent_hosts(patch: pytest.MonkeyPatch) -> set[str]:
     return hosts
 
 
+def hear_again(cloud: Cloud, server: str, silent: set[str], forced: bool) -> None:
+    """The host of a server is silent no more, and what waited for it is done; ``forced``: it was forced down meanwhile,
+    and the server started anew."""
+    cloud.on_message = None
+    if forced:
+        host = cloud.host_of(server)
+        force_down(cloud, host, True)
+        cloud.settle()
+        force_down(cloud, host, False)
+        silent.clear()
+        cloud.action(server, 'reboot', {'type': 'HARD'})
+    silent.clear()
+    cloud.settle()
+
+
 def bring_back(cloud: Cloud, host: str) -> None:
     """A lost host is there again, empty, and what waited for it is done."""
     cloud.start_compute(host)

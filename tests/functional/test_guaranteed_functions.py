@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.cloud import SPEC, Cloud
 from tests.fixtures.hosts import sriov_nic
 from tests.fixtures.neutron import EGRESS
-from tests.flows.cases import bring_back, force_down, lose_host
+from tests.flows.cases import force_down
 from tests.functional.test_ports import HOSTS, Networked, other
 from tests.functional.test_sriov_ports import Carded
 
@@ -124,12 +124,7 @@ def test_wherever_it_goes(site: Site) -> None:
             assert before == away and cloud.host_of(server) == 'gpu1', cloud.story(server)
         elif action == 'unshelve':
             assert cloud.status(server) == 'ACTIVE', cloud.story(server)
-    source = cloud.host_of(server)
-    lose_host(cloud, source)
-    force_down(cloud, source, True)
-    site.evacuate(server)
-    bring_back(cloud, source)
-    cloud.settle()
+    source = site.lose_its_host(server)
     assert site.at(server, port).startswith(other(source)) and site.at(server, port) != blocked
     site.delete(server)
     cloud.assert_clean()

@@ -61,6 +61,16 @@ class Networked:
         assert self.cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
         self.cloud.settle(kinds_left=('release',))
 
+    def lose_its_host(self, server: str) -> str:
+        """It is evacuated from its host, which is dead, and there again then; that host."""
+        cloud, host = self.cloud, self.cloud.host_of(server)
+        lose_host(cloud, host)
+        force_down(cloud, host, True)
+        self.evacuate(server)
+        bring_back(cloud, host)
+        cloud.settle()
+        return host
+
     def moved(self, server: str, kind: str, end: str, port: str) -> str:
         """The host of a server that was moved by an operation of this kind, while its port vanished between the choice
         of a host and the arrival there. ``end``: 'fails', an action of the API's, or whatever else it is."""
@@ -76,11 +86,7 @@ class Networked:
                 patch.setattr(driver.guests, 'spawn', broken)
                 patch.setattr(driver.moves, 'finish_migration', broken)
             if kind == 'evacuate':
-                lose_host(cloud, source)
-                force_down(cloud, source, True)
-                self.evacuate(server)
-                bring_back(cloud, source)
-                cloud.settle()
+                self.lose_its_host(server)
             else:
                 cloud.action(server, *{'resize': ('migrate',), 'unshelve': ('unshelve',), 'live_migrate': (
                     'os-migrateLive', {'host': None, 'block_migration': 'auto'})}[kind])

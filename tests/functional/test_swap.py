@@ -13,7 +13,7 @@ import pytest
 from kilonova import errors
 from tests.fixtures.cloud import Cloud
 from tests.fixtures.notifications import Recorder
-from tests.flows.cases import disturb, force_down, silent_hosts
+from tests.flows.cases import disturb, hear_again, silent_hosts
 from tests.functional.test_volumes import Storing, crash_after, there
 
 STEPS = ('attach', 'copy', 'swap', 'finish')
@@ -175,15 +175,7 @@ def test_nobody_knows_what_the_guest_has(site: Moving, forced: bool, monkeypatch
     threading.Event().wait(0.2)
     assert [row['kind'] for row in cloud.rows()] == ['swap_volume'] and site.place() == was
     assert {volume for volume, _, _ in site.held(site.server)} == {site.volume, site.copy}
-    cloud.on_message = None
-    if forced:
-        force_down(cloud, host, True)
-        cloud.settle()
-        force_down(cloud, host, False)
-        silent.clear()
-        cloud.action(site.server, 'reboot', {'type': 'HARD'})
-    silent.clear()
-    cloud.settle()
+    hear_again(cloud, site.server, silent, forced)
     assert site.place() == f'volumes/{site.copy}'
     site.assert_one('success')
 

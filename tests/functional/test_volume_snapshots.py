@@ -19,7 +19,7 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.storage.volumes import sources
 from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import Cloud
-from tests.flows.cases import disturb, force_down, silent_hosts
+from tests.flows.cases import disturb, hear_again, silent_hosts
 from tests.functional.test_swap import Moving
 from tests.functional.test_volumes import crash_after, there
 from tests.unit.virt.builders import Share
@@ -278,13 +278,5 @@ def test_nobody_knows_what_the_guest_has(site: Filing, forced: bool, monkeypatch
     threading.Event().wait(0.2)
     assert [row['kind'] for row in cloud.rows()] == ['volume_snapshot_create']
     assert site.told() == {snapshot: 'creating'}
-    cloud.on_message = None
-    if forced:
-        force_down(cloud, host, True)
-        cloud.settle()
-        force_down(cloud, host, False)
-        silent.clear()
-        cloud.action(site.server, 'reboot', {'type': 'HARD'})
-    silent.clear()
-    cloud.settle()
+    hear_again(cloud, site.server, silent, forced)
     assert site.chain() == [snapshot, 'base'] and site.told() == {snapshot: 'available'}

@@ -764,6 +764,7 @@ def test_a_rescued_guest_boots_another_disk_and_comes_back_to_its_own(rig: Rig) 
         console.write_bytes(b'')
         rig.driver.rescues.rescue(server, rig.image(), None, ())
         rig.says(server, 'GUEST-BOOT 1')
+        assert f'GUEST-BOOT {boots + 1}' not in rig.daemon.console(rig.name, server.uuid)
         if boots == 2:
             rig.driver.power.power_off(server)
             rig.driver.rescues.restart(server, rig.image(), ())
