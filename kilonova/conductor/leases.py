@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from oslo_utils import uuidutils
 
 from kilonova.db.engine import Database
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases
 from kilonova.errors import LeaseLost
 
 LOG = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Leases:
         """Give all rows free: the process ends."""
         for lease in list(self._leases.values()):
             try:
-                operations.drop_lease(lease.db, lease.owner)
+                operation_leases.drop_lease(lease.db, lease.owner)
             except Exception as error:  # noqa: BLE001 - as above
                 LOG.warning('lease in %s not given back: %s', lease.db.name, error)
 
@@ -86,7 +86,7 @@ class Leases:
         with lease.lock:
             before = time.monotonic()
             if lease.renewed is not None:
-                if operations.renew_lease(lease.db, lease.owner, self._seconds):
+                if operation_leases.renew_lease(lease.db, lease.owner, self._seconds):
                     lease.renewed = before
                     return
                 LOG.warning('The lease in %s ran out: its operations are dropped, this process is a new owner',
@@ -94,5 +94,5 @@ class Leases:
                 lost, lease.owner, lease.renewed = lease.owner, uuidutils.generate_uuid(), None
                 self._lost(lost)
             before = time.monotonic()
-            operations.begin_lease(lease.db, lease.owner, self.host, self._seconds)
+            operation_leases.begin_lease(lease.db, lease.owner, self.host, self._seconds)
             lease.renewed = before

@@ -23,7 +23,7 @@ from kilonova import objects
 from kilonova.conductor.environment import Environment
 from kilonova.context import RequestContext
 from kilonova.db import engine
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import Cancelled, LeaseLost
 
 
@@ -148,7 +148,7 @@ class OwnedRow(Generic[OutputsT]):
         if self._compared:
             return
         with engine.silence(), self.db.read() as conn:
-            stands = operations.stands(conn, self.uuid, self.owner, self._place)
+            stands = operation_leases.stands(conn, self.uuid, self.owner, self._place)
         if not stands:
             raise self.standing() or LeaseLost(operation=self.uuid)
         self._compared = True
@@ -174,7 +174,7 @@ class OwnedRow(Generic[OutputsT]):
         """What became of our row: LeaseLost, Cancelled, or None when it stands as we know it."""
         with engine.silence(), self.db.read() as conn:
             row = operations.get(conn, self.uuid)
-            ours = row is not None and row.owner == self.owner and operations.lives(conn, self.owner)
+            ours = row is not None and row.owner == self.owner and operation_leases.lives(conn, self.owner)
         if row is None or not ours or (row.position, row.attempt) != self._place:
             return LeaseLost(operation=self.uuid)
         if row.cancelled and not self.failed:
@@ -195,16 +195,16 @@ class OwnedRow(Generic[OutputsT]):
         self._place, self._compared = after, True
 
     @engine.retried
-    def _write(self, values: dict[str, Any], cancelled: bool, after: operations.Place,
+    def _write(self, values: dict[str, Any], cancelled: bool, after: operation_leases.Place,
                write: Callable[[engine.Connection], object] | None) -> bool:
         with self.db.write() as conn:
-            if operations.decide(conn, self.uuid, self.owner, values, at=self._place, cancelled=cancelled):
+            if operation_leases.decide(conn, self.uuid, self.owner, values, at=self._place, cancelled=cancelled):
                 if write is not None:
                     write(conn)
                 return True
             # Perhaps written, and only the answer to its COMMIT was lost.
-            return engine.repeated() and operations.decide(conn, self.uuid, self.owner, values, at=after,
-                                                           cancelled=cancelled)
+            return engine.repeated() and operation_leases.decide(conn, self.uuid, self.owner, values, at=after,
+                                                                 cancelled=cancelled)
 
     @engine.retried
     def add(self, row: operations.Operation, same: Callable[[operations.Operation], bool], delay: float,
@@ -212,8 +212,8 @@ class OwnedRow(Generic[OutputsT]):
         """Insert another row of the server, ``delay`` seconds from now at the earliest, unless there is one that is the
         ``same``; together with what ``write(conn)`` writes. False, and nothing written: this row isn't ours."""
         with self.db.write() as conn:
-            if not operations.decide(conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place,
-                                     cancelled=True):
+            if not operation_leases.decide(conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place,
+                                           cancelled=True):
                 return False
             if write is not None:
                 write(conn)
@@ -237,7 +237,7 @@ class OwnedRow(Generic[OutputsT]):
     def release(self, pause: float) -> None:
         """Nobody's row from now on, to be taken ``pause`` seconds later at the earliest."""
         with self.db.write() as conn:
-            operations.give_back(conn, self.uuid, self.owner, self._place, pause, self.outputs.stored())
+            operation_leases.give_back(conn, self.uuid, self.owner, self._place, pause, self.outputs.stored())
 
     def ended_by_host(self) -> None:
         """The host's save wrote the end state and deleted the row."""
@@ -259,7 +259,7 @@ class OwnedRow(Generic[OutputsT]):
         # A row that was cancelled behind our back is not ended as a success: its holder unwinds it.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
-            if not operations.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
+            if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
                 # Ended, perhaps, and only the answer to its COMMIT was lost.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:

@@ -25,7 +25,7 @@ from kilonova.conductor.sweep import YOUNG, Sweep
 from kilonova.conductor.work import Parked, Work
 from kilonova.conductor.workers import Job, Slots, Workers
 from kilonova.db.engine import Database
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases
 from kilonova.errors import LeaseLost
 
 LOG = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Runner:
         owner = self.leases.owner_in(db)
         try:
             self.leases.check(db, owner)
-            rows = operations.take(db, uuids, owner)
+            rows = operation_leases.take(db, uuids, owner)
         except Exception as error:
             LOG.warning('operations %s not taken now: %s', ', '.join(uuids), error)
             self._forget(uuids)

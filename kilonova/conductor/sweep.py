@@ -13,7 +13,7 @@ from kilonova.conductor.cancels import Cancels
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.work import URGENT_KINDS
 from kilonova.db.engine import Database
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import Unanswered
 
 LOG = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ class Sweep:
         try:
             owner = self._env.leases.owner_in(db)
             with db.read() as conn:
-                living = operations.living(conn)
-                rows = operations.free(conn, owner, SWEEP_BATCH, age)
-                waiting, cancelled, behind = operations.stopped(
+                living = operation_leases.living(conn)
+                rows = operation_leases.free(conn, owner, SWEEP_BATCH, age)
+                waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0))
             # What stays there hides nothing: the next sweep goes on behind it.
             self._behind[db.url] = behind
@@ -64,7 +64,7 @@ class Sweep:
             if len(rows) < SWEEP_BATCH or found >= SWEEP_BATCH:
                 return found
             with db.read() as conn:
-                rows = operations.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
+                rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _bury(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
         """Rows of a process of this machine that is certainly dead needn't wait for its lease to end: True if there was
@@ -73,7 +73,7 @@ class Sweep:
         for owner, text in living:
             if owner != self._env.leases.owner_in(db) and process.is_dead(text, self._host):
                 LOG.info('Conductor process %s (%s) is dead: its operations in %s go on', owner, text, db.name)
-                operations.drop_lease(db, owner)
+                operation_leases.drop_lease(db, owner)
                 buried = True
         return buried
 

@@ -1,7 +1,7 @@
 """What a database error means: lost race, try again, or nobody there.
 
     try:
-        row = operations.take(database, owner)
+        rows = operation_leases.take(database, uuids, owner)
     except Exception as error:
         if is_unreachable(error): ...           # silence: the row stays as it is and goes on later
 

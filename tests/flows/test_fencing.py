@@ -14,7 +14,7 @@ import pytest
 from kilonova.compute.keys import Keys
 from kilonova.conductor.flows import resize
 from kilonova.conductor.manager import ConductorManager
-from kilonova.db.queries import instance_mappings, operations, request_specs
+from kilonova.db.queries import instance_mappings, operation_leases, operations, request_specs
 from kilonova.errors import ClaimConflict, HostRejected, KeyGone, KilonovaError, Unanswered
 from kilonova.virt.libvirt.guests import Guests
 from kilonova.virt.parts.guests import GuestFailed
@@ -379,7 +379,7 @@ def test_a_lease_that_ran_out_is_another_owner_though_nobody_took_its_rows(make_
     assert cloud.status(server) == 'SHUTOFF'
     assert owners[0] == before and before not in owners[1:]
     with cloud.cell.read() as conn:
-        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.leases.owner_in(cloud.cell)]
+        assert [owner for owner, _ in operation_leases.living(conn)] == [conductor.runner.leases.owner_in(cloud.cell)]
     cloud.assert_clean()
 
 

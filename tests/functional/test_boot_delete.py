@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from kilonova.db.models import api
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import Unanswered
 from kilonova.objects.image_meta import InvalidImageProperty
 from kilonova.virt.libvirt.guests import Guests
@@ -143,7 +143,7 @@ def test_early_delete_while_scheduling(cloud):
 
 def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
     """Row 1.15: whichever transaction is first, the server goes. (Databases that read what was before did lose it.)"""
-    end_owned, deletes, answers = operations.end_owned, [], []
+    end_owned, deletes, answers = operation_leases.end_owned, [], []
 
     def slowly(conn, uuid, owner, cancelled, at=None):
         if cancelled and not deletes:
@@ -153,7 +153,7 @@ def test_early_delete_at_the_very_moment_of_the_hand_over(cloud, monkeypatch):
             # It gets as far as it can; where it waits for our transaction it goes on afterwards.
             deletes[0].join(0.5)
         return end_owned(conn, uuid, owner, cancelled, at)
-    monkeypatch.setattr(operations, 'end_owned', slowly)
+    monkeypatch.setattr(operation_leases, 'end_owned', slowly)
     flavor = cloud.flavor(gpus=1)
     # Not before the request's answer told its id.
     cloud.on_message = lambda kind, topic, host, method, args, deliver: None if kind == 'cast' else deliver()

@@ -13,7 +13,7 @@ import pytest
 from kilonova import errors
 from kilonova.clients.placement import CONCURRENT_UPDATE
 from kilonova.conductor import process
-from kilonova.db.queries import instances, operations, services
+from kilonova.db.queries import instances, operation_leases, operations, services
 from kilonova.errors import Unanswered
 from tests.fixtures.cloud import Cloud
 
@@ -173,9 +173,9 @@ def test_rows_of_a_dead_process_of_this_machine_go_on_at_once(quiet: Cloud) -> N
     quiet.on_message = None
     child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'], stdin=subprocess.PIPE)
     try:
-        operations.begin_lease(quiet.cell, 'its-owner', process.describe(conductor.env.host, child.pid), 3600)
+        operation_leases.begin_lease(quiet.cell, 'its-owner', process.describe(conductor.env.host, child.pid), 3600)
         with quiet.cell.write() as conn:
-            operations.own(conn, quiet.rows()[0]['uuid'], 'its-owner')
+            operation_leases.own(conn, quiet.rows()[0]['uuid'], 'its-owner')
         assert conductor.runner.sweep() == 0
         assert [row['owner'] for row in quiet.rows()] == ['its-owner']
     finally:
@@ -185,4 +185,4 @@ def test_rows_of_a_dead_process_of_this_machine_go_on_at_once(quiet: Cloud) -> N
     quiet.settle()
     assert quiet.status(server) == 'SHUTOFF'
     with quiet.cell.read() as conn:
-        assert [owner for owner, _ in operations.living(conn)] == [conductor.runner.leases.owner_in(quiet.cell)]
+        assert [owner for owner, _ in operation_leases.living(conn)] == [conductor.runner.leases.owner_in(quiet.cell)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 RUNNER, WORK, WORKERS = (f'kilonova/conductor/{name}.py' for name in ('runner', 'work', 'workers'))
 LEASES, SWEEP = 'kilonova/conductor/leases.py', 'kilonova/conductor/sweep.py'
 FLOW, BOOT = 'kilonova/conductor/flow.py', 'kilonova/conductor/flows/boot.py'
-ROWS, CLAIMS = 'kilonova/db/queries/operations.py', 'kilonova/db/queries/claims.py'
+ROWS, CLAIMS = 'kilonova/db/queries/operation_leases.py', 'kilonova/db/queries/claims.py'
 OPERATION, OPS = 'kilonova/compute/operation.py', 'kilonova/compute/ops'
 FENCING, WAITING = 'tests/flows/test_fencing.py', 'tests/flows/test_waiting.py'
 UNIT, STORED = 'tests/unit/conductor/test_runner.py', 'tests/unit/db/test_operations.py'

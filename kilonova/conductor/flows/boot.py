@@ -19,7 +19,15 @@ from kilonova.conductor.flows import accelerators, beside, port_releases, port_v
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, NotYet, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import build_requests, info_caches, instance_mappings, instances, operations, request_specs
+from kilonova.db.queries import (
+    build_requests,
+    info_caches,
+    instance_mappings,
+    instances,
+    operation_leases,
+    operations,
+    request_specs,
+)
 from kilonova.db.queries import volumes as volume_rows
 from kilonova.db.queries.cells import CELL0_UUID
 from kilonova.errors import (
@@ -158,7 +166,7 @@ def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
             operations.insert(conn, [row])
             instances.start_action(conn, work.instance_uuid, action_of(work))
         else:
-            operations.own(conn, work.uuid, owner)
+            operation_leases.own(conn, work.uuid, owner)
     return new_id
 
 
@@ -170,7 +178,7 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
         if not build_requests.destroy(conn, work.instance_uuid):
             # Or written, and only the answer to its COMMIT was lost.
             return engine.repeated() and _lives_in(conn, work, cell)
-        if not operations.end_owned(conn, work.uuid, work.owner, cancelled=True):
+        if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
         instance_mappings.set_cell(conn, work.instance_uuid, cell_id(work, cell))
     return True

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases
 from tests.simulation.faults import replace
 
 BATCH = 3
@@ -17,4 +17,4 @@ def install() -> None:
     def free(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = original(conn, owner, BATCH, age, after)
         return rows
-    original = replace(operations, 'free', free)
+    original = replace(operation_leases, 'free', free)

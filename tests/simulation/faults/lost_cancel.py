@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases
 from tests.simulation.faults import replace
 
 
@@ -15,4 +15,4 @@ def install() -> None:
     def stopped(conn: Any, owner: str, limit: int, age: float = -60.0, after: int = 0) -> tuple[
             list[str], list[str], int]:
         return [], [], 0
-    replace(operations, 'stopped', stopped)
+    replace(operation_leases, 'stopped', stopped)

@@ -11,7 +11,7 @@ from typing import Any
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import claims, operations
+from kilonova.db.queries import claims, operation_leases
 from kilonova.errors import HostRejected
 from tests.simulation.faults import replace
 
@@ -25,7 +25,7 @@ def install() -> None:
         pass
     replace(Flow, 'next_attempt', _next_attempt)
     replace(Work, 'compare', compare)
-    replace(operations, 'renew_lease', _renew_lease)
+    replace(operation_leases, 'renew_lease', _renew_lease)
     replace(claims, '_check_undo', _check_undo)
 
 
@@ -38,7 +38,7 @@ def _next_attempt(self: Flow[Any], work: Work[Any], step: Step[Any], error: Host
 
 
 def _renew_lease(db: Any, owner: str, seconds: float) -> bool:
-    leases = operations.leases
+    leases = operation_leases.leases
     with db.write() as conn:
         return bool(conn.execute(leases.update().where(leases.c.owner == owner).values(
             expires=engine.db_now() + seconds)).rowcount)

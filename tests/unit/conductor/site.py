@@ -35,7 +35,15 @@ from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import cells as cell_queries
-from kilonova.db.queries import compute_nodes, instances, migrations, operations, request_specs, services
+from kilonova.db.queries import (
+    compute_nodes,
+    instances,
+    migrations,
+    operation_leases,
+    operations,
+    request_specs,
+    services,
+)
 from kilonova.pci.request import group_name
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import Client
@@ -287,7 +295,7 @@ class Site:
         with database.write() as conn:
             conn.execute(table.update().where(table.c.uuid == operation).values(not_before=0))
         owner = self.env.leases.owner_in(database)
-        row, = operations.take(database, [operation], owner)
+        row, = operation_leases.take(database, [operation], owner)
         return Work(row, database, self.env, owner, flows.FLOWS[row.kind].outputs)
 
     def go(self, operation: str | None = None, database: engine.Database | None = None) -> Work[Any]:

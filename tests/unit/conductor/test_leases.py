@@ -7,14 +7,14 @@ import pytest
 
 from kilonova.conductor.leases import Leases
 from kilonova.db import engine
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import LeaseLost
 from tests.unit.conductor.site import Site
 
 
 def living(db: engine.Database) -> dict[str, tuple[str, float]]:
     """{owner: (its process, seconds that its lease lasts)}."""
-    table = operations.leases
+    table = operation_leases.leases
     with db.read() as conn:
         now = engine.now(conn)
         return {row.owner: (row.host, row.expires - now) for row in conn.execute(operations.sa.select(table))}
@@ -28,7 +28,7 @@ def lost() -> list[str]:
 @pytest.fixture
 def leases(site: Site, lost: list[str]) -> Leases:
     with site.cell.write() as conn:
-        conn.execute(operations.leases.delete())
+        conn.execute(operation_leases.leases.delete())
     return Leases('this process', 40, lost.append)
 
 
@@ -43,7 +43,7 @@ def test_a_lease_lasts_so_long(site: Site, leases: Leases) -> None:
     (owner, (process, seconds)), = living(site.cell).items()
     assert (owner, process) == (leases.owner_in(site.cell), 'this process') and 30 < seconds <= 40
     with site.cell.write() as conn:
-        conn.execute(operations.leases.update().values(expires=engine.now(conn) + 5))
+        conn.execute(operation_leases.leases.update().values(expires=engine.now(conn) + 5))
     leases.renew(site.cell)
     (again, (_, seconds)), = living(site.cell).items()
     assert again == owner and 30 < seconds <= 40
@@ -100,7 +100,7 @@ def test_one_that_ran_out_makes_another_owner(site: Site, leases: Leases, lost: 
     leases.renew(site.cell)
     before = leases.owner_in(site.cell)
     with site.cell.write() as conn:
-        conn.execute(operations.leases.update().values(expires=engine.now(conn) - 1))
+        conn.execute(operation_leases.leases.update().values(expires=engine.now(conn) - 1))
     leases.renew(site.cell)
     after = leases.owner_in(site.cell)
     assert lost == [before] and after != before

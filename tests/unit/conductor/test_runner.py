@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from kilonova.conductor import flows, process
 from kilonova.conductor import runner as runners
@@ -18,7 +19,7 @@ from kilonova.conductor.runner import Runner
 from kilonova.conductor.work import Parked, Work
 from kilonova.db import engine
 from kilonova.db.models.cell import Base
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import Cancelled, LeaseLost
 
 CONTEXT = {'user_id': 'u', 'project_id': 'p'}
@@ -84,7 +85,7 @@ def work_of(runner: Runner, database: engine.Database, uuid: str = 'o', owner: s
 
 def run_out(database: engine.Database, owner: str) -> None:
     with database.write() as conn:
-        conn.execute(operations.leases.update().where(operations.leases.c.owner == owner)
+        conn.execute(operation_leases.leases.update().where(operation_leases.leases.c.owner == owner)
                      .values(expires=engine.now(conn) - 0.001))
 
 
@@ -112,11 +113,11 @@ def test_a_database_that_hangs_holds_up_no_other(make, databases, monkeypatch):
             operations.end(conn, 'row', 'server of row')
         until(lambda: not runner._held)
         with cell.read() as conn:
-            first = conn.execute(operations.sa.select(operations.leases.c.expires)).scalar_one()
+            first = conn.execute(sa.select(operation_leases.leases.c.expires)).scalar_one()
 
         def renewed() -> bool:
             with cell.read() as conn:
-                return conn.execute(operations.sa.select(operations.leases.c.expires)).scalar_one() > first + 1
+                return conn.execute(sa.select(operation_leases.leases.c.expires)).scalar_one() > first + 1
         until(renewed)
     finally:
         release.set()
@@ -130,7 +131,7 @@ def test_a_lease_that_ran_out_is_never_renewed(make, databases):
     before = runner.leases.owner_in(cell)
     runner.leases.check(cell, before)
     run_out(cell, before)
-    assert not operations.renew_lease(cell, before, 30)
+    assert not operation_leases.renew_lease(cell, before, 30)
     runner.leases.renew(cell)
     after = runner.leases.owner_in(cell)
     assert after != before
@@ -138,7 +139,7 @@ def test_a_lease_that_ran_out_is_never_renewed(make, databases):
     with pytest.raises(LeaseLost):
         runner.leases.check(cell, before)
     with cell.read() as conn:
-        assert [owner for owner, _ in operations.living(conn)] == [after]
+        assert [owner for owner, _ in operation_leases.living(conn)] == [after]
 
 
 def test_no_step_is_begun_by_who_could_not_renew(make, databases):
@@ -171,7 +172,7 @@ def test_decisions_compare_owner_lease_position_and_attempt(make, databases, cha
         with cell.write() as conn:
             conn.execute(operations.operations.update().values(change or {'owner': owner}))
     with cell.read() as conn:
-        stands = operations.stands(conn, 'o', owner, (0, 1))
+        stands = operation_leases.stands(conn, 'o', owner, (0, 1))
     assert stands is (not change)
     for act in (Work.compare_now, lambda work: work.decide({'position': 0}), Work.end):
         # Who learnt that it was cancelled may end it.
@@ -253,19 +254,19 @@ def test_a_row_that_is_added_may_wait(make, databases, delay):
 def test_a_hand_over_takes_no_row_from_somebody_living(databases):
     """Finding 1.11, rule 19."""
     _, cell = databases
-    operations.begin_lease(cell, 'me', 'h', 30)
-    operations.begin_lease(cell, 'living', 'h', 30)
-    operations.begin_lease(cell, 'dead', 'h', -1)
+    operation_leases.begin_lease(cell, 'me', 'h', 30)
+    operation_leases.begin_lease(cell, 'living', 'h', 30)
+    operation_leases.begin_lease(cell, 'dead', 'h', -1)
     for owner, after in (('living', 'living'), ('dead', 'me'), (None, 'me')):
         add(cell, f'of {owner}', owner=owner)
         with cell.write() as conn:
-            operations.own(conn, f'of {owner}', 'me')
+            operation_leases.own(conn, f'of {owner}', 'me')
         with cell.read() as conn:
             assert operations.get(conn, f'of {owner}').owner == after
     # Nor does one whose own lease has run out.
     add(cell, 'free')
     with cell.write() as conn:
-        operations.own(conn, 'free', 'dead')
+        operation_leases.own(conn, 'free', 'dead')
     with cell.read() as conn:
         assert operations.get(conn, 'free').owner is None
 
@@ -393,7 +394,7 @@ def test_one_boot_begins_by_itself(queued, databases, monkeypatch):
 
 def test_rows_that_could_not_be_taken_are_let_go(queued, databases, monkeypatch):
     (runner, jobs), (_, cell) = queued, databases
-    monkeypatch.setattr(operations, 'take', lambda db, uuids, owner: 1 / 0)
+    monkeypatch.setattr(operation_leases, 'take', lambda db, uuids, owner: 1 / 0)
     runner.wake(cell, ['o'])
     jobs.work_off()
     assert not runner.holds('o') and runner.ran == []
@@ -491,7 +492,7 @@ def test_an_end_gives_the_rows_free(make, databases):
     add(cell, 'o', owner=runner.leases.owner_in(cell), not_before=2e10)
     runner.stop(5)
     with cell.read() as conn:
-        assert operations.get(conn, 'o').owner is None and operations.living(conn) == []
+        assert operations.get(conn, 'o').owner is None and operation_leases.living(conn) == []
 
 
 def test_a_lease_says_which_process_holds_it(make, databases):
@@ -502,7 +503,7 @@ def test_a_lease_says_which_process_holds_it(make, databases):
     runner.start()
     for database in (api, cell):
         with database.read() as conn:
-            assert [text for _, text in operations.living(conn)] == [process.describe('ctl1')]
+            assert [text for _, text in operation_leases.living(conn)] == [process.describe('ctl1')]
 
 
 def test_work_of_a_lease_that_ran_out_is_dropped(queued, databases):
@@ -613,7 +614,7 @@ def test_a_new_cell_is_looked_after(make, databases, tmp_path):
     before = threading.active_count()
     runner.start()
     with cell.read() as conn:
-        assert operations.living(conn) == []
+        assert operation_leases.living(conn) == []
     until(lambda: len(reads) > 5)
     add(cell, 'o')
     until(lambda: 'o' in runner.ran)

@@ -9,7 +9,7 @@ from kilonova.conductor import process
 from kilonova.conductor import sweep as sweeps
 from kilonova.conductor.cancels import Cancels
 from kilonova.conductor.sweep import Sweep
-from kilonova.db.queries import operations
+from kilonova.db.queries import operation_leases, operations
 from tests.unit.conductor.site import Site
 
 
@@ -58,7 +58,7 @@ def woken(site: Site) -> list[tuple[str, bool]]:
 
 def test_what_no_conductor_works_on_is_woken(site: Site, sweep: Sweep) -> None:
     """The oldest first; what goes before others does so here, too."""
-    operations.begin_lease(site.cell, 'living', 'another', 60)
+    operation_leases.begin_lease(site.cell, 'living', 'another', 60)
     cases = [(None, 'stop', False), ('dead', 'delete', False), (site.env.leases.owner_in(site.cell), 'stop', True),
              ('living', 'stop', False)]
     rows = [add(site, owner=owner, server=str(number), kind=kind, failed=failed)
@@ -110,8 +110,8 @@ def test_what_stays_there_hides_nothing(site: Site, sweep: Sweep, heard: Heard,
 
 def test_an_owner_that_is_dead_needs_no_time(site: Site, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this machine, where one can see it."""
-    operations.begin_lease(site.cell, 'killed', 'the killed one', 60)
-    operations.begin_lease(site.cell, 'other', 'the other one', 60)
+    operation_leases.begin_lease(site.cell, 'killed', 'the killed one', 60)
+    operation_leases.begin_lease(site.cell, 'other', 'the other one', 60)
     row, kept = add(site, owner='killed'), add(site, owner='other', server='2')
     asked: list[tuple[str | None, str]] = []
 
@@ -123,18 +123,18 @@ def test_an_owner_that_is_dead_needs_no_time(site: Site, sweep: Sweep, monkeypat
     assert [one for one, _ in woken(site)] == [row] and kept
     assert sorted(set(asked)) == [('the killed one', 'ctl1'), ('the other one', 'ctl1')]
     with site.cell.read() as conn:
-        assert 'killed' not in [owner for owner, _ in operations.living(conn)]
+        assert 'killed' not in [owner for owner, _ in operation_leases.living(conn)]
 
 
 def test_its_own_lease_is_not_dropped(site: Site, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, 'is_dead', lambda text, host: True)
     sweep.of(site.cell, -60)
     with site.cell.read() as conn:
-        assert [owner for owner, _ in operations.living(conn)] == [site.env.leases.owner_in(site.cell)]
+        assert [owner for owner, _ in operation_leases.living(conn)] == [site.env.leases.owner_in(site.cell)]
 
 
 def test_a_silent_database_ends_no_sweep(site: Site, sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, 'living', lambda conn: 1 / 0)
+    monkeypatch.setattr(operation_leases, 'living', lambda conn: 1 / 0)
     add(site)
     assert sweep.of(site.cell, -60) == 0
 

@@ -189,9 +189,9 @@ def test_a_row_that_is_gone(site: Site, work: Any) -> None:
 
 
 def test_a_lease_that_ran_out(site: Site, work: Any) -> None:
-    from kilonova.db.queries import operations
     with site.cell.write() as conn:
-        conn.execute(operations.leases.update().values(expires=0))
+        from kilonova.db.queries import operation_leases
+        conn.execute(operation_leases.leases.update().values(expires=0))
     assert isinstance(work.standing(), LeaseLost)
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
-from kilonova.db.queries import claims, expired, instances, migrations, operations
+from kilonova.db.queries import claims, expired, instances, migrations, operation_leases, operations
 from kilonova.errors import ClaimConflict, Conflict, InstanceInvalidState, InstanceNotFound, KeyGone
 from tests.fixtures.servers import put_server, set_state
 
@@ -102,12 +102,12 @@ def test_delete_waits_behind_what_runs_and_cancels_it(cell):
     found = rows(cell)
     assert found['o1'].cancelled and found['d1'].slot == 'wait'
     assert states_of(cell) == ('active', 'deleting')
-    operations.begin_lease(cell, 'me', 'h', 30)
-    assert operations.take(cell, ['d1'], 'me') == []
+    operation_leases.begin_lease(cell, 'me', 'h', 30)
+    assert operation_leases.take(cell, ['d1'], 'me') == []
     with cell.write() as conn:
-        assert not operations.end_owned(conn, 'o1', 'me', cancelled=False)
+        assert not operation_leases.end_owned(conn, 'o1', 'me', cancelled=False)
         assert operations.end(conn, 'o1', UUID) == 'd1'
-    assert [row.uuid for row in operations.take(cell, ['d1'], 'me')] == ['d1']
+    assert [row.uuid for row in operation_leases.take(cell, ['d1'], 'me')] == ['d1']
 
 
 def test_a_second_delete_adds_nothing(cell):
@@ -118,38 +118,38 @@ def test_a_second_delete_adds_nothing(cell):
 
 def test_a_row_is_taken_once_until_its_owners_lease_ends(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
-    operations.begin_lease(cell, 'first', 'h', 30)
-    operations.begin_lease(cell, 'second', 'h', 30)
-    assert len(operations.take(cell, ['o1'], 'first')) == 1
-    assert operations.take(cell, ['o1'], 'second') == []
+    operation_leases.begin_lease(cell, 'first', 'h', 30)
+    operation_leases.begin_lease(cell, 'second', 'h', 30)
+    assert len(operation_leases.take(cell, ['o1'], 'first')) == 1
+    assert operation_leases.take(cell, ['o1'], 'second') == []
     with cell.read() as conn:
-        assert operations.free(conn, 'second', 10) == []
-    assert operations.renew_lease(cell, 'first', -1)
+        assert operation_leases.free(conn, 'second', 10) == []
+    assert operation_leases.renew_lease(cell, 'first', -1)
     # A lease that ran out stays so.
-    assert not operations.renew_lease(cell, 'first', 30)
+    assert not operation_leases.renew_lease(cell, 'first', 30)
     with cell.read() as conn:
-        assert [row.uuid for row in operations.free(conn, 'second', 10)] == ['o1']
-    assert len(operations.take(cell, ['o1'], 'second')) == 1
+        assert [row.uuid for row in operation_leases.free(conn, 'second', 10)] == ['o1']
+    assert len(operation_leases.take(cell, ['o1'], 'second')) == 1
     with cell.write() as conn:
-        assert not operations.decide(conn, 'o1', 'first', {'position': 1})
-        assert operations.decide(conn, 'o1', 'second', {'position': 1})
+        assert not operation_leases.decide(conn, 'o1', 'first', {'position': 1})
+        assert operation_leases.decide(conn, 'o1', 'second', {'position': 1})
 
 
 def test_an_owner_whose_lease_ran_out_takes_nothing(cell):
     """Rule 6: a row that it took would wait for a sweep that sees it dead."""
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
-    operations.begin_lease(cell, 'me', 'h', -1)
-    assert operations.take(cell, ['o1'], 'me') == []
+    operation_leases.begin_lease(cell, 'me', 'h', -1)
+    assert operation_leases.take(cell, ['o1'], 'me') == []
     assert rows(cell)['o1'].owner is None
 
 
 def test_rows_given_back_are_not_taken_before_their_time(cell):
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
-    operations.begin_lease(cell, 'me', 'h', 30)
-    operations.take(cell, ['o1'], 'me')
+    operation_leases.begin_lease(cell, 'me', 'h', 30)
+    operation_leases.take(cell, ['o1'], 'me')
     with cell.write() as conn:
-        operations.decide(conn, 'o1', 'me', {'owner': None, 'not_before': engine.db_now() + 60})
-    assert operations.take(cell, ['o1'], 'me') == []
+        operation_leases.decide(conn, 'o1', 'me', {'owner': None, 'not_before': engine.db_now() + 60})
+    assert operation_leases.take(cell, ['o1'], 'me') == []
 
 
 def test_pending_releases_end_with_their_host_and_nothing_else_does(cell):
@@ -398,10 +398,10 @@ def test_a_delete_takes_the_place_of_a_soft_delete_that_waits(cell):
 
 
 def test_leases_that_live(cell):
-    operations.begin_lease(cell, 'a', 'ctl1 pid=1', 60)
-    operations.begin_lease(cell, 'b', 'ctl1 pid=2', -1)
+    operation_leases.begin_lease(cell, 'a', 'ctl1 pid=1', 60)
+    operation_leases.begin_lease(cell, 'b', 'ctl1 pid=2', -1)
     with cell.read() as conn:
-        assert operations.living(conn) == [('a', 'ctl1 pid=1')]
+        assert operation_leases.living(conn) == [('a', 'ctl1 pid=1')]
 
 
 def test_the_age_of_a_row_is_asked_by_the_clock_of_the_database(cell, monkeypatch):
@@ -411,7 +411,7 @@ def test_the_age_of_a_row_is_asked_by_the_clock_of_the_database(cell, monkeypatc
     monkeypatch.setattr('kilonova.db.models.base.utcnow', lambda: ahead)
     operations.accept(cell, instance_uuid=UUID, event='stop.start', operation=op('o1'), action=ACTION)
     with cell.read() as conn:
-        assert [row.uuid for row in operations.free(conn, 'me', 10, age=-1.0)] == ['o1']
+        assert [row.uuid for row in operation_leases.free(conn, 'me', 10, age=-1.0)] == ['o1']
 
 
 def test_what_is_asked_for_again_is_one_row_until_somebody_begins_it(cell):
@@ -437,6 +437,6 @@ def test_deletes_that_wait_for_long_hide_no_later_ones(cell):
     told, behind = [], 0
     for _ in range(3):
         with cell.read() as conn:
-            waiting, cancelled, behind = operations.stopped(conn, 'me', 2, after=behind)
+            waiting, cancelled, behind = operation_leases.stopped(conn, 'me', 2, after=behind)
         told.append((waiting, cancelled))
     assert told == [(['d0', 'd1'], []), (['d2', 'd3'], []), (['d4'], [])] and behind == 0
