@@ -4,12 +4,13 @@
     node('vcpu', '8', cpuset=None)                       # <vcpu>8</vcpu>
     node('os', node('type', 'hvm', arch='x86_64'))       # nested
 
-Attributes that are None are left out, so are children that are None.
+Attributes that are None are left out, so are children that are None. The domain, its CPUs and its memory are here, what
+is below <devices> in ``xml_disks``, ``xml_interfaces`` and ``xml_devices``.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Protocol
 from xml.etree import ElementTree
 
 Element = ElementTree.Element
@@ -26,7 +27,8 @@ def node(tag: str, *children: Element | str | None, **attributes: str | int | No
     return element
 
 
-def _on(switched: bool) -> str | None:
+def on(switched: bool) -> str | None:
+    """A switch that is left out where it is off."""
     return 'on' if switched else None
 
 
@@ -36,387 +38,12 @@ def to_text(element: Element) -> str:
     return ElementTree.tostring(element, encoding='unicode')
 
 
-# -- devices ----------------------------------------------------------------------------------------------------------
-
 class Device(Protocol):
     """Anything below <devices>."""
 
     def element(self) -> Element:
         """Its XML."""
 
-
-@dataclass
-class FileDisk:
-    """A disk, or a CD, that is a file of the host. ``limits``: elements of <iotune>; ``boots``: the guest starts from
-    it, and <os> names nothing to start from; ``packed``: virtio's packed rings."""
-
-    path: str
-    format: str
-    target: str
-    bus: str
-    device: str = 'disk'
-    cache: str | None = None
-    io: str | None = None
-    discard: str | None = None
-    limits: dict[str, int] = field(default_factory=dict)
-    boots: bool = False
-    packed: bool = False
-
-    def element(self) -> Element:
-        return node('disk',
-                    node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard,
-                         packed=_on(self.packed)),
-                    node('source', file=self.path),
-                    node('target', dev=self.target, bus=self.bus),
-                    node('iotune', *(node(name, str(value)) for name, value in self.limits.items()))
-                    if self.limits else None,
-                    node('readonly') if self.device == 'cdrom' else None,
-                    node('boot', order='1') if self.boots else None,
-                    type='file', device=self.device)
-
-
-@dataclass
-class PoolDisk(FileDisk):
-    """The same that is no file but what ``source`` and ``auth`` say."""
-
-    source: Element | None = None
-    auth: Element | None = None
-
-    def element(self) -> Element:
-        made = super().element()
-        made.set('type', 'network')
-        place = made.find('source')
-        assert place is not None
-        at = list(made).index(place)
-        made[at:at + 1] = [each for each in (self.auth, self.source) if each is not None]
-        return made
-
-
-@dataclass
-class VolumeDisk:
-    """A disk that is a volume, known by its ``id``: ``type`` file, block or network, with <source> and <auth> as that
-    needs them. ``shareable``: other guests have it, too; ``boots``: as ``FileDisk`` has it."""
-
-    id: str
-    type: str
-    source: Element
-    auth: Element | None
-    format: str
-    target: str
-    bus: str
-    device: str = 'disk'
-    cache: str | None = None
-    io: str | None = None
-    discard: str | None = None
-    limits: dict[str, int] = field(default_factory=dict)
-    readonly: bool = False
-    shareable: bool = False
-    boots: bool = False
-    packed: bool = False
-
-    def element(self) -> Element:
-        return node('disk',
-                    node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard,
-                         packed=_on(self.packed)),
-                    self.auth,
-                    self.source,
-                    node('target', dev=self.target, bus=self.bus),
-                    node('iotune', *(node(name, str(value)) for name, value in self.limits.items()))
-                    if self.limits else None,
-                    node('readonly') if self.readonly else None,
-                    node('shareable') if self.shareable else None,
-                    node('boot', order='1') if self.boots else None,
-                    node('serial', self.id),
-                    node('alias', name=f'ua-{self.id}'),
-                    type=self.type, device=self.device)
-
-
-@dataclass
-class Interface:
-    """A network card on a bridge of the host (None: on none, an agent there sees to the device): ``device`` there, and
-    of Open vSwitch's bridges the port that it is. ``offloads``: host and guest may leave checksums and the cutting of
-    large packets to each other."""
-
-    mac: str
-    bridge: str | None
-    device: str
-    model: str
-    ovs_port: str | None = None
-    mtu: int | None = None
-    queues: int | None = None
-    packed: bool = False
-    offloads: bool = True
-
-    def element(self) -> Element:
-        return node('interface',
-                    node('mac', address=self.mac),
-                    node('source', bridge=self.bridge) if self.bridge is not None else None,
-                    node('virtualport', node('parameters', interfaceid=self.ovs_port), type='openvswitch')
-                    if self.ovs_port else None,
-                    node('target', dev=self.device),
-                    node('model', type=self.model),
-                    self._driver(),
-                    node('mtu', size=self.mtu) if self.mtu else None,
-                    type='bridge' if self.bridge is not None else 'ethernet')
-
-    def _driver(self) -> Element | None:
-        off = dict.fromkeys(('csum', 'tso4', 'tso6', 'ecn', 'ufo'), 'off')
-        parts = [] if self.offloads else [node('host', gso='off', **off), node('guest', **off)]
-        made = node('driver', *parts, queues=self.queues, packed=_on(self.packed))
-        return made if parts or made.attrib else None
-
-
-@dataclass
-class SocketInterface:
-    """A virtio card whose other end is a switch in user space, which speaks with QEMU by a socket (``path``) and reads
-    and writes the guest's memory. ``mode``: QEMU's part, 'server' makes the socket, 'client' finds it. libvirt would
-    look for a device of the host to give it an MTU."""
-
-    mac: str
-    path: str
-    mode: str
-    queues: int | None = None
-    packed: bool = False
-
-    def element(self) -> Element:
-        driver = node('driver', queues=self.queues, packed=_on(self.packed))
-        return node('interface', node('mac', address=self.mac),
-                    node('source', type='unix', path=self.path, mode=self.mode), node('model', type='virtio'),
-                    driver if driver.attrib else None, type='vhostuser')
-
-
-@dataclass
-class FunctionInterface:
-    """A network card that is a function of a PCI device of the host, given to the guest whole. The host sets its MAC
-    address, and puts it into a VLAN, or its switch into that of a port profile."""
-
-    mac: str
-    address: str
-    vlan: int | None = None
-    managed: bool = True
-    profile: str | None = None
-
-    def element(self) -> Element:
-        domain, bus, rest = self.address.split(':')
-        slot, function = rest.split('.')
-        return node('interface', node('mac', address=self.mac),
-                    node('source', node('address', type='pci', domain=f'0x{domain}', bus=f'0x{bus}', slot=f'0x{slot}',
-                                        function=f'0x{function}')),
-                    _profile(self.profile), _vlan(self.vlan), type='hostdev', managed='yes' if self.managed else 'no')
-
-
-@dataclass
-class MacvtapInterface:
-    """A network card that is a macvtap device on ``device``, an interface of the host, which in ``mode`` passthrough it
-    has for itself. libvirt names it."""
-
-    mac: str
-    device: str
-    mode: str
-    model: str
-    vlan: int | None = None
-    profile: str | None = None
-
-    def element(self) -> Element:
-        return node('interface', node('mac', address=self.mac), node('source', dev=self.device, mode=self.mode),
-                    _profile(self.profile), _vlan(self.vlan), node('model', type=self.model), type='direct')
-
-
-def _profile(profile: str | None) -> Element | None:
-    return node('virtualport', node('parameters', profileid=profile), type='802.1Qbh') if profile is not None else None
-
-
-@dataclass
-class VdpaInterface:
-    """A virtio card whose rings a function of the host serves: QEMU drives it by ``path``, of vhost-vdpa. libvirt lets
-    QEMU lock as much memory as that needs, as it does for devices that are given whole."""
-
-    mac: str
-    path: str
-
-    def element(self) -> Element:
-        return node('interface', node('mac', address=self.mac), node('source', dev=self.path),
-                    node('model', type='virtio'), type='vdpa')
-
-
-def _vlan(vlan: int | None) -> Element | None:
-    return node('vlan', node('tag', id=vlan)) if vlan is not None else None
-
-
-@dataclass
-class Controller:
-    """A bus controller, by kind and model. ``start``: the first port that it serves for the controller of that index
-    whose companion it is."""
-
-    type: str
-    model: str | None = None
-    index: int | None = None
-    packed: bool = False
-    start: int | None = None
-
-    def element(self) -> Element:
-        return node('controller', node('master', startport=self.start) if self.start is not None else None,
-                    node('driver', packed='on') if self.packed else None, type=self.type, index=self.index,
-                    model=self.model)
-
-
-@dataclass
-class PciHostDevice:
-    """A PCI function of the host, given to the guest: nothing but its address."""
-
-    address: str
-    managed: bool = True
-
-    def element(self) -> Element:
-        domain, bus, rest = self.address.split(':')
-        slot, function = rest.split('.')
-        return node('hostdev',
-                    node('source', node('address', domain=f'0x{domain}', bus=f'0x{bus}', slot=f'0x{slot}',
-                                        function=f'0x{function}')),
-                    mode='subsystem', type='pci', managed='yes' if self.managed else 'no')
-
-
-@dataclass
-class MediatedHostDevice:
-    """A mediated device of the host, given to the guest as a PCI device of its own: nothing but its uuid."""
-
-    uuid: str
-
-    def element(self) -> Element:
-        return node('hostdev', node('source', node('address', uuid=self.uuid)), mode='subsystem', type='mdev',
-                    managed='no', model='vfio-pci')
-
-
-@dataclass
-class Serial:
-    """A serial port; its output goes to the file ``log`` of the host besides, if there is one."""
-
-    log: str | None
-    port: int = 0
-    # Where its other end listens: an address and a TCP port of the host.
-    tcp: tuple[str, int] | None = None
-
-    def element(self) -> Element:
-        source = node('source', mode='bind', host=self.tcp[0], service=self.tcp[1]) if self.tcp else None
-        return node('serial', source, node('log', file=self.log, append='off') if self.log else None,
-                    node('target', port=self.port), type='tcp' if self.tcp else 'pty')
-
-
-@dataclass
-class Graphics:
-    """A server of the guest's screen: ``kind`` vnc or spice, at an address of the host and a port that libvirt
-    chooses. ``settings``: SPICE's, element name → value."""
-
-    kind: str
-    listen: str
-    secure: bool = False
-    settings: tuple[tuple[str, str], ...] = ()
-
-    # The attribute that holds the value of each setting.
-    ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
-
-    def element(self) -> Element:
-        children = [node(name, **{self.ATTRIBUTES.get(name, 'compression'): value}) for name, value in self.settings]
-        return node('graphics', node('listen', type='address', address=self.listen), *children, type=self.kind,
-                    autoport='yes', defaultMode='secure' if self.secure else None)
-
-
-@dataclass
-class Input:
-    """A tablet or keyboard on a bus."""
-
-    kind: str
-    bus: str
-
-    def element(self) -> Element:
-        return node('input', type=self.kind, bus=self.bus)
-
-
-@dataclass
-class SpiceChannel:
-    """The port by which SPICE's agent is reached."""
-
-    def element(self) -> Element:
-        return node('channel', node('target', type='virtio', name='com.redhat.spice.0'), type='spicevmc')
-
-
-@dataclass
-class AgentChannel:
-    """The port by which QEMU's guest agent is reached; libvirt makes the socket."""
-
-    def element(self) -> Element:
-        return node('channel', node('target', type='virtio', name='org.qemu.guest_agent.0'), type='unix')
-
-
-@dataclass
-class Video:
-    """A graphics adapter; ``vram`` in KiB."""
-
-    model: str
-    vram: int | None = None
-
-    def element(self) -> Element:
-        return node('video', node('model', type=self.model, vram=self.vram))
-
-
-@dataclass
-class Sound:
-    """A sound card."""
-
-    model: str
-
-    def element(self) -> Element:
-        return node('sound', model=self.model)
-
-
-@dataclass
-class Iommu:
-    """What stands between the guest's devices and its memory. ``driver``: attributes of <driver>."""
-
-    model: str
-    driver: dict[str, str] = field(default_factory=dict)
-
-    def element(self) -> Element:
-        return node('iommu', node('driver', **self.driver) if self.driver else None, model=self.model)
-
-
-@dataclass
-class Watchdog:
-    """A watchdog, and what is done with a guest that no longer feeds it."""
-
-    model: str
-    action: str
-
-    def element(self) -> Element:
-        return node('watchdog', model=self.model, action=self.action)
-
-
-@dataclass
-class Rng:
-    """A source of random numbers; ``rate`` is (bytes, period in milliseconds)."""
-
-    source: str
-    rate: tuple[int, int | None] | None = None
-
-    def element(self) -> Element:
-        limit = node('rate', period=self.rate[1], bytes=self.rate[0]) if self.rate else None
-        return node('rng', limit, node('backend', self.source, model='random'), model='virtio')
-
-
-@dataclass
-class MemoryBalloon:
-    """The balloon; ``period``: seconds between its statistics, None: no balloon."""
-
-    period: int | None
-
-    def element(self) -> Element:
-        if self.period is None:
-            return node('memballoon', model='none')
-        return node('memballoon', node('stats', period=self.period), model='virtio', autodeflate='on',
-                    freePageReporting='on')
-
-
-# -- CPUs and memory --------------------------------------------------------------------------------------------------
 
 @dataclass
 class MemoryBacking:
@@ -482,8 +109,6 @@ class GuestCell:
         return node('cell', id=self.id, cpus=self.cpus, memory=self.memory_kib, unit='KiB',
                     memAccess='shared' if self.shared else None)
 
-
-# -- the domain -------------------------------------------------------------------------------------------------------
 
 @dataclass
 class Timer:

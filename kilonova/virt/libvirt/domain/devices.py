@@ -8,10 +8,10 @@ from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice
 from kilonova.virt.libvirt.domain.disk import layout
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import (
+from kilonova.virt.libvirt.xml import Domain
+from kilonova.virt.libvirt.xml_devices import (
     AgentChannel,
     Controller,
-    Domain,
     Graphics,
     Input,
     Iommu,

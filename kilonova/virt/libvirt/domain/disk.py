@@ -8,7 +8,9 @@ from typing import NamedTuple
 from kilonova.virt import disk_names
 from kilonova.virt.libvirt.domain import volume as volumes
 from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec, GuestVolume, PoolSource
-from kilonova.virt.libvirt.xml import Controller, Domain, FileDisk, PoolDisk, node
+from kilonova.virt.libvirt.xml import Domain, node
+from kilonova.virt.libvirt.xml_devices import Controller
+from kilonova.virt.libvirt.xml_disks import FileDisk, PoolDisk
 from kilonova.virt.parts.guests import UnsupportedHardware
 
 

@@ -23,12 +23,12 @@ from kilonova.objects.vif import (
     offloads,
 )
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
-from kilonova.virt.libvirt.xml import (
-    Domain,
+from kilonova.virt.libvirt.xml import Domain
+from kilonova.virt.libvirt.xml_devices import PciHostDevice
+from kilonova.virt.libvirt.xml_interfaces import (
     FunctionInterface,
     Interface,
     MacvtapInterface,
-    PciHostDevice,
     SocketInterface,
     VdpaInterface,
 )

@@ -14,7 +14,8 @@ from typing import Any
 
 from kilonova.objects.volume import NFS, QCOW2, RAW, AttachedVolume
 from kilonova.virt.libvirt.domain.guest import GuestSpec, GuestVolume, Settings
-from kilonova.virt.libvirt.xml import Element, VolumeDisk, node, to_text
+from kilonova.virt.libvirt.xml import Element, node, to_text
+from kilonova.virt.libvirt.xml_disks import VolumeDisk
 from kilonova.virt.parts.volumes import LUKS, VolumeUnsupported, why_locked
 
 RBD = 'rbd'
