@@ -12,8 +12,8 @@ from tests.fixtures.cloud import SPEC, Cloud
 from tests.fixtures.hosts import sriov_nic
 from tests.fixtures.neutron import EGRESS
 from tests.flows.cases import force_down
+from tests.functional.carded import Carded
 from tests.functional.test_ports import HOSTS, Networked, other
-from tests.functional.test_sriov_ports import Carded
 
 # {interface: address of the card}
 CARDS = {'left0': '0000:81:00', 'right0': '0000:82:00'}
