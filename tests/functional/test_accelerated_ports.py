@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures import places
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import sriov_nic
@@ -151,7 +152,7 @@ def test_nothing_else_is_such_a_port(site: Site) -> None:
 def test_whoever_crashes_leaves_no_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conductor that ends at any moment of a boot: the next one goes on, and a delete frees all. Requests whose
     making was not written yet are bound to nothing, and deleted when they are old."""
-    port, number, happened = site.port(), 0, True
+    port, number, happened = site.port(), places.first(), True
     while happened:
         with crash_at(site.cloud, monkeypatch, number) as crashed:
             server = site.create({'port': port})
@@ -169,7 +170,7 @@ def test_whoever_crashes_leaves_no_request(site: Site, monkeypatch: pytest.Monke
         left = [one for one in site.cyborg.requests.values() if one['instance_uuid'] is not None]
         assert (left, site.cyborg.held()) == ([], [])
         assert site.profile(port) == {'note': 'mine'}
-        number += 1
+        number += places.STEP
     assert number > 4, f'only {number} effects'
 
 

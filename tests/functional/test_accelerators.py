@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kilonova.errors import MigrationError
+from tests.fixtures import places
 from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import pci_device
@@ -953,7 +954,7 @@ def test_each_request_that_gets_lost(parted: Accelerated, name: str) -> None:
     small = accelerated.flavor('vgpu' if name == 'live migration' else 'fpga')
     accelerated.large = accelerated.flavor('two')
     for way in ('before', 'after'):
-        number, more = 0, True
+        number, more = places.first(), True
         while more:
             server = '' if name == 'boot' else cloud.boot(small)
             begin, lost = len(cyborg.asked), []
@@ -978,7 +979,7 @@ def test_each_request_that_gets_lost(parted: Accelerated, name: str) -> None:
                 assert (way, lost, cyborg.requests[uuid]['state']) == ('after', ['POST'], 'Initial')
                 cyborg.client.delete([uuid])
             accelerated.assert_empty()
-            number += 1
+            number += places.STEP
 
 
 def test_requests_that_were_made_for_nothing_go(accelerated: Accelerated) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.api.services.backend import Options
+from tests.fixtures import places
 from tests.fixtures.cloud import PROJECT, Cloud
 from tests.flows.cases import crash_at, disturb
 from tests.functional.test_ports import Networked
@@ -318,7 +319,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(attaching: Attaching, m
                                                          kind: str) -> None:
     """Before the first statement of the flow's worker, and before the first one after all that it commits or asks for;
     another one goes on, and comes to the same."""
-    cloud, number, happened = attaching.cloud, 0, True
+    cloud, number, happened = attaching.cloud, places.first(), True
     while happened:
         before = attaching.ports()
         answers: list[Any] = []
@@ -344,5 +345,5 @@ def test_the_conductor_crashes_after_each_effect_in_turn(attaching: Attaching, m
         else:
             assert attaching.ports() == before[:-1]
             attaching.attach(net_id=attaching.second)
-        number += 1
+        number += places.STEP
     assert number > 4, f'only {number} effects'

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova import errors
+from tests.fixtures import places
 from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud
 from tests.flows.cases import bring_back, dies_at, disturb
 from tests.functional.test_volumes import Storing, crash_after
@@ -201,7 +202,7 @@ def test_a_volume_that_can_not_be_attached_again(site: Rebuilding) -> None:
 @pytest.mark.parametrize('lost', ['request', 'answer'])
 def test_cinder_is_silent_at_each_request_in_turn(site: Rebuilding, lost: str) -> None:
     """It is asked again, and comes to the same."""
-    cinder, number, asked = site.cinder, 0, [1]
+    cinder, number, asked = site.cinder, -places.first(), [1]
 
     def broken(method: str, path: str) -> None:
         if threading.current_thread().name.startswith('flow-'):
@@ -210,8 +211,8 @@ def test_cinder_is_silent_at_each_request_in_turn(site: Rebuilding, lost: str) -
                 raise cinder.broken()
     setattr(cinder, 'before' if lost == 'request' else 'after', broken)
     while len(asked) > number:
-        number, asked[:] = number + 1, []
-        site.rebuilt((IMAGE_ID, OTHER_IMAGE_ID)[number % 2])
+        number, asked[:] = number + places.STEP, []
+        site.rebuilt(site.another())
     assert number > 8, f'only {number} requests'
 
 
@@ -240,7 +241,7 @@ def test_the_host_dies_at_each_thing_that_it_tells(site: Rebuilding, moment: str
 def test_the_conductor_crashes_after_each_effect_in_turn(site: Rebuilding, fate: str,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one goes on, and comes to the same; also one that doesn't know whether the image was refused before."""
-    number, happened = 0, True
+    number, happened = places.first(), True
     while happened:
         image = site.another()
         kept = site.cinder.images.pop(image) if fate == 'is refused' else None
@@ -259,7 +260,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(site: Rebuilding, fate:
             assert site.held(site.server) == [(site.root, 'reserved', None)], number
             site.cinder.fails.clear()
             site.rebuilt()
-        number += 1
+        number += places.STEP
     assert number > 8
 
 

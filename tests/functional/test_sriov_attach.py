@@ -9,6 +9,7 @@ import pytest
 
 from kilonova import errors, objects
 from kilonova.db.queries import instances
+from tests.fixtures import places
 from tests.fixtures.neutron import FUNCTIONS
 from tests.flows.cases import bring_back, crash_at, disturb, force_down, lose_host
 from tests.functional.carded import VIRTUAL, Carded
@@ -193,7 +194,7 @@ def test_the_host_of_an_attach_dies(carded: Carded, method: str, is_lost: bool) 
 @pytest.mark.parametrize('kind', KINDS)
 def test_the_conductor_of_an_attach_crashes(carded: Carded, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """After each effect in turn; another one goes on, and comes to the same."""
-    attaching, number, happened = Attaching(carded), 0, True
+    attaching, number, happened = Attaching(carded), places.first(), True
     while happened:
         attaching.before(kind)
         with crash_at(carded.cloud, monkeypatch, number) as crashed:
@@ -214,5 +215,5 @@ def test_the_conductor_of_an_attach_crashes(carded: Carded, monkeypatch: pytest.
         attaching.assert_has(kind == 'attach')
         if kind == 'attach':
             attaching.act('detach')
-        number += 1
+        number += places.STEP
     assert number > 4, f'only {number} effects'

@@ -11,6 +11,7 @@ import libvirt
 import pytest
 
 from kilonova import errors
+from tests.fixtures import places
 from tests.fixtures.cloud import Cloud
 from tests.fixtures.notifications import Recorder
 from tests.flows.cases import disturb, hear_again, silent_hosts
@@ -111,10 +112,10 @@ def test_the_volume_is_where_its_copy_was(make_cloud: Callable[..., Cloud]) -> N
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
 def test_the_conductor_crashes_after_each_effect_in_turn(site: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = 0
+    number = places.first()
     while crash_after(site.cloud, monkeypatch, number, site.swap):
         site.assert_swapped()
-        number += 1
+        number += places.STEP
     site.assert_swapped()
     assert number > 6
 

@@ -20,6 +20,7 @@ from kilonova import errors
 from kilonova.conductor.flows import volumes as flow_volumes
 from kilonova.db.queries import volumes as rows
 from kilonova.virt.parts.volumes import VolumeCounters
+from tests.fixtures import places
 from tests.fixtures.cinder import ENCRYPTION, FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.notifications import Recorder
@@ -456,7 +457,7 @@ def test_a_detach_that_is_cancelled(storing: Storing, step: int, monkeypatch: py
 def test_the_conductor_crashes_after_each_effect_in_turn(storing: Storing, monkeypatch: pytest.MonkeyPatch,
                                                          kind: str) -> None:
     """Another one goes on, and comes to the same."""
-    cloud, number, happened = storing.cloud, 0, True
+    cloud, number, happened = storing.cloud, places.first(), True
     server, volume = prepared(storing, kind)
 
     def begin() -> None:
@@ -468,7 +469,7 @@ def test_the_conductor_crashes_after_each_effect_in_turn(storing: Storing, monke
         happened = crash_after(cloud, monkeypatch, number, begin)
         assert storing.volumes(server) == ([volume] if kind == 'attach' else [])
         (storing.detach if kind == 'attach' else storing.attach)(server, volume)
-        number += 1
+        number += places.STEP
     assert number > 4, f'only {number} effects'
 
 
@@ -813,7 +814,7 @@ def test_the_conductor_crashes_after_each_effect_of_a_live_migration(storing: St
 
     def begin() -> None:
         assert cloud.request('POST', f'/servers/{server}/action', {'os-migrateLive': LIVE}).status_int == 202
-    number = 0
+    number = places.first()
     while True:
         source = cloud.host_of(server)
         happened = crash_after(cloud, monkeypatch, number, begin)
@@ -821,7 +822,7 @@ def test_the_conductor_crashes_after_each_effect_of_a_live_migration(storing: St
         assert storing.volumes(server) == [volume], number
         if not happened:
             break
-        number += 1
+        number += places.STEP
     assert number > 12, f'only {number} effects'
 
 
