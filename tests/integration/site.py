@@ -19,7 +19,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -292,7 +292,7 @@ class Site:
 
     def settle(self, servers: Iterable[str], within: float = SETTLED_WITHIN) -> dict[str, dict[str, Any]]:
         """Wait until nothing works on these servers; each as the administrator sees it."""
-        wanted, deadline = set(servers), time.monotonic() + within
+        wanted, deadline, pauses = set(servers), time.monotonic() + within, growing()
         mine: dict[str, dict[str, Any]] = {}
         last = ''
         while True:
@@ -304,17 +304,17 @@ class Site:
                 last = str(error)
             assert time.monotonic() < deadline, \
                 f'not ended after {within:.0f} s: {self.tell(mine)} missing {wanted - set(mine)} {last}'
-            time.sleep(0.2)
+            time.sleep(next(pauses))
 
     def await_status(self, servers: Iterable[str], status: str) -> dict[str, dict[str, Any]]:
         """Wait until all of these have the status and nothing works on them."""
-        wanted, deadline = set(servers), time.monotonic() + SETTLED_WITHIN
+        wanted, deadline, pauses = set(servers), time.monotonic() + SETTLED_WITHIN, growing()
         while True:
             shown = self.settle(wanted)
             if all(row['status'] == status for row in shown.values()):
                 return shown
             assert time.monotonic() < deadline, f'not {status}: {self.tell(shown)}'
-            time.sleep(0.2)
+            time.sleep(next(pauses))
 
     def tell(self, shown: dict[str, dict[str, Any]]) -> str:
         """States and faults in a line each."""
@@ -325,10 +325,10 @@ class Site:
         """Delete every server; afterwards every device is available and nothing is held anywhere."""
         servers = list(self.servers())
         self.at_once(lambda name: self.send('DELETE', f'/servers/{name}', user='admin'), servers)
-        deadline = time.monotonic() + SETTLED_WITHIN
+        deadline, pauses = time.monotonic() + SETTLED_WITHIN, growing()
         while left := self.servers():
             assert time.monotonic() < deadline, f'not deleted: {self.tell(left)}'
-            time.sleep(0.2)
+            time.sleep(next(pauses))
 
     def last_message(self, server: str) -> str:
         """What the newest action of a server says to its owner."""
@@ -357,6 +357,14 @@ class Site:
         assert self.allocations() == {}
         assert [directory for host in self.cloud.hosts for directory in self.directories(host)] == []
         assert 'in flight' not in self.audit()
+
+
+def growing() -> Iterator[float]:
+    """Seconds between looks at what may be over at once, or take long: each costs the API as much as a request."""
+    pause = 0.1
+    while True:
+        yield pause
+        pause = min(pause * 1.3, 0.6)
 
 
 def under_way(row: dict[str, Any]) -> bool:
