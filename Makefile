@@ -119,7 +119,7 @@ unit: bootstrap ## tests of single parts
 	@$(TESTS) unit
 
 .PHONY: functional
-functional: bootstrap-test ## the whole cloud in one process: SQLite, a twentieth on MariaDB, another on PostgreSQL
+functional: bootstrap-test ## the whole cloud in one process: SQLite, a fortieth on MariaDB, another on PostgreSQL
 	@$(TESTS) functional
 
 .PHONY: api

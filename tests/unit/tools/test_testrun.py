@@ -49,10 +49,13 @@ def test_databases_that_ran_different_tests_fail():
     whole = {'functional-sqlite-eventlet': {'a::1': False, 'a::2': True, 'b::1': False}}
     assert testrun.uneven(whole | {'functional-postgresql-threading': {'a::2': True, 'b::1': False}}) == ''
     assert testrun.uneven(whole) == testrun.uneven({}) == ''
-    for other, told in (({'a::1': False}, 'b'), ({'a::1': True, 'b::1': False}, 'a::1'), ({}, 'a, b'),
-                        ({'a::1': False, 'b::1': False, 'c::1': False}, 'c::1')):
-        assert testrun.uneven(whole | {'functional-postgresql-threading': other}).endswith(
-            f'functional-postgresql-threading: {told}')
+    assert testrun.uneven(whole | {'functional-postgresql-threading': {'a::1': False},
+                                   'functional-mariadb-eventlet': {'b::1': False}}) == ''
+    server = 'functional-postgresql-threading'
+    for other, told in (({'a::1': False}, 'on no server: b'), ({'a::1': True, 'b::1': False}, f'{server}: a::1'),
+                        ({}, 'on no server: a, b'),
+                        ({'a::1': False, 'b::1': False, 'c::1': False}, f'{server}: c::1')):
+        assert testrun.uneven(whole | {server: other}).endswith(f'same tests: {told}')
 
 
 def test_what_a_report_says_of_each_test():
@@ -62,15 +65,16 @@ def test_what_a_report_says_of_each_test():
     ) == {'a::1': False, 'a::2': True}
 
 
-def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_each_server():
+def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_a_server():
     whole, *servers = testrun.PARTS['functional']
-    assert whole.env['KILONOVA_TEST_SHARE'] == ''
+    assert whole.env['KILONOVA_TEST_SHARE'] == whole.env['KILONOVA_TEST_FILES'] == ''
     assert {run.paths for run in (whole, *servers)} == {('tests/functional',)}
-    for number in range(1, 13):
-        tests = range(number)
-        shares = [testrun.share_of(tests, *map(int, run.env['KILONOVA_TEST_SHARE'].split('/'))) for run in servers]
-        assert all(shares), number
-        assert number == 1 or not set(shares[0]) & set(shares[1])
+
+    def of(run: testrun.Run, what: str, number: int) -> list[int]:
+        return list(testrun.share_of(range(number), *map(int, run.env[f'KILONOVA_TEST_{what}'].split('/'))))
+    for number in range(2, 60):
+        assert all(of(run, 'SHARE', number) for run in servers), number
+        assert sorted(of(servers[0], 'FILES', number) + of(servers[1], 'FILES', number)) == list(range(number))
 
 
 def test_each_functional_test_and_each_flow_has_a_run_with_the_real_placement():
