@@ -19,7 +19,8 @@ from kilonova.cmd import parts
 from kilonova.context import RequestContext
 from tests.integration.openstack_shell import Shells
 from tests.integration.site import Site
-from tools.cloud import cinder, http, process
+from tests.integration.test_neutron import active, addresses, bindings, of
+from tools.cloud import cinder, http, neutron, process
 
 # What a host says of itself, as far as this back end looks.
 CONNECTOR = {'host': 'gpu1', 'ip': '192.0.2.7', 'initiator': 'iqn.1993-08.org.debian:01:1', 'mountpoint': '/dev/vdb'}
@@ -402,14 +403,21 @@ def test_a_member_attaches_volumes_with_the_openstack_command(site: Site, client
         shells.end()
 
 
-def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, make: Callable[..., Volume],
-                                            flavor: str) -> None:
+def test_volumes_and_a_port_go_where_their_server_goes(site: Site, client: VolumeClient, make: Callable[..., Volume],
+                                                       flavor: str) -> None:
     """One attachment each, to the server's host; the new one, which it boots from, is deleted with the server, a user's
-    own stays. That is encrypted: Cinder tells how, and each host has the key that it shares with Cinder."""
+    own stays. That is encrypted: Cinder tells how, and each host has the key that it shares with Cinder. The port has
+    one active binding, on the server's host; MAC and addresses stay."""
     large, own = site.flavor('large', ram=1024), make(volume_type='encrypted')
+    conf = kilonova_conf.new()
+    conf(['--config-file', str(site.layout.conf)], project='kilonova', default_config_dirs=[])
+    network = parts.networks(conf)
+    assert network is not None
+    (private,) = [one.id for one in network.available_networks(None, str(own.project_id))
+                  if one.name == neutron.NETWORK]
     assert client.encryption(own.id) == {**cinder.ENCRYPTED['encrypted'], 'encryption_key_id': FIXED}
     size = site.log_size('cinder')
-    (server,) = site.boot(1, flavor, imageRef='', block_device_mapping_v2=[there(own), {
+    (server,) = site.boot(1, flavor, imageRef='', networks=[{'uuid': private}], block_device_mapping_v2=[there(own), {
         'source_type': 'image', 'destination_type': 'volume', 'uuid': site.image, 'volume_size': 2, 'boot_index': 0,
         'delete_on_termination': True}])
     asked = re.findall(r'INFO cinder.api.openstack.wsgi .* (GET|POST|DELETE) http://[^/]+/v3/attachments',
@@ -420,12 +428,19 @@ def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, ma
     assert client.encryption(new).get('encryption_key_id') is None
     assert (client.volume(None, new).size, client.volume(None, new).project_id) == (2, own.project_id)
 
+    shown, port = addresses(site, server), of(network, server)
+
     def is_at(host: str | None, state: str = 'attached') -> None:
         assert site.servers()[server]['OS-EXT-SRV-ATTR:host'] == host
         assert held(client, server) == dict.fromkeys((own.id, new), (state, host))
-        if host is not None:
+        assert addresses(site, server) == shown and of(network, server).id == port.id
+        if host is None:
+            assert bindings(site, port) == {'': ('ACTIVE', 'unbound')}
+        else:
             text = disks(site, host, server)
-            assert f"<secret type='passphrase' uuid='{own.id}'/>" in text and new in text
+            assert f"<secret type='passphrase' uuid='{own.id}'/>" in text and new in text and port.mac in text
+            until(lambda: active(network, port))
+            assert bindings(site, port) == {host: ('ACTIVE', 'ovs')}
         site.audit()
 
     def acted(name: str, argument: object = None, state: str = 'ACTIVE') -> None:
@@ -454,7 +469,7 @@ def test_volumes_go_where_their_server_goes(site: Site, client: VolumeClient, ma
     site.find(source)
     is_at(other(source))
     site.call('DELETE', f'/servers/{server}')
-    until(lambda: deleted(site, server) and gone(client, new))
+    until(lambda: deleted(site, server) and gone(client, new) and network.ports(ids=[port.id]) == [])
     assert (client.attachments(server), status(client, own)) == ([], 'available')
     until(lambda: 'in flight' not in site.audit())
     site.assert_nothing_held()

@@ -1,7 +1,7 @@
 """What people use: the ``openstack`` command and openstacksdk, against real daemons. Rows 1.2, 3.25 of the seed map.
 
-The command walks through everything at its default version (it negotiates one for each request), at 2.1, at the
-newest there is, and at ``2.latest``, the word for it; every command is printed with its exit code.
+The command walks through everything at its default version (it negotiates one for each request), at 2.1 and at the
+newest there is, and through a part at ``2.latest``, the word for that; every command is printed with its exit code.
 """
 from __future__ import annotations
 
@@ -93,9 +93,10 @@ class Walk:
         self.create()
         self.lists()
         self.changes()
-        self.powers()
-        self.moves()
-        self.stories()
+        if self.demo.version != LATEST:
+            self.powers()
+            self.moves()
+            self.stories()
 
     # -- flavors and keys -----------------------------------------------------------------------------------------
     def flavors(self) -> None:
@@ -303,8 +304,9 @@ def test_the_command(site: Site, walks: list[Walk]) -> None:
     """At four versions at once; what concerns hosts and the whole project, one after the other. Rows 1.2, 3.25."""
     site.at_once(Walk.go, walks)
     for walk in walks:
-        walk.hosts()
-        walk.amounts()
+        if walk.demo.version != LATEST:
+            walk.hosts()
+            walk.amounts()
         walk.all_flavors()
     site.at_once(Walk.end, walks)
     site.assert_nothing_held()
