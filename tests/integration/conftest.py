@@ -33,8 +33,8 @@ def site(running_site: Site) -> Site:
 
 @pytest.fixture(scope='session')
 def site_with_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A cloud with Neutron and Cinder. Whoever uses it leaves nothing in it."""
-    made = Site(tmp_path_factory.mktemp('services'), network=True, volume=True)
+    """A cloud with Neutron, Cinder and Cyborg. Whoever uses it leaves nothing in it."""
+    made = Site(tmp_path_factory.mktemp('services'), network=True, volume=True, accelerators=True)
     # Guests with such ports don't migrate live.
     made.configure('[serial_console]\nenabled = false\n')
     try:

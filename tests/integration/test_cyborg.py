@@ -4,7 +4,7 @@ from __future__ import annotations
 import datetime
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -22,20 +22,13 @@ CARDS = ('0000:21:00.0', '0000:a1:00.0')
 
 
 @pytest.fixture(scope='module')
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A cloud with Cyborg, with the device profiles ``fpga`` (a card of the host) and ``fake``."""
-    made = Site(tmp_path_factory.mktemp('cyborg'), accelerators=True)
-    # Guests with such ports don't migrate live.
-    made.configure('[serial_console]\nenabled = false\n')
-    try:
-        made.up()
-        for name, trait in (('fpga', 'CUSTOM_FPGA_10EE_5020'), ('fake', 'CUSTOM_FAKE_DEVICE')):
-            http.call('POST', made.url('cyborg') + '/device_profiles', [{
-                'name': name, 'groups': [{'resources:FPGA': '1', f'trait:{trait}': 'required'}]}],
-                token=made.token('admin'))
-        yield made
-    finally:
-        made.end()
+def site(site_with_services: Site) -> Site:
+    """With the device profiles ``fpga`` (a card of the host) and ``fake``."""
+    for name, trait in (('fpga', 'CUSTOM_FPGA_10EE_5020'), ('fake', 'CUSTOM_FAKE_DEVICE')):
+        http.call('POST', site_with_services.url('cyborg') + '/device_profiles', [{
+            'name': name, 'groups': [{'resources:FPGA': '1', f'trait:{trait}': 'required'}]}],
+            token=site_with_services.token('admin'))
+    return site_with_services
 
 
 @pytest.fixture
