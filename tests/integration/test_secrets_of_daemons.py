@@ -1,11 +1,14 @@
-"""Real daemons, all logs at DEBUG: what messages, files of RabbitMQ and of databases, logs, command lines and modes of
-files tell of a boot with a password and a file. Finding 3.11."""
+"""Real daemons on native threads, with a scheduler of two workers, all logs at DEBUG: the main job goes through, and
+what messages, files of RabbitMQ and of databases, logs, command lines and modes of files tell of a boot with a password
+and a file. Finding 3.11."""
 from __future__ import annotations
 
 import base64
 import contextlib
 import os
+import signal
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,28 +23,40 @@ from tests.integration.site import Site
 PASSWORD, CONTENT = 'Tr0ub4dor-and-3', b'-----BEGIN A PRIVATE THING-----'
 ENCODED = base64.b64encode(CONTENT).decode()
 LOUD = """[DEFAULT]
+concurrency_backend = native
 debug = true
 default_log_levels = oslo_messaging=DEBUG,keystonemiddleware=DEBUG,keystoneauth=DEBUG,urllib3=DEBUG,sqlalchemy=INFO
 [oslo_messaging_notifications]
 driver = messagingv2
 [notifications]
 notification_format = both
+[scheduler]
+workers = 2
 """
 DAEMONS = ('conductor', 'scheduler', 'api', 'compute-gpu1', 'compute-gpu2')
 # What a user of the machine may read there: ids, and a mark of the command that starts the cloud.
 PUBLIC = {'compute_id', '.storage_id', 'mapped'}
 
 
-@pytest.fixture
-def loud(site: Site) -> Iterator[Site]:
+@pytest.fixture(scope='module')
+def loud_site(running_site: Site) -> Iterator[Site]:
     """Its daemons log and tell all that they can."""
-    site.configure(LOUD)
-    for name in DAEMONS:
-        site.restart(name)
-    yield site
-    site.configure('')
-    for name in DAEMONS:
-        site.restart(name)
+    running_site.configure('')
+    running_site.up()
+    sizes = {name: running_site.log_size(name) for name in DAEMONS}
+    running_site.configure(LOUD)
+    running_site.up()
+    for name, size in sizes.items():
+        assert 'Native threads are used, not eventlet' in running_site.log_after(name, size), name
+    yield running_site
+    running_site.configure('')
+
+
+@pytest.fixture
+def loud(loud_site: Site) -> Site:
+    """Without any server."""
+    loud_site.clean()
+    return loud_site
 
 
 @contextlib.contextmanager
@@ -111,3 +126,26 @@ def test_nothing_of_a_boot_is_to_be_read(loud: Site) -> None:
     ours = [path for name in ('etc', 'hosts', 'data/kilonova') for path in (var / name).rglob('*') if path.is_file()]
     assert loud.layout.keys in ours and len(ours) > 10
     assert {path.name for path in ours if stat.S_IMODE(path.stat().st_mode) & 0o077} <= PUBLIC
+
+
+def test_the_main_job_on_native_threads(loud: Site) -> None:
+    """Also while one of the scheduler's workers is killed."""
+    site = loud
+    one, two = site.flavor('native-one', gpus=1), site.flavor('native-two', gpus=2)
+    (moved,) = site.boot(1, one)
+    site.act(moved, 'resize', {'flavorRef': two})
+    site.await_status([moved], 'VERIFY_RESIZE')
+    site.act(moved, 'confirmResize')
+    shown = site.await_status([moved], 'ACTIVE')[moved]
+    assert len(site.hostdevs(shown['OS-EXT-SRV-ATTR:host'], moved)) == 2
+    site.boot(3, one)
+    worker, *_ = subprocess.run(['pgrep', '-P', str(site.pid('scheduler'))], capture_output=True, text=True,
+                                check=True).stdout.split()
+    created = site.at_once(lambda number: site.create(f'native-{number}', one), range(4))
+    os.kill(int(worker), signal.SIGKILL)
+    # Eight devices, of which five are taken.
+    ends = sorted(row['status'] for row in site.settle(created).values())
+    assert ends == ['ACTIVE', 'ACTIVE', 'ACTIVE', 'ERROR'], ends
+    site.audit()
+    site.clean()
+    site.assert_nothing_held()

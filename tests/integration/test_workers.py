@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 from tests.integration.beside import Beside, free_port
@@ -62,30 +61,3 @@ def test_a_conductor_of_two_workers_loses_one_in_the_middle_of_boots(site: Site,
     site.audit()
     for row in site.call('GET', '/os-services?host=ctl2', user='admin')['services']:
         site.call('DELETE', f'/os-services/{row["id"]}', user='admin')
-
-
-def test_all_daemons_on_native_threads_and_a_scheduler_of_two_workers(site: Site) -> None:
-    """The main job goes through, also while one of the scheduler's workers is killed."""
-    site.configure('[DEFAULT]\nconcurrency_backend = native\ndebug = true\n[scheduler]\nworkers = 2\n')
-    sizes = {name: site.log_size(name) for name in ('api', 'conductor', 'scheduler', 'compute-gpu1', 'compute-gpu2')}
-    site.up()
-    for name, size in sizes.items():
-        assert 'Native threads are used, not eventlet' in site.log_after(name, size), name
-    one, two = site.flavor('native-one', gpus=1), site.flavor('native-two', gpus=2)
-    (moved,) = site.boot(1, one)
-    site.act(moved, 'resize', {'flavorRef': two})
-    site.await_status([moved], 'VERIFY_RESIZE')
-    site.act(moved, 'confirmResize')
-    shown = site.await_status([moved], 'ACTIVE')[moved]
-    assert len(site.hostdevs(shown['OS-EXT-SRV-ATTR:host'], moved)) == 2
-    site.boot(3, one)
-    worker, *_ = subprocess.run(['pgrep', '-P', str(site.pid('scheduler'))], capture_output=True, text=True,
-                                check=True).stdout.split()
-    created = site.at_once(lambda number: site.create(f'native-{number}', one), range(4))
-    os.kill(int(worker), signal.SIGKILL)
-    # Eight devices, of which five are taken.
-    ends = sorted(row['status'] for row in site.settle(created).values())
-    assert ends == ['ACTIVE', 'ACTIVE', 'ACTIVE', 'ERROR'], ends
-    site.audit()
-    site.clean()
-    site.assert_nothing_held()
