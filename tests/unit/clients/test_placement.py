@@ -1,6 +1,7 @@
 """PlacementClient against the real Placement service."""
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid as uuidlib
 
@@ -17,6 +18,8 @@ from kilonova.clients.placement import (
     same_allocations,
 )
 from kilonova.clients.providers import NodenameTaken, PciReportingTurnedOff
+from tests.fixtures import modelled
+from tests.fixtures import placement as placement_fixture
 from tests.fixtures.placement import Reader
 
 GPU = 'CUSTOM_PCI_10DE_13F1'
@@ -438,3 +441,14 @@ def test_members_of_aggregates(placement):
     placement.client.set_member(gone, others[0], False)
     with pytest.raises(ProviderNotFound):
         placement.client.set_member(gone, others[0], True)
+
+
+@pytest.mark.parametrize('make', [placement_fixture.shared, modelled.shared])
+def test_a_late_compute_of_another_cloud_writes_nothing(make):
+    """Of these fixtures: what a client of before a reset asks is not for the cloud behind it."""
+    service = make()
+    late = service.client
+    service.reset()
+    with contextlib.suppress(errors.Unanswered):
+        late.ensure_provider('gpu1', uuid())
+    assert service.client.list_providers() == [] == service.requests[:-1]
