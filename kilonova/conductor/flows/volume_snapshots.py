@@ -29,7 +29,7 @@ from kilonova.rpc.interface import VersionCapError
 LOG = logging.getLogger(__name__)
 
 # The progress at which the volume service goes on, and seconds between two looks at what it does.
-DONE, LOOK = '90%', 2.0
+DONE, LOOK = '90%', 1.0
 
 
 class SnapshotRefused(KilonovaError):
@@ -104,12 +104,13 @@ def undo_take(work: Work[SnapshotOutputs]) -> None:
 
 
 def tell(work: Work[SnapshotOutputs]) -> None:
-    """The volume service goes on with the snapshot. SnapshotRefused: it didn't, and the guest has the first file."""
+    """The volume service goes on with the snapshot. Until it knows the new file, which is some seconds later, a host
+    that the server came to would get the one before. SnapshotRefused: it didn't, and the guest has the first file."""
     reason = beside.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
-    if reason is not None and not _is_taken(work):
+    if not _is_taken(work):
         work.outputs.refused = True
         _withdraw(work)
-        raise SnapshotRefused(snapshot=work.args['snapshot_id'], reason=reason)
+        raise SnapshotRefused(snapshot=work.args['snapshot_id'], reason=reason or 'it could not make it')
     end_with(work, Create.event)
 
 
@@ -133,14 +134,14 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
 
 
 def _is_taken(work: Work[SnapshotOutputs]) -> bool:
-    """Whether the volume service has the snapshot, of which it heard before. NotYet: it is deleting it, and nobody can
-    say so."""
+    """Whether the volume service has the snapshot, of which it heard. NotYet: it is at work on it, or is deleting it,
+    and nobody can say so."""
     try:
         status = work.env.volumes.snapshot(None, work.args['snapshot_id']).status
     except SnapshotNotFound:
         return False
-    if status == 'deleting':
-        raise NotYet(who=f"snapshot {work.args['snapshot_id']}", reason='it is being deleted', pause=LOOK)
+    if status in ('creating', 'deleting'):
+        raise NotYet(who=f"snapshot {work.args['snapshot_id']}", reason=f'it is {status}', pause=LOOK)
     return status != 'error'
 
 
