@@ -13,11 +13,14 @@ from typing import Any
 
 from oslo_config import cfg
 
-from kilonova import errors
+from kilonova import concurrency, errors
 
 # The id of the fixed key, in Cinder and in all that share one with it.
 FIXED = '00000000-0000-0000-0000-000000000000'
 _MOST_TEXT = 300
+# Seconds that a key is waited for: the library itself waits for its service without an end, and who waits for a key has
+# its server's turn on the host, for which a delete waits.
+ANSWER = 30.0
 
 
 class KeyNotAvailable(errors.Unavailable):
@@ -37,16 +40,24 @@ class KeyManager:
         """What a volume with this key is opened with. KeyNotAvailable."""
         if key_id == FIXED:
             return self._fixed()
+        found: list[str] = []
+        reasons = [f'there is no answer after {ANSWER:g} s']
+        # What never gets one ends with the connection.
+        concurrency.spawn(self._ask, key_id, found, reasons, name='key manager').join(ANSWER)
+        if not found:
+            raise KeyNotAvailable(key=key_id, reason=reasons[-1])
+        return found[0]
+
+    def _ask(self, key_id: str, found: list[str], reasons: list[str]) -> None:
         try:
             with self._loading:
                 if self._library is None:
                     self._library = _load(self._conf)
             manager, credential = self._library
-            return bytes(manager.get(credential(self._conf), key_id).get_encoded()).hex()
+            found.append(bytes(manager.get(credential(self._conf), key_id).get_encoded()).hex())
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own
             # Without its cause: nobody knows what of the key is in that.
-            reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:_MOST_TEXT]
-            raise KeyNotAvailable(key=key_id, reason=reason) from None
+            reasons.append(' '.join(f'{type(error).__name__}: {error}'.split())[:_MOST_TEXT])
 
     def _fixed(self) -> str:
         try:

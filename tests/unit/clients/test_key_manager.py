@@ -42,6 +42,8 @@ class Services(BaseHTTPRequestHandler):
     """Keystone and Barbican, as far as a key is read."""
 
     asked: list[tuple[str, str]] = []
+    # Keys are told while it is set.
+    answers = threading.Event()
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
@@ -54,6 +56,7 @@ class Services(BaseHTTPRequestHandler):
         self.asked.append((self.path, self.headers.get('X-Auth-Token', '')))
         url = f'http://{self.headers["Host"]}'
         if self.path.endswith('/payload'):
+            self.answers.wait()
             self._answer(SECRET)
         elif self.path.endswith(KEY_ID):
             self._answer({'secret_ref': f'{url}/v1/secrets/{KEY_ID}', 'secret_type': 'symmetric', 'algorithm': 'aes',
@@ -84,6 +87,7 @@ class Services(BaseHTTPRequestHandler):
 @pytest.fixture
 def keys() -> Iterator[KeyManager]:
     Services.asked = []
+    Services.answers.set()
     server = ThreadingHTTPServer(('127.0.0.1', 0), Services)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -118,6 +122,18 @@ def test_a_key_of_barbican(keys: KeyManager, caplog: pytest.LogCaptureFixture) -
     missing = KEY_ID.replace('1', '2')
     with pytest.raises(KeyNotAvailable, match=f'Key {missing} can not be had: ManagedObjectNotFoundError: .*{missing}'):
         keys.passphrase(missing)
+
+
+def test_a_service_that_hangs(keys: KeyManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete of the server waits for who waits here: no longer than other services are waited for."""
+    assert keys.passphrase(KEY_ID) == SECRET.hex()
+    monkeypatch.setattr('kilonova.clients.key_manager.ANSWER', 0.3)
+    Services.answers.clear()
+    try:
+        with pytest.raises(KeyNotAvailable, match=f'Key {KEY_ID} can not be had: there is no answer after 0.3 s'):
+            keys.passphrase(KEY_ID)
+    finally:
+        Services.answers.set()
 
 
 def test_a_key_manager_that_nobody_can_ask() -> None:
