@@ -13,7 +13,7 @@ from tests.fixtures import places
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import sriov_nic
-from tests.flows.cases import crash_at, force_down
+from tests.flows.cases import bring_back, crash_at, dies_at, force_down
 from tests.functional.test_ports import HOSTS, Networked, broken
 
 CARD, FUNCTIONS = '0000:91:00.0', ('0000:91:00.2', '0000:91:00.3')
@@ -174,6 +174,23 @@ def test_whoever_crashes_leaves_no_request(site: Site, monkeypatch: pytest.Monke
     assert number > 4, f'only {number} effects'
 
 
+def test_a_host_dies_during_a_build(site: Site) -> None:
+    """At each thing that it tells: the next one has the server, and what was bound to the first is free."""
+    port, number = site.port(), 0
+    while True:
+        death = dies_at(site.cloud, number)
+        server = site.boot({'port': port})
+        site.cloud.on_message = None
+        if death.gone is None:
+            break
+        assert site.cloud.host_of(server) != death.gone
+        bring_back(site.cloud, death.gone)
+        site.assert_at(server, port)
+        site.gone(server, port)
+        number += 1
+    assert number > 2, death.seen
+
+
 def test_cyborg_is_silent_once(site: Site) -> None:
     """At each of the requests to it: it is asked again."""
     for times, method in enumerate(('POST', 'PATCH', 'DELETE')):
@@ -189,6 +206,24 @@ def test_cyborg_is_silent_once(site: Site) -> None:
         site.assert_at(server, port)
         site.gone(server, port) if not times else site.delete(server)
         assert silences and site.cyborg.requests == {}
+
+
+@pytest.mark.parametrize('silent', [True, False])
+def test_one_of_two_ports_gets_no_request(site: Site, silent: bool) -> None:
+    """What was made for the other goes: nobody binds it."""
+    made: list[str] = []
+
+    def second(method: str, path: str) -> None:
+        made.extend([path] * (method == 'POST'))
+        if method == 'POST' and len(made) == 2:
+            if silent:
+                raise site.cyborg.broken()
+            del site.cyborg.profiles['fpga']
+    site.cyborg.before = second
+    server = site.boot({'port': site.port()}, {'port': site.port('fpga')}, status='ACTIVE' if silent else 'ERROR')
+    assert [one['instance_uuid'] for one in site.cyborg.requests.values()] == [server] * (2 * silent)
+    site.delete(server)
+    site.assert_empty(kept=2)
 
 
 def test_a_function_that_is_programmed(site: Site) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -29,7 +29,7 @@ from kilonova.conductor.row import Choice, Outputs
 from kilonova.conductor.work import GuestMayRun, Work
 from kilonova.db import engine
 from kilonova.db.queries import operations
-from kilonova.errors import Unanswered
+from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
@@ -52,15 +52,29 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
     if work.outputs.accelerators is None:
         wanted = [*([(None, profile)] if profile is not None else []), *ports.items()]
         made: dict[str, int] = {}
+        of_ports: dict[str, str] = {}
         for port, name in wanted:
             work.before_sending()
             LOG.debug('Creating ARQs for device profile %s', name)
-            new = work.env.accelerators.create(name)
+            try:
+                new = work.env.accelerators.create(name)
+            except KilonovaError:
+                # All are made anew by the next try, if there is one.
+                _forget(work, sorted(made))
+                raise
             made.update((one.uuid, one.group) for one in new)
             if port is not None:
-                work.outputs.accelerated.update((one.uuid, port) for one in new)
-        work.outputs.accelerators = made
+                of_ports.update((one.uuid, port) for one in new)
+        work.outputs.accelerators, work.outputs.accelerated = made, of_ports
         work.unbound = True
+
+
+def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
+    """Requests that nobody binds any more go; later, while the accelerator service is silent."""
+    if uuids:
+        beside.now_or_later(work, 'Accelerator requests', lambda: work.env.accelerators.delete(uuids),
+                            lambda: beside.add_release(work, {beside.ACCELERATOR_REQUESTS: list(uuids)},
+                                                       (beside.ACCELERATOR_REQUESTS,)))
 
 
 def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
