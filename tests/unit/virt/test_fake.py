@@ -22,6 +22,7 @@ from tests.unit.virt.builders import (
     mediated,
     new_conf,
     new_instance,
+    new_vif,
     new_volume,
 )
 
@@ -111,3 +112,15 @@ def test_a_guest_counts_anew_from_each_start(fake: FakeDriver) -> None:
     fake.domains[instance.uuid].used[VOLUME] = counters
     fake.live_migrations.migrate(instance, {'host': 'gpu2', 'move': 'm', 'volumes': {VOLUME: ''}}, lambda told: None)
     assert fake.machine.arrived['gpu2'][instance.uuid].used == {}
+
+
+@pytest.mark.parametrize(('vnic_type', 'own'), [('direct', [GPU]), ('macvtap', []), ('vdpa', [])])
+def test_the_device_behind_a_port_is_none_of_the_guest_s_own(fake: FakeDriver, vnic_type: str, own: list[str]) -> None:
+    """Where something of the host's leads to it: in the domain that is made with the port, and in one that gets it."""
+    guests, vif = fake.guests, new_vif(vnic_type=vnic_type, profile={'pci_slot': GPU})
+    for vifs in ([vif], []):
+        instance = new_instance(vifs=vifs)
+        guests.spawn(instance, image_meta(), pci_devices=devices(GPU) if vifs else [])
+        guests.attach_interface(instance, image_meta(), vif, devices(GPU))
+        assert [domain['hostdevs'] for domain in guests.describe()] == [own]
+        guests.destroy(instance)
