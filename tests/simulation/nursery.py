@@ -1,6 +1,7 @@
 """The process that builds a cloud once and forks a child for each seed, which so costs no setting up.
 
     python -m tests.simulation --seeds 1-100 --jobs 2
+    python -m tests.simulation --seeds 1-20 --seeds kinds:1-10
     python -m tests.simulation --seeds 1-200 --having echo --fault late_order
     python -m tests.simulation --prove late_order=17 --prove dead_host=4
 
@@ -35,7 +36,7 @@ _clock, _wait, _waitpid = real.perf_counter, os.wait, os.waitpid
 def main(arguments: Sequence[str]) -> int:
     """0: all seeds are well."""
     parser = argparse.ArgumentParser(prog='python -m tests.simulation', description='The cloud under virtual time.')
-    parser.add_argument('--seeds', default='1-20', help='17, or 1-200')
+    parser.add_argument('--seeds', action='append', metavar='[SHAPE:]SEEDS', help='17, or 1-200, or kinds:1-8')
     parser.add_argument('--shape', help='one of the clouds in cloud.SHAPES; else the seed chooses')
     parser.add_argument('--length', type=int, default=20, help='acts of users in a story')
     parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1, help='seeds at once')
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument('--plot', action='append', default=[], help='a plot of plots.py in each story')
     parser.add_argument('--having', action='append', default=[], metavar='PLOT',
                         help='leave out seeds whose stories have none of these plots')
-    parser.add_argument('--prove', action='append', default=[], metavar='FAULT=SEED',
-                        help='in place of --seeds: this seed must find the fault, and be well without it')
+    parser.add_argument('--prove', action='append', default=[], metavar='FAULT=[SHAPE:]SEED',
+                        help='this seed must find the fault, and be well without it')
     parser.add_argument('--twice', action='store_true', help='run each seed twice and compare')
     parser.add_argument('--shrink', action='store_true', help='make the first failing story small and tell it')
     parser.add_argument('--show', action='store_true', help='print the whole trace of each failing seed')
@@ -57,15 +58,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         options.json = options.json.resolve()
         options.json.write_text('')
-    first, _, last = options.seeds.partition('-')
-    nursery, number = _Nursery(options), int(first)
+    seeds, nursery = options.seeds or ([] if options.prove else ['1-20']), _Nursery(options)
     if not nursery.has_faults():
         return 2
-    if options.prove:
-        return nursery.prove([tuple(one.split('=')) for one in options.prove])
     if options.hours is None:
-        return nursery.run([str(one) for one in range(number, int(last or first) + 1)])
-    end = _clock() + options.hours * 3600
+        return nursery.run([seed for one in seeds for seed in _range(one)],
+                           [tuple(one.split('=')) for one in options.prove])
+    (number, *_), end = map(int, _range(seeds[0])), _clock() + options.hours * 3600
     while _clock() < end:
         if nursery.run([str(one) for one in range(number, number + ROUND)]):
             return 1
@@ -73,13 +72,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _range(text: str) -> list[str]:
+    """'1-3': 1, 2, 3; 'kinds:1-3': kinds:1, kinds:2, kinds:3."""
+    shape, colon, numbers = text.rpartition(':')
+    first, _, last = numbers.partition('-')
+    return [f'{shape}{colon}{number}' for number in range(int(first), int(last or first) + 1)]
+
+
 @dataclass(frozen=True)
 class _Run:
-    """A story and the faults that are put back for it. ``proves``: with faults it must go wrong."""
+    """A story and the faults that are put back for it. ``proves``: the fault with which it must go wrong, and without
+    it must not."""
 
     story: Any
     faults: tuple[str, ...]
-    proves: bool = False
+    proves: str | None = None
 
     def is_bad(self, wrong: str | None) -> bool:
         """A proof fails when nothing is found."""
@@ -119,24 +126,22 @@ class _Nursery:
         """Whether what the faults replace is still there; what isn't is told."""
         return all(self._fork(lambda fault=fault: fault.install() or 0) == 0 for fault in self._faults.values())
 
-    def run(self, seeds: list[str]) -> int:
-        """Every seed in the cloud that it is about; one process a cloud."""
+    def run(self, seeds: list[str], proofs: list[tuple[str, str]] | None = None) -> int:
+        """Every seed in the cloud that it is about, and each (fault, seed) with the fault and without; one process a
+        cloud."""
         if self._options.story:
             stories = [self.story.Story.load(self._options.story.read_text())]
         else:
             stories = [self._story(seed) for seed in seeds]
         having = set(self._options.having)
-        return self._in_clouds([_Run(story, tuple(self._options.fault)) for story in stories
-                                if not having or having.intersection(story.plots)])
+        return self._in_clouds([
+            *(_Run(story, tuple(self._options.fault)) for story in stories
+              if not having or having.intersection(story.plots)),
+            *(_Run(self._story(seed), faults, fault) for fault, seed in proofs or () for faults in ((fault,), ()))])
 
-    def prove(self, proofs: list[tuple[str, str]]) -> int:
-        """Each (fault, seed) with the fault and without."""
-        self._options.keep_going = True
-        return self._in_clouds([_Run(self._story(seed), faults, True) for fault, seed in proofs
-                                for faults in ((fault,), ())])
-
-    def _story(self, seed: str) -> Any:
-        shape = self.cloud.SHAPES[self._options.shape or self.story.plan(seed, self._options.plot)[1]]
+    def _story(self, text: str) -> Any:
+        named, _, seed = text.rpartition(':')
+        shape = self.cloud.SHAPES[named or self._options.shape or self.story.plan(seed, self._options.plot)[1]]
         return self.story.make(seed, shape, self._options.length, self._options.plot)
 
     def _in_clouds(self, runs: list[_Run]) -> int:
@@ -199,7 +204,7 @@ class _Nursery:
             if other != result['digest']:
                 result['wrong'] = f'two runs differ: {other} and {result["digest"]}'
             bad += self._tell(run, result)
-            if bad and not self._options.keep_going:
+            if bad and not (self._options.keep_going or self._options.prove):
                 break
         return bad
 
@@ -270,7 +275,8 @@ class _Nursery:
         story, bad = run.story, run.is_bad(result['wrong'])
         if self._options.json:
             with self._options.json.open('a') as file:
-                file.write(json.dumps({**result, 'lines': None, 'faults': run.faults, 'story': story.dump()}) + '\n')
+                file.write(json.dumps({**result, 'lines': None, 'shape': story.shape, 'faults': run.faults,
+                                       'proves': run.proves, 'story': story.dump()}) + '\n')
         told = f'WRONG: {result["wrong"]}' if result['wrong'] is not None else 'NOT FOUND' if bad else ''
         print(f'seed {result["seed"]:>6} {self.shape.name:6} {result["digest"]} {len(story.acts):4} acts '
               f'{result["accepted"]:4} accepted {len(story.troubles):2} troubles {result["virtual"]:7.0f} s '

@@ -1,6 +1,6 @@
 """The simulator itself: healthy seeds, the same seed is the same run, and faults that are put back are found.
 
-Each run of ``python -m tests.simulation`` is a process of its own: its clock and its hub can't be shared.
+Each ``python -m tests.simulation`` is a process of its own: its clock and its hub can't be shared.
 """
 from __future__ import annotations
 
@@ -17,44 +17,69 @@ from tests.simulation.faults import Gone, replace
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> tuple[int, list[dict[str, Any]]]:
-    """Exit status and the results of all seeds."""
+def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> list[dict[str, Any]]:
+    """The results of all seeds."""
     done = subprocess.run([sys.executable, '-W', 'ignore', '-m', 'tests.simulation', *arguments, '--jobs', str(jobs),
-                           '--json', str(path)], cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
+                           '--json', str(path)], cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert path.exists(), done.stdout + done.stderr
-    return done.returncode, [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# Which clouds, which seeds; other seeds than those are ``make simulate``'s business.
-HEALTHY = (('--seeds', '1-8'), ('--seeds', '1-6', '--shape', 'functions'), ('--seeds', '1-6', '--shape', 'pins'),
-           ('--seeds', '1-18', '--shape', 'kinds'), ('--seeds', '1-8', '--shape', 'ports'),
-           ('--seeds', '1-8', '--shape', 'wires'), ('--seeds', '1-8', '--shape', 'volumes'))
+# Of which clouds how many seeds, from 1 on; others are ``make simulate``'s business.
+HEALTHY = {'': 8, 'functions': 6, 'pins': 6, 'kinds': 18, 'ports': 8, 'wires': 8, 'volumes': 8}
+ORDINARY = 'the ordinary mix'
 # Accepted operations over hosts with every kind of device.
 OPERATIONS = 220
+# Of the cloud 'functions'.
+TWICE = 3
 
 
-@pytest.mark.parametrize('arguments', HEALTHY, ids=[
-    'the ordinary mix', 'virtual functions', 'pinned CPUs', 'all kinds', 'ports', 'SR-IOV ports', 'volumes'])
-def test_nothing_is_wrong_with_the_code_as_it_is(arguments: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+@pytest.fixture(scope='module')
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Those of all seeds that the chosen tests look at, by one command: it imports once, and builds each cloud once."""
+    healthy, faulty = set[str](), set[str]()
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.module is request.module and 'results' in item.fixturenames:
+            (faulty if item.function is test_faults_that_are_put_back_are_found else healthy).add(
+                item.callspec.params['shape'] if hasattr(item, 'callspec') else 'functions')
+    wanted = [f'--seeds={named(shape, f"1-{count}")}' for shape, count in HEALTHY.items() if shape in healthy]
+    wanted += [f'--prove={fault}={named(shape, seeds[0])}' for shape, proofs in PROOFS.items() if shape in faulty
+               for fault, (_, seeds) in proofs.items()]
+    return simulate(tmp_path_factory.mktemp('simulation') / 'results', *wanted, '--keep-going', jobs=2)
+
+
+def named(shape: str, seeds: str) -> str:
+    return f'{shape}:{seeds}' if shape else seeds
+
+
+def of(results: list[dict[str, Any]], shape: str, seeds: int) -> list[dict[str, Any]]:
+    """The results of the first seeds of a cloud without a fault, in their order."""
+    return sorted((one for one in results if (one['shape'] if one['shape'] in HEALTHY else '') == shape
+                   and not one['faults'] and not one['proves'] and int(one['seed']) <= seeds),
+                  key=lambda one: int(one['seed']))
+
+
+@pytest.mark.parametrize('shape', HEALTHY, ids=[shape or ORDINARY for shape in HEALTHY])
+def test_nothing_is_wrong_with_the_code_as_it_is(results: list[dict[str, Any]], shape: str) -> None:
     """Every operation ends, nothing has two owners or is left over, and what users were told is so."""
-    results = simulate(tmp_path / 'results', *arguments, '--keep-going', jobs=2)[1]
-    assert [(result['seed'], result['wrong']) for result in results if result['wrong']] == []
-    assert len(results) == int(arguments[1].rpartition('-')[2])
-    accepted = sum(result['accepted'] for result in results)
-    print(f"{' '.join(arguments)}: {accepted} operations")
-    assert accepted > (OPERATIONS if 'kinds' in arguments else 10 * len(results))
+    mine = of(results, shape, HEALTHY[shape])
+    assert [(result['seed'], result['wrong']) for result in mine if result['wrong']] == []
+    assert len(mine) == HEALTHY[shape]
+    accepted = sum(result['accepted'] for result in mine)
+    print(f'{shape or ORDINARY}: {accepted} operations')
+    assert accepted > (OPERATIONS if shape == 'kinds' else 10 * len(mine))
 
 
-def test_a_seed_is_the_same_run_each_time(tmp_path: pathlib.Path) -> None:
+def test_a_seed_is_the_same_run_each_time(results: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     """Two commands agree in every line of the trace."""
-    first, second = (simulate(tmp_path / name, '--seeds', '1-3', '--shape', 'narrow')[1] for name in ('one', 'two'))
-    assert [result['digest'] for result in first] == [result['digest'] for result in second]
-    assert len({result['digest'] for result in first}) == 3
+    again = simulate(tmp_path / 'again', f'--seeds=functions:1-{TWICE}')
+    first, second = ([result['digest'] for result in of(found, 'functions', TWICE)] for found in (results, again))
+    assert first == second and len(set(first)) == TWICE
 
 
-# What a run must say that finds the fault, and seeds of the ordinary mix that find it: the first will do, the others
-# are for the day when a change of the code moves what happens in it.
-PROOFS = {
+# Of the ordinary mix and of clouds: what a run must say that finds the fault, and seeds that find it. The first will
+# do, the others are for the day when a change of the code moves what happens in it.
+PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {'': {
     'late_order': ('is in the running guest of', ('125', '310')),
     'stale_owner': ('elsewhere', ('28', '124', '190')),
     'dead_host': ('create of', ('20', '38')),
@@ -65,66 +90,41 @@ PROOFS = {
     'blind_sweep': ('force_delete of', ('140', '162', '181')),
     'lost_cancel': ('boot, delete', ('162', '181', '140', '191')),
     'wall_clock': ('there is still: boot of', ('79', '113')),
-}
-
-# Of the shape 'kinds'.
-OF_KINDS = {
+}, 'kinds': {
     'kept_accelerators': ('which is no server', ('7', '13', '20')),
     'deleted_with_accelerators': ('left over in Cyborg', ('2', '3', '4')),
     'unasked_binding': ('already has accelerator requests', ('20', '38')),
     'swapped_holder': ('and Cyborg has {} bound to', ('19', '32', '39')),
     'silent_host': ('Cyborg has it bound to', ('20', '21', '38', '43')),
-}
-# Of the shape 'ports'.
-OF_PORTS = {
+}, 'ports': {
     'kept_ports': ('which is no server', ('21', '50', '54')),
     'blind_ports': ('its info cache lacks it', ('14', '15', '19')),
     'unmoved_ports': ('and the server is on', ('10', '66', '70')),
-}
-# Of the shape 'volumes'.
-OF_VOLUMES = {
+}, 'volumes': {
     'kept_volumes': ('which is no server', ('21', '78')),
     'blind_volumes': ('which has no row of it', ('36', '10', '11')),
     'unplanned_volumes': ('left over in Cinder', ('9', '26')),
     'unmoved_volumes': ('revert of', ('10', '32', '8')),
-}
+}}
 
 
-def test_faults_that_are_put_back_are_found(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize('shape', PROOFS, ids=[shape or ORDINARY for shape in PROOFS])
+def test_faults_that_are_put_back_are_found(results: list[dict[str, Any]], shape: str, tmp_path: pathlib.Path) -> None:
     """Each by a seed that is well without it, and that tells the fault's own harm."""
-    find(PROOFS, tmp_path)
-
-
-def test_faults_of_accelerators_are_found(tmp_path: pathlib.Path) -> None:
-    """The same with hosts that have every kind of device."""
-    find(OF_KINDS, tmp_path, '--shape', 'kinds')
-
-
-def test_faults_of_ports_are_found(tmp_path: pathlib.Path) -> None:
-    """The same with Neutron."""
-    find(OF_PORTS, tmp_path, '--shape', 'ports')
-
-
-def test_faults_of_volumes_are_found(tmp_path: pathlib.Path) -> None:
-    """The same with Cinder."""
-    find(OF_VOLUMES, tmp_path, '--shape', 'volumes')
-
-
-def find(proofs: dict[str, tuple[str, tuple[str, ...]]], path: pathlib.Path, *options: str) -> None:
-    """Each fault by one of its seeds."""
-    left = dict(proofs)
-    for turn in range(max(len(seeds) for _, seeds in proofs.values())):
+    left = dict(PROOFS[shape])
+    for turn in range(max(len(seeds) for _, seeds in left.values())):
         tried = {fault: seeds[turn] for fault, (_, seeds) in left.items() if turn < len(seeds)}
         if not tried:
             break
-        wanted = [argument for fault, seed in tried.items() for argument in ('--prove', f'{fault}={seed}')]
-        results = simulate(path / f'results{turn}', *wanted, *options)[1]
-        assert [(one['seed'], one['wrong']) for one in results if not one['faults'] and one['wrong']] == []
-        assert len(results) == 2 * len(tried)
-        for one in results:
-            for fault in one['faults']:
-                if one['wrong'] is not None and proofs[fault][0] in one['wrong']:
-                    del left[fault]
+        if turn:
+            results = simulate(tmp_path / f'results{turn}', *(
+                f'--prove={fault}={named(shape, seed)}' for fault, seed in tried.items()))
+        mine = [one for one in results if one['proves'] in tried]
+        assert [(one['seed'], one['wrong']) for one in mine if not one['faults'] and one['wrong']] == []
+        assert len(mine) == 2 * len(tried)
+        for one in mine:
+            if one['faults'] and one['wrong'] is not None and left[one['proves']][0] in one['wrong']:
+                del left[one['proves']]
     assert left == {}
 
 
