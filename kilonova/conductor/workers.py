@@ -37,7 +37,9 @@ class Workers:
     """``lock`` guards the queues; whoever must see queued and other work together takes it, too."""
 
     def __init__(self, count: int) -> None:
-        self.lock = threading.Condition()
+        lock = threading.RLock()
+        # Where idle workers wait: those for any job, and those for urgent ones alone.
+        self.lock, self._reserved = threading.Condition(lock), threading.Condition(lock)
         self.threads: list[threading.Thread] = []
         self.stopping = False
         self._count, self._running = count, 0
@@ -60,6 +62,7 @@ class Workers:
         with self.lock:
             self.stopping = True
             self.lock.notify_all()
+            self._reserved.notify_all()
         with self._due_changed:
             self._due_changed.notify_all()
 
@@ -81,7 +84,9 @@ class Workers:
         """Queue a job."""
         with self.lock:
             (self._urgent if urgent else self._normal).append(job)
-            self.lock.notify_all()
+            self.lock.notify()
+            if urgent:
+                self._reserved.notify()
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
         """Call ``act``, which doesn't block, that many seconds from now."""
@@ -94,7 +99,7 @@ class Workers:
         while True:
             with self.lock:
                 while not self.stopping and not self._urgent and (reserved or not self._normal):
-                    self.lock.wait()
+                    (self._reserved if reserved else self.lock).wait()
                 if self.stopping:
                     return
                 job: Job | None = self._urgent.popleft() if self._urgent else self._normal.popleft()

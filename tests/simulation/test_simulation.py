@@ -87,13 +87,13 @@ PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {'': {
     'unmarked_undo': ('its row says available by None', ('10', '19')),
     'silent_database': ('force_delete of', ('5', '55', '63')),
     'parked_delete': ('boot, delete', ('23', '25', '45', '58')),
-    'blind_sweep': ('force_delete of', ('140', '162', '181')),
+    'blind_sweep': ('force_delete of', ('162', '181', '140')),
     'lost_cancel': ('boot, delete', ('162', '181', '140', '191')),
     'wall_clock': ('there is still: boot of', ('79', '113')),
 }, 'kinds': {
     'kept_accelerators': ('which is no server', ('7', '13', '20')),
     'deleted_with_accelerators': ('left over in Cyborg', ('2', '3', '4')),
-    'unasked_binding': ('already has accelerator requests', ('20', '38')),
+    'unasked_binding': ('already has accelerator requests', ('29', '66', '51')),
     'swapped_holder': ('and Cyborg has {} bound to', ('19', '32', '39')),
     'silent_host': ('Cyborg has it bound to', ('20', '21', '38', '43')),
 }, 'ports': {
@@ -102,7 +102,7 @@ PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {'': {
     'unmoved_ports': ('and the server is on', ('10', '66', '70')),
 }, 'volumes': {
     'kept_volumes': ('which is no server', ('21', '78')),
-    'blind_volumes': ('which has no row of it', ('36', '10', '11')),
+    'blind_volumes': ('which has no row of it', ('10', '11', '36')),
     'unplanned_volumes': ('left over in Cinder', ('9', '26')),
     'unmoved_volumes': ('revert of', ('10', '32', '8')),
 }}
