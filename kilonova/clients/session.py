@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
@@ -41,13 +42,30 @@ class _Pool(requests.adapters.HTTPAdapter):
         return super().send(request, stream, timeout, verify, cert, proxies)
 
 
+class Session(requests.Session):
+    """What the environment says of proxies and certificates is read once for each service: that takes as long as all
+    else of a request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._settings: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def merge_environment_settings(self, url: str, proxies: Any, stream: Any, verify: Any, cert: Any) -> dict[str, Any]:
+        if proxies:
+            return super().merge_environment_settings(url, proxies, stream, verify, cert)
+        key = (*urlsplit(url)[:2], stream, verify, cert)
+        if key not in self._settings:
+            self._settings[key] = super().merge_environment_settings(url, proxies, stream, verify, cert)
+        return dict(self._settings[key])
+
+
 def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) -> Adapter:
     """The adapter that section ``group`` describes, over one pool of kept-alive connections.
 
     ``fallback`` names the section whose credentials serve when ``group`` has no ``auth_type`` (field files often give
     ``[glance]`` none). Nothing is sent yet: the first request fetches the token.
     """
-    pool = requests.Session()
+    pool = Session()
     for scheme in ('http://', 'https://'):
         pool.mount(scheme, _Pool(pool_maxsize=POOL_SIZE))
     session = ks_loading.load_session_from_conf_options(conf, group, session=pool)

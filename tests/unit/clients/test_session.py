@@ -50,6 +50,23 @@ def test_no_credentials_at_all_is_unanswered(conf):
         session.send(session.adapter(conf, 'placement'), 'Placement', 'GET', '/')
 
 
+def test_the_environment_is_read_once_for_each_service(monkeypatch):
+    monkeypatch.setenv('http_proxy', 'http://proxy.test:3128')
+    monkeypatch.setenv('no_proxy', 'near.test')
+    monkeypatch.setenv('REQUESTS_CA_BUNDLE', '/etc/ca.pem')
+    pool = session.Session()
+
+    def settings(url, proxies=None, verify=None):
+        return pool.merge_environment_settings(url, proxies or {}, None, verify, None)
+    for _ in range(2):
+        found = settings('http://far.test/x')
+        assert (found['proxies']['http'], found['verify']) == ('http://proxy.test:3128', '/etc/ca.pem')
+        assert 'http' not in settings('http://near.test/x')['proxies']
+        assert settings('http://far.test/y', verify='/etc/own.pem')['verify'] == '/etc/own.pem'
+        assert settings('http://far.test/x', {'http': 'http://own.test'})['proxies']['http'] == 'http://own.test'
+        monkeypatch.delenv('REQUESTS_CA_BUNDLE', raising=False)
+
+
 def test_who_hangs_is_asked_once(conf):
     """Finding 1.6: three reads of a minute each are no set time."""
     with socket.create_server(('127.0.0.1', 0)) as silent:
