@@ -9,20 +9,20 @@ needs options is given ``conf``.
 """
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
 from types import ModuleType
 
 from oslo_config import cfg
 
 
-def sections() -> Iterator[ModuleType]:
+@functools.cache
+def sections() -> tuple[ModuleType, ...]:
     """The modules of all sections, by name."""
-    for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
-        module = importlib.import_module(f'{__name__}.{info.name}')
-        if hasattr(module, 'OPTS'):
-            yield module
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__))
+    modules = [importlib.import_module(f'{__name__}.{name}') for name in names]
+    return tuple(module for module in modules if hasattr(module, 'OPTS'))
 
 
 def register(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:

@@ -51,6 +51,8 @@ _OF_CELL = {
         nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats,
         nodes.c.updated_at).where(nodes.c.deleted == 0),
 }
+_MARKS = sa.select(metadata.c.instance_uuid, metadata.c.key, metadata.c.value).where(
+    metadata.c.deleted == 0, metadata.c.key.in_(sa.bindparam('keys', expanding=True)))
 _BUILD_REQUESTS = sa.select(build_requests.c.instance_uuid)
 _UNMAPPED = sa.select(mappings.c.instance_uuid).where(mappings.c.cell_id.is_(None))
 _SPECS = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_from(
@@ -83,9 +85,7 @@ def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
     """{server: its system metadata under these keys}, of servers that have any."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
-    query = sa.select(metadata.c.instance_uuid, metadata.c.key, metadata.c.value).where(
-        metadata.c.deleted == 0, metadata.c.key.in_(list(keys)))
-    for uuid, key, value in conn.execute(query):
+    for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):
         found[uuid][key] = value
     return found
 
