@@ -437,6 +437,9 @@ CAST = [name for name, case in CASES.items() if case.act is not fall_due]
 STEPS = [(name, index) for name, case in CASES.items() for index in range(len(flows.FLOWS[case.kind].steps))]
 STEP_IDS = [f'{name}-{flows.FLOWS[CASES[name].kind].steps[index].name}' for name, index in STEPS]
 
+# What an operation may change in what users see of a server without leaving it another one.
+CHANGING = ('updated', 'hostId', 'OS-EXT-SRV-ATTR:host', 'OS-EXT-SRV-ATTR:hypervisor_hostname',
+            'OS-SRV-USG:launched_at')
 
 
 def clear(cloud: Cloud) -> None:
@@ -453,6 +456,47 @@ def clear(cloud: Cloud) -> None:
     cloud.images.made.clear()
     cloud.images.data.clear()
     cloud.cleared_at = cloud.asked
+
+
+class Subjects:
+    """The servers that a case is disturbed with, one disturbance after the other. One that is afterwards what it was
+    before has the next one, too; else that has a new one, in an empty cloud.
+
+        subjects = Subjects(cloud, case)
+        while ...:
+            server = case.act(cloud, subjects.next())
+            check(cloud, case, server, case.good)
+            subjects.end()
+    """
+
+    def __init__(self, cloud: Cloud, case: Case, clear: Callable[[Any], None] = clear) -> None:
+        self._cloud, self._case, self._clear = cloud, case, clear
+        self._server: str | None = None
+        self._was: Any = None
+
+    def next(self) -> str | None:
+        """What the case's ``before`` gives back."""
+        if self._was is None:
+            self._server = self._case.before(self._cloud)
+            self._was = self._shown()
+        return self._server
+
+    def end(self, kept: bool = True) -> None:
+        """A disturbance is over, and all of it was looked at. ``kept`` False: the next one has a new server, as a host
+        that died may still have something to do for this one."""
+        if not kept or self._was is None or self._was != self._shown():
+            self._clear(self._cloud)
+            self._was = None
+
+    def _shown(self) -> tuple[dict[str, Any], set[str]] | None:
+        """What users see of the server, and the images there are; None where the case is no server's."""
+        if self._server is None or self._case.status is not Cloud.status:
+            return None
+        response = self._cloud.request('GET', f'/servers/{self._server}')
+        if response.status_int == 404:
+            return None
+        shown = {name: value for name, value in response.json['server'].items() if name not in CHANGING}
+        return shown, set(self._cloud.images.made)
 
 
 def check(cloud: Cloud, case: Case, server: str, *expected: str) -> None:

@@ -20,8 +20,8 @@ from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import pci_device, sriov_gpu, sriov_nic
 from tests.fixtures.mdev import mdev_bus, mdev_card
 from tests.fixtures.neutron import FakeNeutron
-from tests.flows.cases import CASES, ELSEWHERE, GPUS, WAITING, Case, bring_back, check, clear, dies_at
-from tests.flows.cells import FULL, WITHOUT_SERVER, Shared, fail, has_guest, loses, read_table, short
+from tests.flows.cases import CASES, ELSEWHERE, GPUS, WAITING, Case, Subjects, bring_back, check, clear, dies_at
+from tests.flows.cells import FULL, WITHOUT_SERVER, Shared, fail, has_guest, loses, read_table
 
 # What a server has: one (two after a resize) of a kind; how its flavor asks for so many.
 ASKED: dict[str, Callable[[int], dict[str, str]]] = {
@@ -193,9 +193,12 @@ def end(cloud: Any, case: Case, server: str, before: list[str], device: str, was
 
 
 def is_tried_whole(name: str, device: str) -> bool:
-    """Each step and each moment (of a variant, see ``stride``) with VFs, and where accelerators and ports come and go;
-    one of each with the others: of PCI devices the other files here have all."""
-    return device == 'VF' or ((is_cyborgs(device) or device == 'SR-IOV port') and CASES[name].kind in ASK_OTHERS)
+    """Each step and each moment (of a variant, see ``stride``) with VFs, accelerators and ports where such come and go;
+    one of each with the others: of PCI devices the other files here have all. Where devices stay what they are, with
+    VFs in make test-cells alone."""
+    if CASES[name].kind in ASK_OTHERS:
+        return device in ('VF', 'SR-IOV port') or is_cyborgs(device)
+    return FULL and device == 'VF'
 
 
 def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> set[str]:
@@ -204,13 +207,13 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
     cloud.small, cloud.large = cloud.of[device]
     cloud.interfaces = [{'port': cloud.port}] if device == 'SR-IOV port' else 'none'
     cloud.placed = cloud.small
-    found: set[str] = set()
+    found, subjects = set[str](), Subjects(cloud, case)
     steps, everything = len(flows.FLOWS[case.kind].steps), is_tried_whole(name, device)
     number, more = WHOLE.index(device) % stride(name, way) if everything and device in WHOLE else 0, True
     if way == 'a step fails':
         number = min(number, steps - 1) if everything else steps - 1
     while more:
-        server = case.before(cloud)
+        server = subjects.next()
         before, was_named = owned_by(cloud, server, device) if server else [], named(cloud)
         with monkeypatch.context() as patch:
             if way == 'a step fails':
@@ -232,7 +235,7 @@ def tried(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, w
             cloud.action(server, 'reboot', {'type': 'HARD'})
         check(cloud, case, server, *case.ends)
         found.add(end(cloud, case, server, before, device, was_named))
-        clear(cloud)
+        subjects.end(kept=death is None)
         reached = (death and death.gone) or (lost and len(lost) > number)
         number += stride(name, way)
         more = number < steps if way == 'a step fails' else bool(everything and reached)
@@ -256,9 +259,20 @@ def wanted(name: str, device: str, way: str) -> set[str]:
     return TABLE[name, device]['works' if way == LOST else way]
 
 
+def ways_of(name: str, device: str) -> list[str]:
+    """In which ways a cell is tried: all where it is tried whole. Else it works with each kind, and each other way is
+    tried with one of them, with another one from operation to operation."""
+    first, *others = *WAYS, LOST
+    if FULL or is_tried_whole(name, device):
+        return [first, *others]
+    kinds = [kind for kind in kinds_of(name) if not is_tried_whole(name, kind)]
+    turn = kinds.index(device) + list(CASES).index(name)
+    return [first, *(way for number, way in enumerate(others)
+                     if (turn + number * len(kinds) // len(others)) % len(kinds) == 0)]
+
+
 @pytest.mark.parametrize(('name', 'device', 'way'), [
-    (name, device, way) for place, (name, device) in enumerate(CELLS)
-    for way in ([*WAYS, LOST] if is_tried_whole(name, device) else short([*WAYS, LOST], place))])
+    (name, device, way) for name, device in CELLS for way in ways_of(name, device)])
 def test_what_it_comes_to(ground: Any, monkeypatch: pytest.MonkeyPatch, name: str, device: str, way: str) -> None:
     """Each cell: works; each step fails once; the host dies before each thing that it tells of a step, and is back
     later; each reply is lost once."""

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import exc
 
 from kilonova.db import engine
-from tests.flows.cases import CASES, CAST, check, clear, in_flow
+from tests.flows.cases import CASES, CAST, Subjects, check, in_flow
 
 
 class LostCommits:
@@ -45,8 +45,9 @@ class LostCommits:
 @pytest.mark.parametrize('name', CASES)
 def test_the_answer_of_each_commit_is_lost_in_turn(ground, monkeypatch, name):
     case, number, happened = CASES[name], 0, True
+    subjects = Subjects(ground, case)
     while happened:
-        server, lost = case.before(ground), LostCommits(number, requests=name in CAST)
+        server, lost = subjects.next(), LostCommits(number, requests=name in CAST)
         with monkeypatch.context() as patch:
             lost.install(patch)
             lost.on = True
@@ -55,6 +56,6 @@ def test_the_answer_of_each_commit_is_lost_in_turn(ground, monkeypatch, name):
             lost.on = False
         happened = lost.seen > number
         check(ground, case, server, case.good)
-        clear(ground)
+        subjects.end()
         number += case.stride
     assert number > 1, f'{name} has only {number} commits'

@@ -22,7 +22,7 @@ from kilonova.db.queries import operations
 from tests.fixtures.cinder import FakeCinder
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Templates
 from tests.fixtures.neutron import FakeNeutron
-from tests.flows.cases import CASES, GPUS, WAITING, Case, ask, booted, bring_back, check, clear, dies_at
+from tests.flows.cases import CASES, GPUS, WAITING, Case, Subjects, ask, booted, bring_back, check, clear, dies_at
 from tests.flows.cells import FULL, WITHOUT_SERVER, Shared, fail, has_guest, loses, read_table, short
 
 PORT, VOLUME, BOOT_VOLUME = 'port', 'volume', 'boot volume'
@@ -370,9 +370,8 @@ class Trial:
         # Whether there was such a place; whether it is one at which something is changed.
         self.reached, self.changes = False, False
 
-    def run(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    def run(self, monkeypatch: pytest.MonkeyPatch, server: str | None) -> dict[str, str]:
         cloud, case = self.cloud, self.case
-        server = case.before(cloud)
         was = before_of(cloud, server, self.kinds)
         silences: list[Silence] = []
         with monkeypatch.context() as patch:
@@ -406,7 +405,6 @@ class Trial:
             # Where nothing but the answer is refused, the server is what it was to be.
             if not refused or ended != dict.fromkeys(self.kinds, f'{case.bad}: same host'):
                 found = ended
-        empty(cloud)
         return found
 
     def silent(self) -> list[Any]:
@@ -438,15 +436,18 @@ def outcomes(cloud: Any, monkeypatch: pytest.MonkeyPatch, name: str, form: str, 
     """{kind: all that an operation comes to}."""
     found: dict[str, set[str]] = {kind: set() for kind in FORMS[form]}
     asks_for(cloud, form)
+    subjects = Subjects(cloud, OPERATIONS[name], empty)
     steps, step = len(flows.FLOWS[OPERATIONS[name].kind].steps), stride(name, form, way)
     number, more = 0 if step == 1 or way == 'works' else 1, True
     if way == 'a step fails':
         number = min(number, steps - 1) if asks_others(name) else steps - 1
     while more:
         trial = Trial(cloud, name, form, way, number, is_done=step > 2)
-        trials = [trial.run(monkeypatch)]
+        trials = [trial.run(monkeypatch, subjects.next())]
+        subjects.end(kept=way != 'the host dies')
         if trial.changes and not trial.is_done:
-            trials.append(Trial(cloud, name, form, way, number, is_done=True).run(monkeypatch))
+            trials.append(Trial(cloud, name, form, way, number, is_done=True).run(monkeypatch, subjects.next()))
+            subjects.end(kept=way != 'the host dies')
         assert asks_others(name) or way != 'works' or not trial.reached, f'{name} asks Neutron or Cinder'
         for ended in trials:
             for kind, text in ended.items():

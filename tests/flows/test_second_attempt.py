@@ -14,7 +14,7 @@ from kilonova.conductor import flows
 from kilonova.conductor.work import Work
 from kilonova.errors import ClaimConflict, HostRejected, KilonovaError, Unanswered
 from tests.fixtures.cloud import Cloud, Crash
-from tests.flows.cases import CASES, check, clear, disturb, first_after_each_effect
+from tests.flows.cases import CASES, Subjects, check, disturb, first_after_each_effect
 
 # Where a server moves there are two more.
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:85:00.0', '0000:86:00.0'],
@@ -117,8 +117,9 @@ def test_each_message_is_lost_in_turn(ground, name, lost):
     """From the refusal on: what the host tells of it, the undo of its attempt, the next attempt. Of each second message
     the reply is lost."""
     case, number, seen = CASES[name], int(lost == 'reply'), [None, None]
+    subjects = Subjects(ground, case)
     while len(seen) > number:
-        server, seen = case.before(ground), []
+        server, seen = subjects.next(), []
         refusal = Refusal(ground)
 
         def on_message(kind, topic, host, method, args, deliver, number=number, seen=seen, refusal=refusal):
@@ -138,7 +139,7 @@ def test_each_message_is_lost_in_turn(ground, name, lost):
         ground.on_message = None
         check(ground, case, server, case.good)
         attempted(ground, refusal, server, case.good)
-        clear(ground)
+        subjects.end()
         number += 2 * case.stride
     assert number > 5, f'{name} has only {number} messages'
 
@@ -149,8 +150,9 @@ def test_each_message_is_lost_in_turn(ground, name, lost):
 def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, name):
     """From the refusal on."""
     case, number, happened = CASES[name], 0, True
+    subjects = Subjects(ground, case)
     while happened:
-        server, seen = case.before(ground), []
+        server, seen = subjects.next(), []
         crashed, refusal = threading.Event(), Refusal(ground)
 
         def listener(database, statement, many, number=number, seen=seen, crashed=crashed, refusal=refusal):
@@ -172,6 +174,6 @@ def test_the_conductor_crashes_after_each_effect_in_turn(ground, monkeypatch, na
             ground.start_conductor()
         check(ground, case, server, case.good)
         attempted(ground, refusal, server, case.good)
-        clear(ground)
+        subjects.end()
         number += case.stride
     assert number > 4, f'{name} has only {number} effects'

@@ -14,7 +14,7 @@ import pytest
 
 from kilonova.db import engine
 from tests.fixtures.cloud import Cloud
-from tests.flows.cases import CASES, Case, check, clear, everything
+from tests.flows.cases import CASES, Case, Subjects, check, everything
 from tests.flows.test_fencing import by, forget_keys, go_on, stand_still, until
 
 
@@ -98,15 +98,15 @@ EACH = ('boot', 'resize', 'delete')
 @pytest.mark.parametrize('name', CASES)
 def test_a_living_owner_whose_lease_ended(two, monkeypatch, name):
     case, number, happened = CASES[name], 0, True
+    subjects = Subjects(two, case)
     while happened:
-        happened = _stands_still(two, monkeypatch, case, number)
-        clear(two)
+        happened = _stands_still(two, monkeypatch, case, subjects.next(), number)
+        subjects.end()
         number += case.stride if name in EACH or case.variant else 2
     assert number > 2, f'{name} does only {number} things'
 
 
-def _stands_still(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, case: Case, number: int) -> bool:
-    server = case.before(cloud)
+def _stands_still(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, case: Case, server: str | None, number: int) -> bool:
     still, write = Standstill(cloud, number), engine.Database.write
 
     @contextlib.contextmanager

@@ -162,7 +162,7 @@ MUTANTS = (
            (f'{FENCING}::test_a_row_that_a_hand_over_left_in_a_cell_builds_nothing',)),
     # 20. Request specs.
     Mutant('20', 'the old request spec is not stored again', 'kilonova/conductor/flows/resize.py',
-           "    if work.args.get('old_request_spec'):", '    if False:', ('tests/flows/test_every_step.py::test_a_step_fails[resize-mark_resized-before]',)),
+           "    if work.args.get('old_request_spec'):", '    if False:', ('tests/flows/test_every_step.py::test_a_step_fails[resize-before]',)),
     Mutant('20', 'a late owner writes an older spec', 'kilonova/db/queries/request_specs.py',
            "request_specs.c.id == seen['id'], same)", "request_specs.c.id == seen['id'])",
            (f'{FENCING}::test_a_late_owner_does_not_write_an_older_request_spec',)),
