@@ -172,7 +172,7 @@ test-databases: bootstrap-test ## all functional tests on MariaDB and on Postgre
 	@$(TESTS) databases
 
 .PHONY: test-placement
-test-placement: bootstrap ## all tests of flows with the real Placement; make test has its model there
+test-placement: bootstrap ## all tests of flows and of the scheduler with the real Placement; make test has its model there
 	@$(TESTS) placement
 
 .PHONY: test-cells

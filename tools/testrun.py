@@ -113,7 +113,7 @@ def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
     'type': (Run('mypy', ('mypy',), seconds=20),),
-    'unit': (Run('unit-first', paths=UNIT_FIRST, seconds=200),
+    'unit': (Run('unit-first', paths=UNIT_FIRST, env=MODELLED, seconds=200),
              Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=670)),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
     # Each test runs on SQLite with Placement's model. Of every other file a twentieth runs on MariaDB, of the rest on
@@ -156,7 +156,8 @@ EXTRA: dict[str, tuple[Run, ...]] = {
     'databases': (functional('mariadb', 'eventlet', seconds=310), functional('postgresql', 'threading', seconds=370),
                   Run('outages', paths=('tests/integration/test_database_outage.py',),
                       env={'KILONOVA_ALL_OUTAGES': 'yes'}, waits=True, seconds=400)),
-    'placement': tuple(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
+    'placement': (*(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
+                  Run('scheduler-placement', paths=UNIT_FIRST[1:])),
     'cells': (Run('cells', paths=DEVICE_FLOWS, env={**MODELLED, 'KILONOVA_FULL': 'yes'}),
               Run('places', paths=PLACES, env={**MODELLED, 'KILONOVA_FULL': 'yes'})),
     'qemu': (REAL_KILLS,),

@@ -1,4 +1,4 @@
-"""A scheduler over the real Placement and real databases."""
+"""A scheduler over real databases and Placement, or its model (KILONOVA_TEST_PLACEMENT=model)."""
 from __future__ import annotations
 
 import shutil
@@ -19,7 +19,7 @@ from kilonova.scheduler.filters.compute import ComputeFilter
 from kilonova.scheduler.filters.pci_passthrough import PciPassthroughFilter
 from kilonova.scheduler.manager import SchedulerManager
 from kilonova.scheduler.weighers.amounts import RAMWeigher
-from tests.fixtures.placement import Placement, placement
+from tests.fixtures.placement import Placement, of_clouds, placement
 from tests.unit.scheduler.builders import conf, node, uuid
 
 __all__ = ['placement']
@@ -33,7 +33,7 @@ def templates(migrated: Path) -> Path:
 class Rig:
     """Cells 'cell1', 'cell2'; ``host()`` makes a compute in database and Placement; ``manager()`` a scheduler."""
 
-    def __init__(self, path: Path, templates: Path, placement: Placement) -> None:
+    def __init__(self, path: Path, templates: Path, placement: Any) -> None:
         self.placement = placement
         urls = {name: f'sqlite:///{path}/{name}.sqlite' for name in ('api', 'cell0', 'cell1', 'cell2')}
         for name in urls:
@@ -51,9 +51,9 @@ class Rig:
              numa: Mapping[str, int] = MappingProxyType({}), **values: Any) -> str:
         """A compute with a GPU at each address; returns its node's uuid. ``mapped`` False: the host doesn't report
         its devices to Placement. ``products``: {address: product} of other devices, ``numa``: their NUMA cells."""
-        root = self.placement.host(name, uuid=uuid(name), vcpus=vcpus, memory_mb=262144, disk_gb=1000,
-                                   pci={f'{name}_{address}': f'CUSTOM_PCI_10DE_{products.get(address, "13F1")}'
-                                        for address in gpus if mapped})
+        root = Placement.host(self.placement, name, uuid=uuid(name), vcpus=vcpus, memory_mb=262144, disk_gb=1000,
+                              pci={f'{name}_{address}': f'CUSTOM_PCI_10DE_{products.get(address, "13F1")}'
+                                   for address in gpus if mapped})
         providers = {row['name']: row['uuid'] for row in self.placement.client.list_providers(in_tree=root)}
         row = node(name, **values)
         row['pci_stats'] = self.pools(name, gpus, providers, products, numa)
@@ -108,7 +108,10 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, templates: Path, placement: Placement) -> Iterator[Rig]:
+def rig(tmp_path: Path, templates: Path) -> Iterator[Rig]:
+    placement = of_clouds()
+    placement.reset()
     made = Rig(tmp_path, templates, placement)
     yield made
+    placement.before = placement.after = None
     made.databases.dispose()

@@ -77,15 +77,17 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_a_server():
         assert sorted(of(servers[0], 'FILES', number) + of(servers[1], 'FILES', number)) == list(range(number))
 
 
-def test_each_functional_test_and_each_flow_has_a_run_with_the_real_placement():
+def test_each_test_with_the_model_of_placement_has_a_run_with_the_real_one():
     """Not all in make test, where they have its model."""
     *modelled, share = testrun.PARTS['functional']
     for run in (share, *testrun.EXTRA['databases'][:2]):
         assert 'KILONOVA_TEST_PLACEMENT' not in run.env and run.paths == ('tests/functional',), run.name
     assert share.env['KILONOVA_TEST_SHARE'] and not testrun.EXTRA['databases'][0].env['KILONOVA_TEST_SHARE']
-    for run in (*modelled, *testrun.PARTS['flows']):
+    for run in (*modelled, *testrun.PARTS['flows'], testrun.PARTS['unit'][0]):
         assert run.env['KILONOVA_TEST_PLACEMENT'] == 'model', run.name
-    for run, other in zip(testrun.PARTS['flows'], testrun.EXTRA['placement'], strict=True):
+    *flows, scheduler = testrun.EXTRA['placement']
+    assert (scheduler.paths, scheduler.env) == (('tests/unit/scheduler',), {})
+    for run, other in zip(testrun.PARTS['flows'], flows, strict=True):
         assert (run.paths, run.command, other.env) == (other.paths, other.command, {}) and run.name != other.name
 
 
