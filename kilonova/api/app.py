@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -24,7 +24,7 @@ from kilonova.api import faults, versions
 from kilonova.api.policies import Policy
 from kilonova.api.routes import OWN_ROUTES, ROUTES
 from kilonova.api.services.backend import Backend, Options
-from kilonova.api.wsgi import Dispatcher, OwnDispatcher, Paths
+from kilonova.api.wsgi import Dispatcher, Paths
 from kilonova.clients.image import ImageClient
 from kilonova.clients.limits import LimitsClient
 from kilonova.clients.network import NetworkClient
@@ -45,8 +45,8 @@ _TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
 
 
 class Front:
-    """What every request meets behind its id: the application whose prefix its path has, or ``default`` ('/v2.1' and
-    '/v2.1/' themselves are documents).
+    """What every request meets behind its id: below one of PREFIXES ``api``, else ``documents`` ('/v2.1' and '/v2.1/'
+    themselves are such).
 
     Whatever comes out of these, webob's own pages and unexpected exceptions included, leaves as a fault; each request
     is a line of the log, and its id is in the answer under its older name, too. As in the field documents about
@@ -54,9 +54,10 @@ class Front:
     """
 
     OLDER_ID = 'x-compute-request-id'
+    PREFIXES = ('/v2.1', '/v2', versions.OWN_PATH)
 
-    def __init__(self, applications: Mapping[str, WSGIApplication], default: WSGIApplication) -> None:
-        self._applications, self._default = applications, default
+    def __init__(self, api: WSGIApplication, documents: WSGIApplication) -> None:
+        self._api, self._documents = api, documents
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         started = time.monotonic()
@@ -75,12 +76,12 @@ class Front:
     def _application(self, environ: WSGIEnvironment) -> WSGIApplication:
         """Whose request it is; its prefix goes to SCRIPT_NAME."""
         path = environ.get('PATH_INFO', '')
-        for prefix, application in self._applications.items():
+        for prefix in self.PREFIXES:
             if path.startswith(f'{prefix}/') and len(path) > len(prefix) + 1:
                 environ['SCRIPT_NAME'] = environ.get('SCRIPT_NAME', '') + prefix
                 environ['PATH_INFO'] = path.removeprefix(prefix)
-                return application
-        return self._default
+                return self._api
+        return self._documents
 
     @staticmethod
     def _log(environ: dict[str, Any], response: webob.Response, seconds: float) -> None:
@@ -91,17 +92,6 @@ class Front:
         REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
                       environ.get('REQUEST_METHOD', '-'), f'{path}?{query}' if query else path, response.status_int,
                       response.content_length or 0, environ.get('kilonova.microversion', '-'), seconds)
-
-
-class Served:
-    """What is behind the check of tokens: the field's API, and Kilonova's own below ``versions.OWN_PATH``."""
-
-    def __init__(self, field: WSGIApplication, own: WSGIApplication) -> None:
-        self._field, self._own = field, own
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        own = environ['SCRIPT_NAME'].endswith(versions.OWN_PATH)
-        return (self._own if own else self._field)(environ, start_response)
 
 
 class Healthcheck:
@@ -196,13 +186,11 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conduc
                       limits=limits, accelerators=accelerators, networks=networks, volumes=volumes, notify=notify)
     noauth = conf.api.auth_strategy == 'noauth2'
     identify = identity_of_token if noauth else functools.partial(identity_of_keystone, policy)
-    served: WSGIApplication = Served(Dispatcher(_paths(), backend, policy, identify),
-                                     OwnDispatcher(_own_paths(), backend, policy, identify))
+    api: WSGIApplication = Dispatcher(_paths(), _own_paths(), backend, policy, identify)
     if not noauth:
-        served = validated(served, conf)
-    served = sizelimit.RequestBodySizeLimiter(served, conf)
+        api = validated(api, conf)
     documents = sizelimit.RequestBodySizeLimiter(versions.Discovery(options.compute_link_prefix), conf)
-    app: WSGIApplication = Front(dict.fromkeys(('/v2.1', '/v2', versions.OWN_PATH), served), documents)
+    app: WSGIApplication = Front(sizelimit.RequestBodySizeLimiter(api, conf), documents)
     app = request_id.RequestId(app, conf)
     app = Healthcheck(app, conf)
     app = http_proxy_to_wsgi.HTTPProxyToWSGI(app, conf)

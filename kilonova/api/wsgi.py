@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 import routes
 import webob
@@ -251,43 +251,34 @@ Identify = Callable[[WSGIEnvironment], RequestContext | webob.Response]
 
 
 class Dispatcher:
-    """The WSGI application behind /v2.1 and /v2 (the 2.0 API, which has no microversions)."""
+    """The WSGI application behind the check of tokens: /v2.1, /v2 (the 2.0 API) and /kilonova/v1 (``own``), of which
+    only the first has microversions."""
 
-    def __init__(self, paths: Paths, backend: Backend, policy: Policy, identify: Identify) -> None:
+    def __init__(self, paths: Paths, own: Paths, backend: Backend, policy: Policy, identify: Identify) -> None:
         self._backend, self._policy, self._identify = backend, policy, identify
-        self._paths = paths
+        self._paths, self._own = paths, own
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
         ctxt = self._identify(environ)
         if isinstance(ctxt, webob.Response):
             return ctxt(environ, start_response)
         request = webob.Request(environ)
+        prefix = environ['SCRIPT_NAME']
+        is_own, is_legacy = prefix.endswith(versions.OWN_PATH), prefix.endswith('/v2')
+        paths = self._own if is_own else self._paths
         headers: list[tuple[str, str]] = []
         try:
             path = _path(request)
-            found = self._paths.match(path, request.method)
+            found = paths.match(path, request.method)
             if found is None:
-                return self._no_route(environ, path)(environ, start_response)
-            version = self._version(environ, request, headers)
-            response = self._answer(request, ctxt, version, _is_legacy(environ), *found)
+                refused = _no_own_route(environ, paths.allowed(path)) if is_own else faults.no_route(environ)
+                return refused(environ, start_response)
+            version = versions.MAX if is_own else _version(request, is_legacy, headers)
+            response = self._answer(request, ctxt, version, is_legacy, *found)
         except Exception as error:  # noqa: BLE001 - one table turns all of them into answers
             response = faults.of_error(error)
         response.headers.extend(headers)
         return response(environ, start_response)
-
-    def _no_route(self, environ: WSGIEnvironment, path: str) -> WSGIApplication:
-        return faults.no_route(environ)
-
-    def _version(self, environ: WSGIEnvironment, request: webob.Request, headers: list[tuple[str, str]]) -> int:
-        """The microversion; ``headers`` get what the answer says about it."""
-        version = versions.MIN
-        if not _is_legacy(environ):
-            # What is asked for is echoed even when it is refused.
-            headers[:] = versions.headers(_echo(request))
-            version = versions.negotiate(request.headers)
-            headers[:] = versions.headers(versions.text(version))
-        environ['kilonova.microversion'] = versions.text(version)
-        return version
 
     def _answer(self, request: webob.Request, ctxt: RequestContext, version: int, relaxed: bool,
                 path: dict[str, str], rows: list[Route]) -> webob.Response:
@@ -325,27 +316,25 @@ class Dispatcher:
         raise NoRoute
 
 
-class OwnDispatcher(Dispatcher):
-    """The WSGI application behind /kilonova/v1: no microversions, and what isn't there is a fault, 404 or 405."""
-
-    def _no_route(self, environ: WSGIEnvironment, path: str) -> WSGIApplication:
-        allowed = self._paths.allowed(path)
-        if not allowed:
-            absent: WSGIApplication = faults.fault(404, faults.NOT_FOUND)
-            return absent
-        response = faults.fault(405, f"{environ['REQUEST_METHOD'][:16]} is not allowed here, only {', '.join(allowed)}")
-        response.headers['Allow'] = ', '.join(allowed)
-        refused: WSGIApplication = response
-        return refused
-
-    def _version(self, environ: WSGIEnvironment, request: webob.Request, headers: list[tuple[str, str]]) -> int:
-        return versions.MAX
+def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Response:
+    """What isn't below /kilonova/v1 is a fault: 404, or 405 where other methods are ``allowed``."""
+    if not allowed:
+        return faults.fault(404, faults.NOT_FOUND)
+    response = faults.fault(405, f"{environ['REQUEST_METHOD'][:16]} is not allowed here, only {', '.join(allowed)}")
+    response.headers['Allow'] = ', '.join(allowed)
+    return response
 
 
-def _is_legacy(environ: WSGIEnvironment) -> bool:
-    """Whether the request is one of the 2.0 API."""
-    found: bool = environ['SCRIPT_NAME'].endswith('/v2')
-    return found
+def _version(request: webob.Request, is_legacy: bool, headers: list[tuple[str, str]]) -> int:
+    """The microversion; ``headers`` get what the answer says about it."""
+    version = versions.MIN
+    if not is_legacy:
+        # What is asked for is echoed even when it is refused.
+        headers[:] = versions.headers(_echo(request))
+        version = versions.negotiate(request.headers)
+        headers[:] = versions.headers(versions.text(version))
+    request.environ['kilonova.microversion'] = versions.text(version)
+    return version
 
 
 def _path(request: webob.Request) -> str:

@@ -2,8 +2,6 @@
 the state."""
 from __future__ import annotations
 
-from typing import Any
-
 from oslo_utils import strutils
 
 from kilonova.api.rules import ADMIN, MANAGER, MEMBER, PREFIX, rule
@@ -85,48 +83,44 @@ INJECT_BODY = Obj(Prop('injectNetworkInfo', t.ANYTHING, required=True))
 # --- handlers --------------------------------------------------------------------------------------------------------
 def start(call: Call) -> None:
     """os-start: the guest, with the same devices."""
-    _run(call, 'start', 'start.start', {})
+    accept.run(call.backend, call.ctxt, call.server, 'start', 'start.start')
 
 
 def stop(call: Call) -> None:
     """os-stop: shut the guest down; devices and disks stay."""
-    _run(call, 'stop', 'stop.start', {'clean_shutdown': True})
+    accept.run(call.backend, call.ctxt, call.server, 'stop', 'stop.start', {'clean_shutdown': True})
 
 
 def reboot(call: Call) -> None:
     """reboot: SOFT asks the guest, HARD makes a new one of the same disks and devices."""
     kind = call.body['reboot']['type'].upper()
-    _run(call, 'reboot', 'reboot_hard.start' if kind == 'HARD' else 'reboot.start', {'reboot_type': kind})
+    event = 'reboot_hard.start' if kind == 'HARD' else 'reboot.start'
+    accept.run(call.backend, call.ctxt, call.server, 'reboot', event, {'reboot_type': kind})
 
 
 def pause(call: Call) -> None:
     """pause: the guest's CPUs stop; memory, disks and devices stay."""
-    _run(call, 'pause', 'pause.start', {})
+    accept.run(call.backend, call.ctxt, call.server, 'pause', 'pause.start')
 
 
 def unpause(call: Call) -> None:
     """unpause: they go on."""
-    _run(call, 'unpause', 'unpause.start', {})
+    accept.run(call.backend, call.ctxt, call.server, 'unpause', 'unpause.start')
 
 
 def suspend(call: Call) -> None:
     """suspend: the guest's memory goes to the host's disk; its devices stay the server's."""
-    _run(call, 'suspend', 'suspend.start', {})
+    accept.run(call.backend, call.ctxt, call.server, 'suspend', 'suspend.start')
 
 
 def resume(call: Call) -> None:
     """resume: the guest goes on where it was, with the same devices."""
-    _run(call, 'resume', 'resume.start', {})
+    accept.run(call.backend, call.ctxt, call.server, 'resume', 'resume.start')
 
 
 def trigger_crash_dump(call: Call) -> None:
     """trigger_crash_dump: a non-maskable interrupt; what the guest does then is up to its system."""
-    _run(call, 'trigger_crash_dump', 'trigger_crash_dump.start', {})
-
-
-def _run(call: Call, kind: str, event: str, args: dict[str, Any]) -> None:
-    """One step on the server's host."""
-    accept.run(call.backend, call.ctxt, call.server, kind, event, args)
+    accept.run(call.backend, call.ctxt, call.server, 'trigger_crash_dump', 'trigger_crash_dump.start')
 
 
 def resize_server(call: Call) -> None:

@@ -18,7 +18,7 @@ def answer(result):
         if isinstance(result, webob.Response):
             return result(environ, start_response)
         raise result
-    return webob.Request.blank('/a%0Ab?x=1', {'openstack.request_id': 'req-1'}).get_response(Front({}, app))
+    return webob.Request.blank('/a%0Ab?x=1', {'openstack.request_id': 'req-1'}).get_response(Front(app, app))
 
 
 @pytest.mark.parametrize(('code', 'name'), [
