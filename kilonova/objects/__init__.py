@@ -3,7 +3,6 @@
     from kilonova.objects import Instance, RequestSpec
 """
 from kilonova.objects.aggregate import Aggregate, AggregateList
-from kilonova.objects.build_request import BuildRequest, BuildRequestList
 from kilonova.objects.compute_node import ComputeNode, ComputeNodeList, HVSpec
 from kilonova.objects.console import ConsoleOffer
 from kilonova.objects.diagnostics import (
@@ -100,8 +99,8 @@ from kilonova.objects.task_log import TaskLog
 from kilonova.objects.volume_usage import VolumeUsage
 
 __all__ = (
-    'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder', 'BuildRequest',
-    'BuildRequestList', 'CellMapping', 'CellMappingList', 'Claim', 'ComputeNode', 'ComputeNodeList', 'ConsoleOffer',
+    'Aggregate', 'AggregateList', 'BlockDeviceMapping', 'BlockDeviceMappingList', 'BuildOrder',
+    'CellMapping', 'CellMappingList', 'Claim', 'ComputeNode', 'ComputeNodeList', 'ConsoleOffer',
     'CpuDiagnostics', 'Destination', 'DeviceBus', 'DeviceMetadata', 'Diagnostics', 'DiskDiagnostics', 'DiskMetadata',
     'EC2Ids', 'EvacuateOrder', 'FinishResizeOrder', 'Flavor', 'FlavorList', 'HVSpec', 'HostMapping', 'HostMappingList',
     'IDEDeviceBus',

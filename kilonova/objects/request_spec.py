@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -255,8 +256,8 @@ class RequestSpec(KilonovaObject):
         return self.request_level_params.same_subtree
 
     # -- storage -------------------------------------------------------------------------------------------------------
-    def stored_primitive(self) -> dict[str, Any]:
-        """The envelope without what belongs to one scheduling only, and without Placement's choices."""
+    def to_json(self) -> str:
+        """For ``request_specs.spec``: without what belongs to one scheduling only, and without Placement's choices."""
         stored = self.replaced()
         for name in NOT_STORED:
             if name in stored:
@@ -270,7 +271,7 @@ class RequestSpec(KilonovaObject):
                 if name in group:
                     delattr(group, name)
             stored.instance_group = group
-        return super(RequestSpec, stored).stored_primitive()
+        return json.dumps(stored.stored_primitive())
 
     @classmethod
     def from_json(cls, text: str | None, ctxt: RequestContext | None = None, row_id: int | None = None) -> Self | None:

@@ -41,7 +41,6 @@ from kilonova.db.queries import cells, compute_nodes, flavors, instances, operat
 from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid
 from kilonova.objects import (
     BlockDeviceMappingList,
-    BuildRequest,
     Destination,
     Flavor,
     ImageMeta,
@@ -55,6 +54,7 @@ from kilonova.objects import (
     TagList,
     port_resources,
 )
+from kilonova.objects.image_meta import system_metadata
 from kilonova.pci import request as pci_request
 from kilonova.virt.hardware import constraints, tuning
 from kilonova.virt.hardware import topology as cpu_layout
@@ -384,19 +384,17 @@ def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Seq
            notes: Sequence[str]) -> list[str]:
     """The transaction; the uuids of the operations. ``devices``: rows of disks, ``sealed``: secrets, of each server;
     ``notes``: what needn't be given back any more."""
-    tags = [TagList.from_words(ctxt, server.uuid, shared.request.tags) for server in servers]
-    requests = [BuildRequest(ctxt, instance_uuid=server.uuid, project_id=ctxt.project_id, instance=server,
-                             block_device_mappings=BlockDeviceMappingList.of_server(ctxt, server.uuid, rows),
-                             tags=words)
-                for server, words, rows in zip(servers, tags, devices, strict=True)]
+    requests = [{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'instance': server.to_json(),
+                 'block_device_mappings': BlockDeviceMappingList.of_server(ctxt, server.uuid, disks).to_json(),
+                 'tags': TagList.from_words(ctxt, server.uuid, shared.request.tags).to_json()}
+                for server, disks in zip(servers, devices, strict=True)]
     rows = [operations.Operation.new(ctxt, 'boot', server.uuid, {
         'request_spec': spec.obj_to_primitive(), 'instance': server.obj_to_primitive(), 'image': shared.image,
         'sealed': secrets, 'bdms': bdms, 'tags': shared.request.tags})
         for server, spec, bdms, secrets in zip(servers, specs, devices, sealed, strict=True)]
     with server_groups.refused_as_asked():
         operations.accept_create(
-            backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs],
-            requests=[request.to_row() for request in requests],
+            backend.api_db, specs=[(spec.instance_uuid, spec.to_json()) for spec in specs], requests=requests,
             mappings=[{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'user_id': ctxt.user_id,
                        'cell_id': None, 'queued_for_delete': False} for server in servers],
             operations=rows, group=(shared.group['id'], shared.group['uuid']) if shared.group is not None else None,
@@ -434,7 +432,9 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
         auto_disk_config=shared.automatic_disk, shutdown_terminate=False, disable_terminate=False,
         metadata=request.metadata, system_metadata={
             **_system_metadata(ctxt, shared.image), **(holder.for_ports(uuid) if shared.networks.profiles else {})},
-        numa_topology=_numa_topology(shared, uuid), pci_requests=_pci_requests(shared, uuid),
+        numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
+        # Servers of one request share the ids: one answer of the scheduler maps them to providers for all.
+        pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Nothing would be verified against certificates: they are refused (check_request).
         trusted_certs=None,
@@ -458,15 +458,6 @@ def keys_of(ctxt: RequestContext, key: KeyPair | None) -> KeyPairList:
     return KeyPairList(ctxt, objects=[key] if key else [])
 
 
-def _pci_requests(shared: _Shared, uuid: str) -> InstancePCIRequests:
-    # Servers of one request share the ids: one answer of the scheduler maps them to providers for all.
-    return InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests)
-
-
-def _numa_topology(shared: _Shared, uuid: str) -> InstanceNUMATopology | None:
-    return None if shared.numa_topology is None else shared.numa_topology.replaced(instance_uuid=uuid)
-
-
 def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpec:
     request = shared.request
     spec = RequestSpec.from_components(
@@ -486,7 +477,7 @@ def _spec(ctxt: RequestContext, shared: _Shared, server: Instance) -> RequestSpe
 def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, str]:
     about = {'boot_roles': ','.join(ctxt.roles), 'owner_user_name': ctxt.user_name,
              'owner_project_name': ctxt.project_name}
-    return {**images.stored(image), **{name: value[:255] for name, value in about.items() if value}}
+    return {**system_metadata(image), **{name: value[:255] for name, value in about.items() if value}}
 
 
 def hostname_of(name: str, uuid: str, suffix: str = '') -> str:

@@ -13,7 +13,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
 from kilonova.errors import Forbidden, ImageNotFound, Invalid
 from kilonova.objects import ImageMeta
-from kilonova.objects.image_meta import SYSMETA_PREFIX, check_texts, system_metadata
+from kilonova.objects.image_meta import SYSMETA_PREFIX, check_texts
 
 _MEMBERS = ('id', 'name', 'status', 'visibility', 'protected', 'checksum', 'owner', 'size', 'container_format',
             'disk_format', 'created_at', 'updated_at', 'tags', 'min_ram', 'min_disk')
@@ -168,11 +168,6 @@ def _kernel_size(backend: Backend, ctxt: RequestContext, name: str, image_id: st
 def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) -> dict[str, Any]:
     """What a server keeps of its image, as the plain image dict."""
     return ImageMeta.from_system_metadata(system_metadata_of_server, image_ref or None).to_dict()
-
-
-def stored(image: dict[str, Any]) -> dict[str, str]:
-    """What a server is to keep of its image."""
-    return system_metadata(image)
 
 
 def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:

@@ -18,7 +18,7 @@ from kilonova.db.queries import instances, metadata, operations, rebuilds, reque
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid
 from kilonova.objects import ImageMeta, Instance, RequestSpec
-from kilonova.objects.image_meta import SYSMETA_PREFIX
+from kilonova.objects.image_meta import SYSMETA_PREFIX, system_metadata
 from kilonova.pci import request as pci_request
 
 # Members of a request that stand in a column of the server as they are.
@@ -187,7 +187,7 @@ def _changed(backend: Backend, ctxt: RequestContext, instance: Instance, request
         key = keypairs.for_server(backend, ctxt, given['key_name'])
         values.update(create.columns_of_key(key))
         extra = {'keypairs': create.keys_of(ctxt, key).to_json()}
-    kept = images.stored(image)
+    kept = system_metadata(image)
     gone = {name: None for name in instance.system_metadata if name.startswith(SYSMETA_PREFIX) and name not in kept}
     return {'values': values, 'extra': extra, 'system_metadata': {**gone, **kept}, 'metadata': given.get('metadata')}
 

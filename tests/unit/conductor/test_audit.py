@@ -219,8 +219,7 @@ def unmapped(sound: Sound) -> None:
 def build_request(sound: Sound) -> None:
     made = sound.site.instance()
     with sound.site.api.write() as conn:
-        build_requests.create(conn, [objects.BuildRequest(
-            sound.site.ctxt, instance_uuid=SERVER, project_id='demo', instance=made).to_row()])
+        build_requests.create(conn, [{'instance_uuid': SERVER, 'project_id': 'demo', 'instance': made.to_json()}])
 
 
 def nowhere(sound: Sound) -> None:

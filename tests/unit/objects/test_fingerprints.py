@@ -21,8 +21,6 @@ FINGERPRINTS = {
     'BlockDeviceMapping': '1.21-cb23a1513a8f91b9',
     'BlockDeviceMappingList': '1.18-55eb1a5f4a557a65',
     'BuildOrder': '1.0-74274774f516bc87',
-    'BuildRequest': '1.3-f3e801a42391a476',
-    'BuildRequestList': '1.0-7b802e9d77c62b77',
     'CellMapping': '1.1-b0e7fcd6a3d53a61',
     'CellMappingList': '1.1-caf4a073c4f0491a',
     'Claim': '1.0-7eb8da2305f52973',

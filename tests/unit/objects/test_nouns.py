@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import uuid as uuids
 
 import pytest
@@ -10,12 +9,9 @@ import pytest
 from kilonova.objects import (
     Aggregate,
     BlockDeviceMapping,
-    BlockDeviceMappingList,
-    BuildRequest,
     CellMapping,
     Flavor,
     HostMapping,
-    Instance,
     InstanceAction,
     InstanceGroup,
     InstanceInfoCache,
@@ -29,34 +25,11 @@ from kilonova.objects import (
     NUMATopology,
     SecurityGroup,
     SecurityGroupList,
-    TagList,
 )
 from kilonova.objects.base import naive
 
 UUID = str(uuids.UUID(int=1))
 NOW = naive(datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC))
-
-
-def test_a_build_request_holds_a_whole_server() -> None:
-    disk = BlockDeviceMapping(uuid=UUID, source_type='image', destination_type='local', boot_index=0)
-    request = BuildRequest(instance_uuid=UUID, project_id='project', instance=Instance(uuid=UUID, display_name='one'),
-                           block_device_mappings=BlockDeviceMappingList(objects=[disk]),
-                           tags=TagList.from_words(None, UUID, ['blue']))
-    row = request.to_row()
-    assert json.loads(row['instance'])['nova_object.name'] == 'Instance'
-    again = BuildRequest.from_row(None, {**row, 'id': 4, 'created_at': NOW, 'updated_at': None})
-    assert (again.id, again.instance.display_name) == (4, 'one')
-    assert again.instance.created_at.year == 2030
-    assert again.block_device_mappings[0].is_root
-    assert not again.block_device_mappings[0].is_volume
-    assert [tag.tag for tag in again.tags] == ['blue']
-
-
-def test_a_build_request_without_disks_and_tags() -> None:
-    row = BuildRequest(instance_uuid=UUID, project_id='p', instance=Instance(uuid=UUID)).to_row()
-    assert (row['block_device_mappings'], row['tags']) == (None, None)
-    again = BuildRequest.from_row(None, row)
-    assert len(again.block_device_mappings) == len(again.tags) == 0
 
 
 def test_a_disk_as_a_row() -> None:

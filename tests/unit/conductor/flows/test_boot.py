@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from kilonova import objects
 from kilonova.conductor.environment import HostsSilent
 from kilonova.conductor.flows import FLOWS, boot
 from kilonova.conductor.work import Work
@@ -38,9 +37,9 @@ def begin(site: Site, *hosts: str, server: str = SERVER, **args: Any) -> str:
     row = operations.Operation.new(site.ctxt, 'boot', server, {
         'request_spec': primitive(spec), 'instance': primitive(instance), 'image': IMAGE, 'sealed': 'x',
         'bdms': [DISK], 'tags': ['gold'], **args})
-    request = objects.BuildRequest(site.ctxt, instance_uuid=server, project_id='demo', instance=instance)
     operations.accept_create(
-        site.api, specs=[(server, spec.to_json())], requests=[request.to_row()], operations=[row],
+        site.api, specs=[(server, spec.to_json())], operations=[row],
+        requests=[{'instance_uuid': server, 'project_id': 'demo', 'instance': instance.to_json()}],
         mappings=[{'instance_uuid': server, 'project_id': 'demo', 'user_id': 'alice', 'cell_id': None,
                    'queued_for_delete': False}])
     site.operation = row.uuid
