@@ -254,6 +254,7 @@ class KilonovaObject(ovo.VersionedObject):
         return None if primitive is None else cls.obj_from_primitive(primitive, ctxt)
 
     @classmethod
+    @functools.lru_cache(maxsize=1024)
     def obj_class_from_name(cls, objname: str, objver: str) -> type[ovo.VersionedObject]:
         # A third part is additive by contract (a stable branch's fix): such an object needs no backport.
         return super().obj_class_from_name(objname, '.'.join(objver.split('.')[:2]))

@@ -4,7 +4,7 @@ The scheduler's side knows counts, the host's side the devices themselves; both 
 
     pools = PciPools.from_pool_list(compute_node.pci_device_pools)        # scheduler
     if pools.support_requests(requests, provider_mapping=mapping, numa_cells=cells):
-        pools.apply_requests(requests, provider_mapping=mapping, numa_cells=cells)
+        pools.consume_requests(requests, provider_mapping=mapping, numa_cells=cells)
 
     pools = PciPools.from_devices([(device, kind.pool_keys(device)), …])  # host
     pools.consume_requests(requests)           # [(PciDevice, request_id), …]; PciDeviceRequestFailed: no change
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kilonova import errors
@@ -57,14 +58,14 @@ class PciDeviceRequestFailed(errors.KilonovaError):
     msg_fmt = 'PCI device request %(requests)s failed'
 
 
+@dataclass(eq=False, slots=True)
 class Pool:
     """Free devices that no request can tell apart. ``devices`` is None on the scheduler's side."""
 
-    __slots__ = ('count', 'devices', 'keys', 'rp_uuid')
-
-    def __init__(self, keys: Mapping[str, Any], count: int, devices: list[PciDevice] | None = None,
-                 rp_uuid: str | None = None) -> None:
-        self.keys, self.count, self.devices, self.rp_uuid = keys, count, devices, rp_uuid
+    keys: Mapping[str, Any]
+    count: int
+    devices: list[PciDevice] | None = None
+    rp_uuid: str | None = None
 
     def add(self, device: PciDevice) -> None:
         """One more free device."""
@@ -150,7 +151,7 @@ class PciPools:
     # -- requests --------------------------------------------------------------------------------------------
     def support_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
                          numa_cells: GuestCells | None = None) -> bool:
-        """Whether all requests can be served together. Arguments as for ``apply_requests``."""
+        """Whether all requests can be served together. Arguments as for ``consume_requests``."""
         wanted = as_list(requests)
         if not wanted:
             return True
@@ -160,19 +161,15 @@ class PciPools:
             return False
         return True
 
-    def apply_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
-                       numa_cells: GuestCells | None = None) -> None:
-        """Take what the requests ask for; PciDeviceRequestFailed leaves the pools as they are.
+    def consume_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
+                         numa_cells: GuestCells | None = None) -> list[tuple[PciDevice, str]]:
+        """Take what the requests ask for: which device was taken for which request id, on the host's side.
+        PciDeviceRequestFailed leaves the pools as they are.
 
         ``provider_mapping``: Placement's group → providers of the candidate; without it the requests' own
         ``rp_uuids`` count. ``numa_cells``: host cells of the guest's NUMA cells (ids, or objects with
         ``id``); empty or None = the guest has no NUMA topology, and any device will do.
         """
-        self.consume_requests(requests, provider_mapping, numa_cells)
-
-    def consume_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
-                         numa_cells: GuestCells | None = None) -> list[tuple[PciDevice, str]]:
-        """``apply_requests`` on the host's side: which device was taken for which request id."""
         trial = self.copy()
         taken = trial.take(as_list(requests), provider_mapping, numa_cells)
         self.pools = trial.pools
@@ -299,13 +296,12 @@ class PciPools:
 
 def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]) -> bool:
     """Whether devices with these keys are for ports of other kinds than a request with these specs."""
-    is_remote = _asks(specs, REMOTE_MANAGED, 'true')
-    if keys.get(REMOTE_MANAGED) == 'true' and not is_remote:
+    if keys.get(REMOTE_MANAGED) == 'true' and not _asks(specs, REMOTE_MANAGED, 'true'):
         return True
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
     # A port that isn't one of the card's switch reaches nobody by a function that is.
-    return SWITCHDEV in keys and not is_remote and not _asks(specs, SWITCHDEV, 'true')
+    return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 
 def sockets_of(numa_topology: NUMATopology | None) -> dict[int, int | None]:

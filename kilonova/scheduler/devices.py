@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from kilonova.pci.pools import PciPools, is_apart
 from kilonova.pci.request import PLACEMENT_KEYS
 from kilonova.scheduler.columns import Columns, Row
 from kilonova.scheduler.host_state import less, parsed_pools
-from kilonova.scheduler.reservations import Reservation, Reservations
+from kilonova.scheduler.reservations import Reservations
 
 # What requests can ask for, as sorted pairs.
 Key = tuple[tuple[str, object], ...]
@@ -79,7 +79,7 @@ class Devices:
 
     def pools(self, place: int) -> PciPools:
         """The host's free devices, less what was just given away; one's own to change."""
-        return _less_taken(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
+        return less(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
 
     def _left(self, place: int) -> list[int]:
         """The free devices of each pool of the host's row, less what was just given away."""
@@ -87,7 +87,7 @@ class Devices:
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[place])
             # A pool that is gone has a relative that is taken. Copies share the keys.
-            left = {id(pool.keys): pool.count for pool in _less_taken(stored, taken).pools}
+            left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]
         gone: Counter[str | None] = Counter()
         for one in taken:
@@ -99,13 +99,6 @@ class Devices:
                 gone[provider] -= number
             found.append(count - number)
         return found
-
-
-def _less_taken(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
-    """A copy of the pools without what was given away."""
-    pools = stored.copy()
-    less(pools, taken)
-    return pools
 
 
 def _fold(value: object) -> object:

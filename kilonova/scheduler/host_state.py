@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -32,9 +32,9 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
                                    sockets_of(objects.NUMATopology.from_json(topology)))
 
 
-def less(pools: PciPools, taken: Iterable[Reservation]) -> None:
-    """Take from the pools what was given away: devices of Placement's providers, then what it doesn't count."""
-    taken = list(taken)
+def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
+    """A copy of the pools without what was given away: devices of Placement's providers, then what it doesn't count."""
+    pools = stored.copy()
     gone: Counter[str | None] = Counter()
     for one in taken:
         gone.update(one.devices)
@@ -46,6 +46,7 @@ def less(pools: PciPools, taken: Iterable[Reservation]) -> None:
         cells = one.topology.cells if one.topology is not None else None
         for request in one.requests:
             _take(pools, request, cells)
+    return pools
 
 
 def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[Any] | None) -> None:
@@ -54,7 +55,7 @@ def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[
         wanted = [request if count == request.count else request.replaced(count=count)]
         for near in (cells, None) if cells else (None,):
             try:
-                pools.apply_requests(wanted, numa_cells=near)
+                pools.consume_requests(wanted, numa_cells=near)
             except PciDeviceRequestFailed:
                 continue
             return
@@ -174,9 +175,7 @@ class HostState:
     @cached_property
     def pci_stats(self) -> PciPools:
         """Free devices."""
-        pools = parsed_pools(self._node.get('pci_stats'), self.numa_topology).copy()
-        less(pools, self._taken.values())
-        return pools
+        return less(parsed_pools(self._node.get('pci_stats'), self.numa_topology), self._taken.values())
 
     @cached_property
     def cpu_info(self) -> dict[str, Any]:

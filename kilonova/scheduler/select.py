@@ -138,7 +138,7 @@ class Select:
         with self._table.lock:
             # What the only server takes changes nothing for the other hosts.
             if len(uuids) > 1:
-                self._order = self._best(len(uuids))
+                self._order = self._best(self._filter(len(uuids)))
             taken = {place for place, _ in chosen}
             return Plan(choices, [list(itertools.islice(self._alternates(choice, taken), self._settings.alternates))
                                   for choice in choices])
@@ -157,7 +157,7 @@ class Select:
         self._spec.instance_uuid = uuid
         tried = _Tried()
         with self._table.lock:
-            self._order = self._best(index)
+            self._order = self._best(self._filter(index))
             self._draw(self._order)
             left = deque(self._order)
             found = self._reserve(uuid, left, tried)
@@ -273,9 +273,9 @@ class Select:
         return state
 
     # -- filter and weigh ----------------------------------------------------------------------------------------------
-    def _best(self, index: int) -> list[int]:
-        """The places of the best hosts that pass, best first."""
-        places = np.flatnonzero(self._filter(index))
+    def _best(self, passing: Mask) -> list[int]:
+        """The places of the best of these hosts, best first."""
+        places = np.flatnonzero(passing)
         if self._offers.late is not None:
             places = places[np.argsort(self._offers.late[places], kind='stable')]
         if not len(places):

@@ -193,6 +193,7 @@ def newer_tag() -> Iterator[type[KilonovaObject]]:
     yield NewTag
     classes = ovo.VersionedObjectRegistry.obj_classes()['Tag']
     classes.remove(NewTag)
+    KilonovaObject.obj_class_from_name.__func__.cache_clear()  # type: ignore[attr-defined]
     assert classes == [Tag]
 
 

@@ -129,7 +129,7 @@ def test_failed_apply_changes_nothing():
     for pools in both(found('0000:08:00.0'), found('0000:09:00.0')):
         before = counts(pools)
         with pytest.raises(PciDeviceRequestFailed):
-            pools.apply_requests([request(1), request(2)])
+            pools.consume_requests([request(1), request(2)])
         assert counts(pools) == before
 
 
@@ -137,7 +137,7 @@ def test_pf_only_when_asked_for():
     for pools in both(found(PF0, dev_type='type-PF'), found('0000:08:00.0')):
         assert not pools.support_requests([request(2)])
         assert pools.support_requests([request(1, vendor_id='10de', dev_type='type-PF')])
-        pools.apply_requests([request(1)])
+        pools.consume_requests([request(1)])
         assert ('type-PF', PF0, 1) in counts(pools)
 
 
@@ -252,7 +252,7 @@ def test_taking_a_pf_takes_its_functions_away():
         *functions(PF1, 2),
     ]
     for pools in both(*devices):
-        pools.apply_requests([request(1, vendor_id='10de', dev_type='type-PF')])
+        pools.consume_requests([request(1, vendor_id='10de', dev_type='type-PF')])
         pf, address = next(one[:2] for one in counts(pools) if one[2] == 0)
         assert pf == 'type-PF'
         assert ('type-VF', address) not in [one[:2] for one in counts(pools)]
@@ -262,7 +262,7 @@ def test_taking_a_pf_takes_its_functions_away():
 
 def test_taking_a_function_takes_the_pf_away():
     for pools in both(found(PF0, dev_type='type-PF'), *functions(PF0, 2)):
-        pools.apply_requests([request(1)])
+        pools.consume_requests([request(1)])
         assert counts(pools) == [('type-VF', PF0, 1)]
 
 
@@ -288,7 +288,7 @@ def test_exactly_the_allocated_devices():
     addresses = ['0000:81:00.0', '0000:81:01.0', '0000:81:02.0']
     for pools in with_providers(*map(found, addresses)):
         wanted = request(2)
-        pools.apply_requests([wanted], mapping(wanted, addresses[2], addresses[0]))
+        pools.consume_requests([wanted], mapping(wanted, addresses[2], addresses[0]))
         assert [pool.count for pool in pools.pools] == [0, 1, 0]
         again = request(1)
         assert not pools.support_requests([again], mapping(again, addresses[2]))
@@ -301,7 +301,7 @@ def test_as_many_as_allocated_from_each_pf():
     devices = [*functions(PF0, 4), *functions(PF1, 4)]
     for pools in with_providers(*devices):
         wanted = request(3)
-        pools.apply_requests([wanted], mapping(wanted, PF0, PF1, PF0))
+        pools.consume_requests([wanted], mapping(wanted, PF0, PF1, PF0))
         assert counts(pools) == [('type-VF', PF0, 2), ('type-VF', PF1, 3)]
         short = request(2)
         assert not pools.support_requests([short], mapping(short, PF0))
@@ -316,10 +316,10 @@ def test_two_pools_of_one_provider_give_what_was_allocated_from_it():
     for pools in with_providers(*devices):
         assert len(pools.pools) == 2
         wanted = request(1)
-        pools.apply_requests([wanted], mapping(wanted, PF0))
+        pools.consume_requests([wanted], mapping(wanted, PF0))
         assert pools.free == 1
         wanted = request(1)
-        pools.apply_requests([wanted], mapping(wanted, PF0))
+        pools.consume_requests([wanted], mapping(wanted, PF0))
         assert pools.free == 0
 
 
@@ -330,7 +330,7 @@ def test_devices_that_tell_more_of_themselves_come_last():
         {'address': special, 'shelf': 'a', 'colour': 'red'}, {'address': plain}]))
     assert [pool.keys['address'] for pool in made.pools] == [plain, special]
     for pools in (made, scheduler_side(made)):
-        pools.apply_requests([request(1)])
+        pools.consume_requests([request(1)])
         assert pools.support_requests([request(1, vendor_id='10de', colour='red')])
 
 
@@ -342,7 +342,7 @@ def test_allocated_devices_must_still_match():
 
 def test_providers_of_the_request_itself():
     for pools in with_providers(found(PF0), found(PF1)):
-        pools.apply_requests([request(1, vendor_id='10de', rp_uuids=f'rp-{PF1}')])
+        pools.consume_requests([request(1, vendor_id='10de', rp_uuids=f'rp-{PF1}')])
         assert [pool.count for pool in pools.pools] == [1, 0]
 
 
@@ -380,7 +380,7 @@ def test_mappings_of_one_request_never_name_a_function_and_its_pf():
         mappings = pools.providers([wanted])
         assert sorted(rp for rps in mappings.values() for rp in rps) == [f'rp-{PF0}', f'rp-{PF1}']
         # Taken they leave nothing: what was passed over is a relative of the first.
-        pools.apply_requests([wanted])
+        pools.consume_requests([wanted])
         assert pools.free == 0
 
 
@@ -392,7 +392,7 @@ def test_devices_whose_address_is_not_told_are_no_relatives():
         for dev_type in ('type-PF', 'type-VF')])
     for dev_type, other in (('type-VF', 'type-PF'), ('type-PF', 'type-VF')):
         pools = PciPools.from_pool_list(stored)
-        pools.apply_requests([request(1, vendor_id='10de', dev_type=dev_type)])
+        pools.consume_requests([request(1, vendor_id='10de', dev_type=dev_type)])
         assert {pool.keys['dev_type']: pool.count for pool in pools.pools} == {dev_type: 1, other: 2}
 
 
@@ -428,7 +428,7 @@ def test_both_sides_agree_and_never_overcommit(shapes, wanted):
         assert possible == here.support_requests([one], numa_cells=[0])
         if not possible:
             continue
-        there.apply_requests([one], numa_cells=[0])
+        there.consume_requests([one], numa_cells=[0])
         got = [device for device, _ in here.consume_requests([one], numa_cells=[0])]
         assert len(got) == count
         assert not taken & {device.address for device in got}
