@@ -40,7 +40,8 @@ class RequestContext(oslo_context.RequestContext):
         self.indirection: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What travels: all but the token, which the API alone uses (towards the image service)."""
+        """What travels, and what operation rows and notifications keep: all but the token, which the API alone uses
+        (towards other services)."""
         values = super().to_dict()
         del values['auth_token']
         values.update(remote_address=self.remote_address, timestamp=self.timestamp.isoformat(),
@@ -54,10 +55,6 @@ class RequestContext(oslo_context.RequestContext):
         extra = {name: values.get(name) for name in
                  ('remote_address', 'timestamp', 'service_catalog', 'quota_class')}
         return super().from_dict(values, read_deleted=values.get('read_deleted') or 'no', **extra, **kwargs)
-
-    def stored(self) -> dict[str, Any]:
-        """What an operation row and a notification keep."""
-        return self.to_dict()
 
 
 def get_admin_context() -> RequestContext:

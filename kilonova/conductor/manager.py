@@ -58,7 +58,7 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def claim_instance(self, ctxt: RequestContext, claim: Claim) -> Any:
-        request = claims.Claim(**claim.given)
+        request = claims.Claim(**claim.primitive_data())
         if request.group:
             return group_claims.claim(self._own.api(), self._cells, self._own.main(), request,
                                       request.group)
@@ -66,7 +66,7 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
-        return claims.save(self._own.main(), claims.Save(**{'request_id': ctxt.request_id, **save.given}))
+        return claims.save(self._own.main(), claims.Save(**{'request_id': ctxt.request_id, **save.primitive_data()}))
 
     @engine.silence()
     def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,

@@ -226,7 +226,7 @@ class OwnedRow(Generic[OutputsT]):
         """This row as another database gets it: ``owner``'s, at a position."""
         return operations.Operation(
             uuid=self.uuid, kind=self.kind, instance_uuid=self.instance_uuid, args=self.args,
-            context=self.ctxt.stored(), request_id=self.request_id, position=position, attempt=self.attempt,
+            context=self.ctxt.to_dict(), request_id=self.request_id, position=position, attempt=self.attempt,
             outputs=self.outputs.stored(), owner=owner)
 
     def handed_over(self, db: engine.Database, owner: str, position: int) -> None:

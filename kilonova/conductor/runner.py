@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kilonova import concurrency
@@ -164,13 +164,10 @@ class Runner:
             flows.FLOWS['boot'].begin_together([work for work in works if work.kind == 'boot' and work.position == 0
                                                 and not (work.failed or work.cancelled)])
         for work in works[1:]:
-            self.workers.add(self._job(work), work.is_urgent)
+            self.workers.add(functools.partial(self.run, work), work.is_urgent)
         for uuid in left:
             self._cancels.before(db, uuid)
-        return self._job(works[0]) if works else None
-
-    def _job(self, work: Work[Any]) -> Callable[[], None]:
-        return functools.partial(self.run, work)
+        return functools.partial(self.run, works[0]) if works else None
 
     def run(self, work: Work[Any]) -> None:
         """Run one operation in this worker."""
@@ -197,7 +194,7 @@ class Runner:
         except Exception as error:
             work.give_back(error)
         else:
-            return self._job(work)
+            return functools.partial(self.run, work)
         return None
 
     def was_cancelled(self, db: Database, uuid: str) -> None:

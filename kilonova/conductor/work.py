@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from kilonova.conductor.row import OutputsT, OwnedRow
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations
 from kilonova.errors import Cancelled, HostRejected, KilonovaError, Unanswered, Unsent, without_paths
+from kilonova.objects.vif import Vif
 
 LOG = logging.getLogger(__name__)
 
@@ -106,6 +108,10 @@ class Work(OwnedRow[OutputsT]):
         values, extra = instances.split({name: value for name, value in row.items() if name not in apart})
         return objects.Instance.from_row(self.ctxt, values, extra, system_metadata=row['system_metadata'],
                                          metadata=row.get('metadata'))
+
+    def vifs(self, fresh: bool = False) -> list[Vif]:
+        """The server's interfaces, in the order in which its guest has them."""
+        return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
 
     def changed(self) -> None:
         """A host changed the server: read it again when it is next needed."""

@@ -1,7 +1,7 @@
 """What conductor and hosts send one another where that takes more than three arguments: orders and what is written."""
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, register
@@ -229,11 +229,6 @@ class _Written(KilonovaObject):
     be like before, ``values`` {column of instances: value}, ``extra`` {column of instance_extra: JSON text},
     ``devices`` [{id, address, from, to, instance_uuid, request_id}], ``usage`` {compute_node_id, columns of
     compute_nodes}, ``migration`` {uuid, columns of migrations}."""
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """{field: value} of what is set."""
-        return self.primitive_data()
 
 
 _BOTH = {

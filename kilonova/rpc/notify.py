@@ -198,7 +198,7 @@ class Message:
 
 class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
     def serialize_context(self, ctxt: RequestContext) -> dict[str, Any]:
-        return ctxt.stored()
+        return ctxt.to_dict()
 
 
 class Sender:

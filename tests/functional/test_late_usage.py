@@ -26,7 +26,7 @@ def listen(cloud: Cloud) -> list[dict[str, Any]]:
 
     def on_message(kind: str, topic: str, host: str, method: str, args: dict, deliver: Any) -> Any:
         if method == 'save_instance' and args['save'].usage:
-            told.append(copy.deepcopy(args['save'].given))
+            told.append(copy.deepcopy(args['save'].primitive_data()))
         return deliver()
     cloud.on_message = on_message
     return told

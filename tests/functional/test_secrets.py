@@ -66,7 +66,7 @@ class Watch:
         self.looks += 1
         for where, text in (*self._rows(), *(('a message', text) for text in list(self._wires)),
                             *(('a log', text) for text in list(self._log.texts)),
-                            *(('a notification', repr((ctxt.stored(), vars(message))))
+                            *(('a notification', repr((ctxt.to_dict(), vars(message))))
                               for ctxt, message in list(self._told.sent))):
             assert (where, self.found(text.encode(errors='replace'))) == (where, [])
             assert where not in ('a log', 'a notification') or USER_DATA not in text

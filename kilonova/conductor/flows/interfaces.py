@@ -143,7 +143,7 @@ def port(work: Work[AttachOutputs]) -> None:
 def undo_port(work: Work[AttachOutputs]) -> None:
     """The server has the ports of its info cache, and no others."""
     given = work.args['wish']['port_id']
-    port_releases.drop(work, [given] if given else [], [vif.id for vif in work.instance(fresh=True).vifs])
+    port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
 
 
 def plug(work: Work[AttachOutputs]) -> None:

@@ -152,7 +152,7 @@ def undo_live_migration(work: LiveWork) -> None:
 
 def _functions(work: LiveWork) -> list[dict[str, Any]]:
     """The server's ports that are functions of PCI devices, where it is."""
-    return [vif.stored() for vif in work.instance().vifs if vif.is_function]
+    return [vif.stored() for vif in work.vifs() if vif.is_function]
 
 
 def _arriving(work: LiveWork) -> objects.Instance:

@@ -46,7 +46,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     if AT_REST in work.args:
         beside.at_rest(work)
     row = work.instance_row(fresh=True)
-    vifs, seen, held = work.instance().vifs, row['extra_network_info'], _held(work)
+    vifs, seen, held = work.vifs(), row['extra_network_info'], _held(work)
     if not vifs and not held:
         return
     client = work.env.networks
@@ -101,7 +101,7 @@ def held_again(work: Work[Any]) -> list[operations.Operation]:
     """What is to begin when a server has again in Placement what it held before a move: that may be for ports that
     were gone when it arrived, which it has no more."""
     held = guarantees.held(work)
-    if not held or held == total(vif.held for vif in work.instance().vifs):
+    if not held or held == total(vif.held for vif in work.vifs()):
         return []
     classes = sorted({name for amounts in held.values() for name in amounts})
     return [operations.Operation.new(work.ctxt, 'release', work.instance_uuid, {
@@ -122,7 +122,7 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     there = [port for port in work.env.networks.ports(ids=[port_id]) if port.device_id == uuid]
     if there or port_id not in _held(work) or row['vm_state'] not in states.TRANSITIONS[DETACH].vm:
         return
-    vif = next((vif.stored() for vif in work.instance().vifs if vif.id == port_id), None)
+    vif = next((vif.stored() for vif in work.vifs() if vif.id == port_id), None)
     ctxt = get_admin_context()
     detach = operations.Operation.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
 

@@ -110,7 +110,7 @@ def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> d
 def moves_here(work: Work[Any]) -> bool:
     """Whether something of the server's ports changes when it moves on its host: it gets other devices, or has what
     they guarantee of another provider."""
-    return any(vif.is_function or vif.resource_request for vif in work.instance().vifs)
+    return any(vif.is_function or vif.resource_request for vif in work.vifs())
 
 
 def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests | None) -> None:
@@ -169,7 +169,7 @@ def renounce(work: Work[Any], host: str) -> None:
 
 def _with_ports(work: Work[Any]) -> tuple[list[Vif], dict[str, Port]]:
     """The server's interfaces, and its ports by id as they are now; no request for a server without any."""
-    vifs = work.instance().vifs
+    vifs = work.vifs()
     return vifs, {port.id: port for port in work.env.networks.ports(device_id=work.instance_uuid)} if vifs else {}
 
 

@@ -67,7 +67,7 @@ class Operation:
             not_before: float = 0.0, host: str | None = None) -> Self:
         """A row of this request; its uuid is chosen here. ``beside``: it may run beside others of the server."""
         uuid = uuidutils.generate_uuid()
-        return cls(uuid=uuid, kind=kind, instance_uuid=instance_uuid, args=args, context=ctxt.stored(),
+        return cls(uuid=uuid, kind=kind, instance_uuid=instance_uuid, args=args, context=ctxt.to_dict(),
                    request_id=ctxt.request_id, slot=uuid if beside else RUN, not_before=not_before, host=host)
 
     @classmethod

@@ -113,11 +113,11 @@ class Cell:
         return self._around('check_key', lambda: self._check(key, undo))
 
     def claim_instance(self, ctxt: Any, *, claim: objects.Claim) -> dict:
-        given = json.loads(json.dumps(claim.given))
+        given = json.loads(json.dumps(claim.primitive_data()))
         return self._around('claim_instance', lambda: self._claim(given))
 
     def save_instance(self, ctxt: Any, *, save: objects.Save) -> dict:
-        given = json.loads(json.dumps(save.given))
+        given = json.loads(json.dumps(save.primitive_data()))
         return self._around('save_instance', lambda: self._save(given))
 
     def _around(self, method: str, act: Any) -> Any:

@@ -38,8 +38,8 @@ class Transcript:
         self.lines: list[str] = []
         self._cloud, cell = cloud, cloud.cell
         self._note(cell, 'check_key', lambda ctxt, key, undo, host: f'check {host}{" undo" * undo}')
-        self._note(cell, 'claim_instance', lambda ctxt, claim: 'claim ' + written(claim.given))
-        self._note(cell, 'save_instance', lambda ctxt, save: 'save ' + written(save.given))
+        self._note(cell, 'claim_instance', lambda ctxt, claim: 'claim ' + written(claim.primitive_data()))
+        self._note(cell, 'save_instance', lambda ctxt, save: 'save ' + written(save.primitive_data()))
         for name, manager in cloud.managers.items():
             manager.host.notify = Told(self.lines)
             for part in PARTS:

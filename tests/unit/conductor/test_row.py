@@ -182,7 +182,7 @@ def test_the_copy_for_another_database(site: Site, work: Any) -> None:
     assert (row.uuid, row.kind, row.instance_uuid, row.args, row.request_id, row.position, row.attempt, row.outputs,
             row.owner, row.slot) == (
         work.uuid, 'stop', work.instance_uuid, {'clean_shutdown': True}, 'req-1', 3, 2, {'tries': 1}, 'me', 'run')
-    assert row.context == work.ctxt.stored()
+    assert row.context == work.ctxt.to_dict()
 
 
 def test_a_hand_over(site: Site, work: Any) -> None:
