@@ -80,6 +80,9 @@ class ImageMetaProps(KilonovaObject):
         return default
 
 
+# What an image says, with types or as its service has it; and what one says that says nothing, which nobody changes.
+Properties = ImageMetaProps | Mapping[str, Any]
+NOTHING = ImageMetaProps()
 _TRAIT = re.compile('[A-Z0-9_]{1,255}')
 
 

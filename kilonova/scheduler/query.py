@@ -22,6 +22,7 @@ from oslo_utils import strutils
 
 from kilonova import errors
 from kilonova.objects import RequestSpec
+from kilonova.objects.image_meta import NOTHING
 from kilonova.pci import request as pci_request
 from kilonova.virt.hardware import amounts, constraints
 
@@ -289,9 +290,10 @@ def _numa(spec: RequestSpec) -> Any:
     if found is not None:
         return found
     image = _field(spec, 'image')
+    properties = image.properties if image is not None and 'properties' in image else NOTHING
     with contextlib.suppress(errors.Invalid):
         # The API refuses what makes no sense: an older request may still have it, and got nothing for it.
-        return constraints.of(spec.flavor, image.properties if image is not None and 'properties' in image else None)
+        return constraints.of(spec.flavor, properties)
     return None
 
 

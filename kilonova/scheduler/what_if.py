@@ -21,6 +21,7 @@ from oslo_utils import uuidutils
 from kilonova import errors
 from kilonova.context import get_admin_context
 from kilonova.objects import Flavor, ImageMeta, InstanceGroup, InstancePCIRequests, RequestSpec
+from kilonova.objects.image_meta import NOTHING
 from kilonova.pci import request as pci_request
 from kilonova.pci.pools import numa_policy_of
 from kilonova.scheduler.candidates import Offered
@@ -68,7 +69,7 @@ def request(conf: cfg.ConfigOpts, flavor: Mapping[str, Any], *, image: Mapping[s
     """
     ctxt = get_admin_context()
     image_meta = ImageMeta.from_dict(dict(image)) if image else None
-    properties = image_meta.properties if image_meta is not None else None
+    properties = image_meta.properties if image_meta is not None else NOTHING
     made = Flavor.from_row(ctxt, dict(flavor))
     policy = pci_request.numa_affinity_policy(made.extra_specs, dict((image or {}).get('properties') or {}))
     devices = pci_request.requests_from_flavor(made.extra_specs, pci_request.Aliases.from_conf(conf), policy)

@@ -23,6 +23,7 @@ from kilonova.objects import (
     InstancePCIRequests,
     RequestSpec,
 )
+from kilonova.objects.image_meta import NOTHING
 from kilonova.pci import ports as pci_ports
 from kilonova.virt.hardware import constraints
 
@@ -241,7 +242,7 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: Found) -> Reque
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
         # A server that was made before its flavor meant anything goes back to what it was.
-        spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else None)
+        spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:
         spec.pci_requests = context.old_pci_requests

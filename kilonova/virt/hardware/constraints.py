@@ -17,6 +17,7 @@ from oslo_utils import strutils
 
 from kilonova import errors
 from kilonova.objects import InstanceNUMACell, InstanceNUMATopology, cpuset
+from kilonova.objects.image_meta import NOTHING, Properties
 from kilonova.virt.hardware.pinning import ISOLATE, PREFER, REQUIRE
 
 SHARED, DEDICATED, MIXED = 'shared', 'dedicated', 'mixed'
@@ -148,8 +149,8 @@ class LockMemoryForbidden(errors.Invalid):
     msg_fmt = 'locked_memory value in image or flavor is forbidden when mem_page_size is not set'
 
 
-def of(flavor: Any, properties: Any = None) -> InstanceNUMATopology | None:
-    """``flavor``: objects.Flavor by shape (vcpus, memory_mb, extra_specs); ``properties``: objects.ImageMetaProps.
+def of(flavor: Any, properties: Properties = NOTHING) -> InstanceNUMATopology | None:
+    """``flavor``: objects.Flavor by shape (vcpus, memory_mb, extra_specs).
 
     None: nothing is asked for. Raises the errors above.
     """
@@ -180,7 +181,7 @@ def of(flavor: Any, properties: Any = None) -> InstanceNUMATopology | None:
             cpu_thread_policy=thread_policy) for number, (cpus, memory) in enumerate(cells)])
 
 
-def cpus_asked(flavor: Any, properties: Any = None) -> tuple[int, int]:
+def cpus_asked(flavor: Any, properties: Properties = NOTHING) -> tuple[int, int]:
     """How many shared and how many dedicated CPUs flavor and image ask for: what ``shared_cpus`` and ``dedicated_cpus``
     say of the topology, without looking at the cells that it has. Raises the errors above."""
     specs = flavor.extra_specs or {}
@@ -204,10 +205,10 @@ def shared_cpus(flavor: Any, topology: InstanceNUMATopology | None) -> int:
 
 
 # -- CPUs --------------------------------------------------------------------------------------------------------------
-def cpu_policy(specs: Mapping[str, str], properties: Any = None) -> str | None:
+def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
     """'dedicated', 'mixed', 'shared' or None. A flavor that says shared or mixed isn't overridden by its image."""
     flavor = _word(specs, 'hw:cpu_policy', (SHARED, DEDICATED, MIXED), InvalidCPUAllocationPolicy)
-    image = _property(properties, 'hw_cpu_policy')
+    image = properties.get('hw_cpu_policy')
     if 'resources:PCPU' in specs:
         if flavor is not None or image is not None:
             raise CPUResourcesConflict
@@ -219,10 +220,10 @@ def cpu_policy(specs: Mapping[str, str], properties: Any = None) -> str | None:
     return flavor or image
 
 
-def cpu_thread_policy(specs: Mapping[str, str], properties: Any = None) -> str | None:
+def cpu_thread_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
     """'prefer', 'isolate', 'require' or None."""
     flavor = _word(specs, 'hw:cpu_thread_policy', (PREFER, ISOLATE, REQUIRE), InvalidCPUThreadAllocationPolicy)
-    image = _property(properties, 'hw_cpu_thread_policy')
+    image = properties.get('hw_cpu_thread_policy')
     if flavor in (None, PREFER):
         return image or flavor
     if image is not None and image != flavor:
@@ -235,7 +236,7 @@ def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
     return _word(specs, 'hw:emulator_threads_policy', (ISOLATE, SHARE), InvalidEmulatorThreadsPolicy)
 
 
-def realtime(specs: Mapping[str, str], vcpus: int, properties: Any = None) -> frozenset[int]:
+def realtime(specs: Mapping[str, str], vcpus: int, properties: Properties = NOTHING) -> frozenset[int]:
     """The vCPUs that run before all else on their host CPUs: those of the mask, the image's before the flavor's. One
     must be left for the emulator's threads, unless they have a place of their own."""
     if not strutils.bool_from_string(specs.get('hw:cpu_realtime')):
@@ -252,12 +253,12 @@ def realtime(specs: Mapping[str, str], vcpus: int, properties: Any = None) -> fr
     return found
 
 
-def _realtime_mask(specs: Mapping[str, str], properties: Any) -> str | None:
-    found: str | None = _property(properties, 'hw_cpu_realtime_mask') or specs.get('hw:cpu_realtime_mask')
+def _realtime_mask(specs: Mapping[str, str], properties: Properties) -> str | None:
+    found: str | None = properties.get('hw_cpu_realtime_mask') or specs.get('hw:cpu_realtime_mask')
     return found
 
 
-def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int, properties: Any) -> set[int]:
+def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int, properties: Properties) -> set[int]:
     """The vCPUs that get host CPUs of their own. With a mixed policy those of realtime, if no others are named."""
     name, mask = 'hw:cpu_dedicated_mask', specs.get('hw:cpu_dedicated_mask')
     if mask is not None and policy != MIXED:
@@ -296,14 +297,10 @@ def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: ty
     return value
 
 
-def _property(properties: Any, name: str) -> Any:
-    return properties.get(name) if properties is not None else None
-
-
 # -- memory ------------------------------------------------------------------------------------------------------------
-def page_size(specs: Mapping[str, str], properties: Any = None) -> int | None:
+def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int | None:
     """KiB, SMALL, LARGE, ANY or None. An image may only narrow down what its flavor leaves open (large, any)."""
-    flavor, image = specs.get('hw:mem_page_size'), _property(properties, 'hw_mem_page_size')
+    flavor, image = specs.get('hw:mem_page_size'), properties.get('hw_mem_page_size')
     of_flavor = None if flavor is None else parse_page_size(flavor)
     of_image = None if image is None else parse_page_size(image)
     if of_image is None:
@@ -332,9 +329,9 @@ def parse_page_size(text: str) -> int:
     return number // 1024
 
 
-def locked_memory(specs: Mapping[str, str], properties: Any = None) -> bool:
+def locked_memory(specs: Mapping[str, str], properties: Properties = NOTHING) -> bool:
     """Whether the guest's memory must stay in the host's. FlavorImageLockedMemoryConflict: they disagree."""
-    flavor, image = specs.get('hw:locked_memory'), _property(properties, 'hw_locked_memory')
+    flavor, image = specs.get('hw:locked_memory'), properties.get('hw_locked_memory')
     wanted = None if flavor is None else strutils.bool_from_string(flavor)
     if wanted is not None and image is not None and wanted != image:
         raise FlavorImageLockedMemoryConflict(image=image, flavor=flavor)
@@ -342,8 +339,8 @@ def locked_memory(specs: Mapping[str, str], properties: Any = None) -> bool:
 
 
 # -- cells -------------------------------------------------------------------------------------------------------------
-def _nodes(specs: Mapping[str, str], properties: Any) -> int | None:
-    flavor, image = specs.get('hw:numa_nodes'), _property(properties, 'hw_numa_nodes')
+def _nodes(specs: Mapping[str, str], properties: Properties) -> int | None:
+    flavor, image = specs.get('hw:numa_nodes'), properties.get('hw_numa_nodes')
     if flavor is not None and image is not None:
         raise ImageNUMATopologyForbidden(name='hw_numa_nodes')
     value = image if flavor is None else flavor
@@ -355,7 +352,7 @@ def _nodes(specs: Mapping[str, str], properties: Any) -> int | None:
     return int(text)
 
 
-def _cells(specs: Mapping[str, str], properties: Any, nodes: int, vcpus: int,
+def _cells(specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: int,
            memory_mb: int) -> list[tuple[set[int], int]]:
     """The vCPUs and MiB of each cell, as told or evenly."""
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
@@ -374,7 +371,7 @@ def _cells(specs: Mapping[str, str], properties: Any, nodes: int, vcpus: int,
     return [(cpus[number], memory[number]) for number in range(nodes)]
 
 
-def _per_cell(specs: Mapping[str, str], properties: Any, name: str, parse: Any) -> dict[int, Any]:
+def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse: Any) -> dict[int, Any]:
     """{cell: value} of hw:<name>.N, or else of the image's property."""
     found: dict[int, Any] = {}
     cpus = 0
@@ -387,7 +384,7 @@ def _per_cell(specs: Mapping[str, str], properties: Any, name: str, parse: Any) 
         cpus += len(cell) if isinstance(cell, set) else 0
         if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
             raise InvalidNUMAValue(name=key, value=value, reason='too many cells or CPUs are named')
-    image = _property(properties, f'hw_{name}')
+    image = properties.get(f'hw_{name}')
     if found and image:
         raise ImageNUMATopologyForbidden(name=f'hw_{name}')
     return found or dict(enumerate(image or ()))

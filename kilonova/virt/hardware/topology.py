@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova import errors
-from kilonova.objects import VirtCPUTopology
+from kilonova.objects import ImageMetaProps, VirtCPUTopology
+from kilonova.objects.image_meta import NOTHING
 
 PARTS = ('sockets', 'cores', 'threads')
 # The limit where nobody sets one; no guest has more CPUs.
@@ -45,8 +46,8 @@ class TopologyLimits:
     most: dict[str, int]
 
 
-def limits_of(extra_specs: Mapping[str, str], properties: Any = None) -> TopologyLimits:
-    """What flavor and image (objects.ImageMetaProps) say. Raises the errors above."""
+def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> TopologyLimits:
+    """What flavor and image say. Raises the errors above."""
     most, liked = {}, {}
     for part in PARTS:
         flavor = _flavor(extra_specs, f'hw:cpu_max_{part}')
@@ -107,8 +108,8 @@ def _flavor(extra_specs: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def _image(properties: Any, name: str) -> int | None:
-    value = properties.get(name) if properties is not None else None
+def _image(properties: ImageMetaProps, name: str) -> int | None:
+    value: int | None = properties.get(name)
     if value is not None and value < 1:
         raise InvalidCPUTopology(name=name, value=value)
     return value

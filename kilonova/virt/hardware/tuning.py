@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from oslo_utils import strutils
 
 from kilonova import errors
+from kilonova.objects.image_meta import NOTHING, ImageMetaProps
 
 # The board has no more of them.
 MOST_SERIAL_PORTS = 4
@@ -103,10 +104,9 @@ class Tuning:
     random: RandomNumbers | None = field(default_factory=RandomNumbers)
 
 
-def of(extra_specs: Mapping[str, str], properties: Any = None) -> Tuning:
-    """``properties``: objects.ImageMetaProps. Raises the errors above."""
-    def said(name: str) -> Any:
-        return properties.get(name) if properties is not None else None
+def of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> Tuning:
+    """What flavor and image say. Raises the errors above."""
+    said = properties.get
     _flag(extra_specs, 'hw:pmu', said('hw_pmu'))
     firmware, secure = said('hw_firmware_type'), _secure_boot(extra_specs, said('os_secure_boot'))
     if secure == REQUIRED and firmware != UEFI:

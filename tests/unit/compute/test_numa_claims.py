@@ -70,7 +70,7 @@ def test_a_server_that_does_not_fit_on_the_cells_is_refused() -> None:
     for cells in (made.cells, Cells()):
         made.cells = cells
         with pytest.raises(errors.HostRejected, match='cannot fit the given host NUMA topology'):
-            made.plan('11111111-1111-1111-1111-111111111111', RUN, of, None, constraints.of(of, None))
+            made.plan('11111111-1111-1111-1111-111111111111', RUN, of, None, constraints.of(of))
     assert made.used == Usage()
 
 

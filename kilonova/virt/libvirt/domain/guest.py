@@ -23,6 +23,8 @@ from kilonova.virt.parts.disks import ImageMeta
 X86 = ('x86_64', 'i686')
 # The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.
 MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
+# Beginnings of the image properties that are read with their types.
+_TYPED = ('hw_cpu_', 'hw_locked_memory', *board.PROPERTIES)
 
 
 @dataclass(frozen=True)
@@ -212,10 +214,11 @@ class GuestSpec:
         """The guest's place on the host's NUMA cells."""
         return getattr(self.instance, 'numa_topology', None)
 
-    @property
+    @functools.cached_property
     def properties(self) -> ImageMetaProps:
-        """What the image says of CPUs and memory, with types."""
-        return self._typed('hw_cpu_', 'hw_locked_memory')
+        """What the image says of CPUs, memory and the board, with types."""
+        return ImageMetaProps.from_dict({name: value for name, value in (
+            self.image_meta.get('properties') or {}).items() if name.startswith(_TYPED)})
 
     @property
     def required_traits(self) -> set[str]:
@@ -232,11 +235,7 @@ class GuestSpec:
     @functools.cached_property
     def tuning(self) -> board.Tuning:
         """What flavor and image say of the board."""
-        return board.of(self.extra_specs, self._typed(*board.PROPERTIES))
-
-    def _typed(self, *begins: str) -> ImageMetaProps:
-        return ImageMetaProps.from_dict({name: value for name, value in (
-            self.image_meta.get('properties') or {}).items() if name.startswith(begins)})
+        return board.of(self.extra_specs, self.properties)
 
     @property
     def machine(self) -> str | None:
