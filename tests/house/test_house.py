@@ -12,6 +12,8 @@ from tests.house.trace import Found, Tracer
 from tests.house.tree import Tree
 
 ROOT = Path(__file__).parents[2]
+# Frames of ours in one stack; see docs/contributor/house.md.
+DEEPEST = 13
 
 
 def test_the_tree() -> None:
@@ -53,6 +55,7 @@ def test_operations(tracer: Tracer, make_cloud: Callable[..., Cloud]) -> None:
         print(f'{name:<10}{len(found[name].files):>8}{len(found[name].functions):>12}{len(found[name].deepest):>10}')
     deepest = max(found.values(), key=lambda each: len(each.deepest)).deepest
     print('the deepest stack of ours: ' + ' > '.join(deepest))
+    assert len(deepest) <= DEEPEST
     assert 'api/v2/servers/create.py' in found['boot'].files and 'compute/ops/build.py' in found['boot'].files
 
 
