@@ -99,7 +99,7 @@ PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {'': {
 }, 'ports': {
     'kept_ports': ('which is no server', ('21', '50', '54')),
     'blind_ports': ('its info cache lacks it', ('14', '15', '19')),
-    'unmoved_ports': ('and the server is on', ('10', '66', '70')),
+    'unmoved_ports': ('and the server is on', ('70', '10', '66')),
 }, 'volumes': {
     'kept_volumes': ('which is no server', ('21', '78')),
     'blind_volumes': ('which has no row of it', ('10', '11', '36')),
