@@ -15,6 +15,7 @@ from kilonova import errors, objects
 from kilonova.objects.vif import BEHIND, Vif
 from kilonova.objects.volume import AttachedVolume
 from kilonova.pci.device import MDEV
+from kilonova.pci.ports import requests_of_ports
 from kilonova.states import PowerState
 from kilonova.virt import driver
 from kilonova.virt.parts.disks import ImageClient
@@ -196,8 +197,12 @@ class FakeState:
                plugged: Plugged | None = None) -> None:
         self.disk(instance)
         volumes = self.connect(instance)
-        hostdevs = self.prepare(pci_devices)
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
+        # What is for a port that is gone is of no use to the guest, which doesn't get it.
+        useless = {request.request_id for request in requests_of_ports(getattr(instance, 'pci_requests', None))
+                   if request.requester_id not in slots}
+        hostdevs = self.prepare(device for device in pci_devices
+                                if getattr(device, 'request_id', None) not in useless)
         if not set(slots.values()) <= set(hostdevs):
             raise errors.KilonovaError(f'The ports of {instance.uuid} are {slots}, and it holds {hostdevs}.')
         # Something of the host's leads to it: no domain names it.

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kilonova import errors
+from kilonova.pci.ports import request_of
 from kilonova.virt.fake import FakeDriver
 from kilonova.virt.fakes.state import FakeMachine
 from kilonova.virt.parts.host import MdevUnavailable
@@ -17,6 +18,7 @@ from tests.unit.virt.builders import (
     VGPU,
     VGPU_PARENT,
     VOLUME,
+    device,
     devices,
     image_meta,
     mediated,
@@ -47,6 +49,14 @@ def test_failing_after_the_work(fake: FakeDriver) -> None:
     fake.fail('spawn', OSError('boom'), after=True)
     with pytest.raises(OSError, match='boom'):
         fake.guests.spawn(instance, image_meta(), pci_devices=devices(GPU))
+    assert fake.guests.describe()[0]['hostdevs'] == [GPU]
+
+
+def test_a_function_whose_port_is_gone_is_not_given(fake: FakeDriver) -> None:
+    request = request_of('gone', 'direct', 'physnet1', None)
+    function = device('0000:81:00.2')
+    function.request_id = request.request_id
+    fake.guests.spawn(new_instance(pci_requests=[request]), image_meta(), pci_devices=[*devices(GPU), function])
     assert fake.guests.describe()[0]['hostdevs'] == [GPU]
 
 
