@@ -26,6 +26,8 @@ from tests.simulation.timeline import Process, Timeline
 
 # How often a device must be programmed, seconds that this takes at most, and how often it fails.
 PROGRAMMED, PROGRAMMING, FAILS = 0.2, 20.0, 0.1
+# What a port asks for that is an accelerator.
+PORT_PROFILE = 'nic'
 # How often an event is sent, and seconds until it is.
 SENT, LATER = 0.5, 3.0
 # A host's accelerators: what Cyborg reports of each device.
@@ -58,12 +60,18 @@ class Cyborg(cyborg.FakeCyborg):
             for name, resource_class, handles in found:
                 self.offer(types.SimpleNamespace(client=placement), host, f'{host}_{name}', resource_class, handles)
         providers = {row['uuid']: row['name'] for row in placement.list_providers()}
+        for handle in self._all():
+            handle.info['physical_network'] = 'physnet1'
         self.devices = {(providers[provider].partition('_')[0], name_of(handle)): handle
                         for provider, handles in self.handles.items() for handle in handles}
 
     def begin(self, seed: str) -> None:
         """From here on some devices must be programmed, and everything depends on this seed."""
         self._chance, self._slow = random.Random(f'{seed}/accelerators'), True
+
+    def calm(self) -> None:
+        """No device must be programmed any more."""
+        self._slow = False
 
     def holder_of(self, host: str, device: str) -> str | None:
         """The uuid that a device of a host is bound to; None: it is free."""

@@ -15,14 +15,18 @@ from typing import Any
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
 from kilonova.conductor.audit_rows import flavors
+from kilonova.objects.vif import ACCELERATED
 from kilonova.virt.fakes.state import FakeDomain
-from tests.simulation.accelerators import name_of
+from tests.simulation.accelerators import PORT_PROFILE, name_of
 from tests.simulation.cloud import Cloud
 
-_SERVERS = """SELECT i.uuid, i.host, i.vm_state, e.flavor FROM instances i
-              JOIN instance_extra e ON e.instance_uuid = i.uuid WHERE i.deleted = 0"""
+_SERVERS = """SELECT i.uuid, i.host, i.vm_state, e.flavor, c.network_info FROM instances i
+              JOIN instance_extra e ON e.instance_uuid = i.uuid
+              LEFT JOIN instance_info_caches c ON c.instance_uuid = i.uuid WHERE i.deleted = 0"""
 _MARKS = f"""SELECT instance_uuid, "key", value FROM instance_system_metadata
              WHERE "key" IN ('{holder.BOUND_TO}', '{holder.BEFORE}') AND deleted = 0"""
+# What is wanted: how many of each (profile, group of it).
+Wanted = Counter[tuple[str, int]]
 Query = Callable[[str, str], Sequence[Mapping[str, Any]]]
 
 
@@ -61,34 +65,42 @@ class Accounts:
             marks[row['instance_uuid']][row['key']] = row['value']
         moving = {row['instance_uuid']: row['uuid'] for row in self._query(
             'cell1', "SELECT uuid, instance_uuid FROM migrations WHERE status = 'finished'")}
-        due: dict[str, tuple[str, str]] = {}
+        due: dict[str, tuple[str, Wanted]] = {}
         held: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for one in cyborg.requests.values():
             held[one['instance_uuid'] or ''].append(one)
         for row in self._query('cell1', _SERVERS):
             uuid, found, mark = row['uuid'], flavors(row['flavor']), marks[row['uuid']]
             if row['vm_state'] == 'resized' and 'old' in found and uuid in moving:
-                self._server(due, uuid, found['old'], holder.before(uuid, mark), moving[uuid])
+                self._server(due, uuid, self._of_flavor(found['old']), holder.before(uuid, mark), moving[uuid])
             if row['host'] is None:
                 continue
             now = holder.of(uuid, mark)
             if row['vm_state'] == 'error' and not held.get(now):
                 continue
-            self._server(due, uuid, found['cur'], now, uuid)
+            self._server(due, uuid, self._of_flavor(found['cur']) + _of_ports(row['network_info']), now, uuid)
             self._domain(row, held.get(now, ()))
         for bound_to, ones in held.items():
             self._requests(bound_to, ones, due.pop(bound_to, None))
-        for bound_to, (uuid, profile) in due.items():
-            self._wrong(f'accelerators: {uuid} has device profile {profile} and nothing is bound to {bound_to}')
+        for bound_to, (uuid, wanted) in due.items():
+            self._wrong(f'accelerators: {uuid} wants {dict(wanted)} and nothing is bound to {bound_to}')
 
-    def _server(self, due: dict[str, tuple[str, str]], uuid: str, flavor: Any, bound_to: str, consumer: str) -> None:
-        """What a server must have with a flavor: its own, or that before a move. Placement says so, too."""
+    def _of_flavor(self, flavor: Any) -> Wanted:
         profile = device_profile.name_of(flavor.extra_specs)
-        if profile is not None:
-            due[bound_to] = uuid, profile
+        groups = self._cloud.shape.profiles[profile] if profile else []
+        return Counter({(profile or '', number): sum(int(value) for key, value in group.items()
+                                                     if key.startswith('resources'))
+                        for number, group in enumerate(groups)})
+
+    def _server(self, due: dict[str, tuple[str, Wanted]], uuid: str, wanted: Wanted, bound_to: str,
+                consumer: str) -> None:
+        """What a server must have: with its flavor and ports, or with the flavor before a move. Placement says so, too.
+        """
+        if wanted:
+            due[bound_to] = uuid, wanted
         requests: Counter[tuple[str, str]] = Counter(
             (one['device_rp_uuid'], self._class(one)) for one in self._cloud.cyborg.requests.values()
-            if one['instance_uuid'] == bound_to) if profile is not None else Counter()
+            if one['instance_uuid'] == bound_to) if wanted else Counter()
         providers = self._cloud.cyborg.handles
         allocated = Counter({(provider, name): amount
                              for provider, amounts in self._cloud.model.allocations().get(consumer, {}).items()
@@ -112,17 +124,14 @@ class Accounts:
         if has != given:
             self._wrong(f'accelerators: the guest of {row["uuid"]} has {has}, bound to it are {given}')
 
-    def _requests(self, bound_to: str, ones: Sequence[dict[str, Any]], due: tuple[str, str] | None) -> None:
+    def _requests(self, bound_to: str, ones: Sequence[dict[str, Any]], due: tuple[str, Wanted] | None) -> None:
         """What is bound to one uuid, and what should be."""
         if due is None:
             self._wrong(f'accelerators: {len(ones)} requests are bound to {bound_to or "nothing"}, which is no server')
             return
-        uuid, profile = due
-        groups = Counter(one['device_profile_group_id'] for one in ones)
-        wanted = Counter({number: sum(int(value) for key, value in group.items() if key.startswith('resources'))
-                          for number, group in enumerate(self._cloud.shape.profiles[profile])})
-        if groups != wanted or {one['device_profile_name'] for one in ones} != {profile}:
-            self._wrong(f'accelerators: {uuid} has device profile {profile} and the requests {json.dumps(ones)}')
+        uuid, wanted = due
+        if Counter((one['device_profile_name'], one['device_profile_group_id']) for one in ones) != wanted:
+            self._wrong(f'accelerators: {uuid} wants {dict(wanted)} and has the requests {json.dumps(ones)}')
         if bad := [one['state'] for one in ones if one['state'] != 'Bound']:
             self._wrong(f'accelerators: of the requests of {uuid} some are {", ".join(bad)}')
 
@@ -140,3 +149,9 @@ class Accounts:
         for host, machine in self._cloud.machines.items():
             if left := parts & machine.mdevs.keys():
                 self._wrong(f'left over on {host}: parts {", ".join(left)}')
+
+
+def _of_ports(network_info: str | None) -> Wanted:
+    """What the ports of a server's info cache ask for that are accelerators."""
+    ports = sum(vif.get('vnic_type') in ACCELERATED for vif in json.loads(network_info or '[]'))
+    return Counter({(PORT_PROFILE, 0): ports} if ports else {})

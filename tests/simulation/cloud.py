@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,11 +42,11 @@ from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler.manager import SchedulerManager
 from kilonova.virt.fakes.state import FakeMachine
 from tests.simulation import hosts
-from tests.simulation.accelerators import Cyborg, Offers
+from tests.simulation.accelerators import PORT_PROFILE, Cyborg, Offers
 from tests.simulation.bus import Bus
 from tests.simulation.links import Links
 from tests.simulation.placement_model import ModelAdapter, PlacementModel
-from tests.simulation.ports import Neutron
+from tests.simulation.ports import CARD, Neutron
 from tests.simulation.stores import Stores
 from tests.simulation.timeline import Process, Timeline, Waiter
 from tests.simulation.volumes import Cinder
@@ -74,7 +74,8 @@ class Shape:
     users migrate servers while they run, suspend, rescue, rebuild, shelve and evacuate them, too. ``offers``,
     ``profiles``: what Cyborg has, if there is one. ``has_network``: there is Neutron, and each server has a port, of
     which every other one guarantees something; ``has_functions``: that is a function of a network device;
-    ``has_volumes``: there is Cinder, and each server has a volume that is made for it."""
+    ``has_volumes``: there is Cinder, and each server has a volume that is made for it; ``has_all``: servers have ports
+    of each kind, and volumes that are files of a share."""
 
     name: str
     devices: dict[str, list[dict[str, Any]]]
@@ -90,6 +91,7 @@ class Shape:
     has_network: bool = False
     has_functions: bool = False
     has_volumes: bool = False
+    has_all: bool = False
     offers: Offers = field(default_factory=dict)
     profiles: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
@@ -134,11 +136,27 @@ def _kinds(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
         for host in range(1, count + 1)}
 
 
+def _mixed(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
+    """The same as ``_wires``, whose cards have names, and what Cyborg gives away: a card, and functions of another."""
+    return {name: [*({**one, 'parent_ifname': CARD} if one['vendor_id'] == '8086' else one for one in devices),
+                   *(hosts.gpu(f'0000:{host:02x}:06.{function}', '5020', vendor_id='10ee') for function in range(each)),
+                   *(hosts.gpu(f'0000:{host:02x}:08.{function}', '5021', vendor_id='10ee') for function in range(each))]
+            for host, (name, devices) in enumerate(_wires(count, each).items(), 1)}
+
+
 def _offers(count: int, each: int) -> Offers:
     """Of the hosts of ``_kinds``."""
     return {f'gpu{host}': [
         ('fpga', 'FPGA', [('PCI', f'0000:{host:02x}:06.{function}') for function in range(each + 1)]),
         ('part', 'CUSTOM_PART', [('MDEV', f'0000:{host:02x}:07.0', 'nvidia-36')] * each)]
+        for host in range(1, count + 1)}
+
+
+def _mixed_offers(count: int, each: int) -> Offers:
+    """Of the hosts of ``_mixed``."""
+    return {f'gpu{host}': [
+        (name, resource_class, [('PCI', f'0000:{host:02x}:{slot}.{function}') for function in range(each)])
+        for name, resource_class, slot in (('fpga', 'FPGA', '06'), ('nic', 'CUSTOM_NIC', '08'))]
         for host in range(1, count + 1)}
 
 
@@ -193,6 +211,13 @@ SHAPES = {
         _SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})), conductors=2, lives=True,
         has_network=True, has_functions=True, options={'vif_plugging_timeout': 60, 'allow_resize_to_same_host': True}),
     'volumes': Shape('volumes', _gpus(2, 3), _FLAVORS, (_WHOLE,), (_SPEC,), conductors=2, lives=True, has_volumes=True),
+    # Ports of each kind, accelerators among them, and volumes of NFS; users attach, detach and delete them.
+    'mixed': Shape(
+        'mixed', _mixed(2, 4), (*_FLAVORS, ('accel', 2, {'accel:device_profile': 'card'})), (_WHOLE,), (
+            _SPEC, json.dumps({'vendor_id': '8086', 'physical_network': 'physnet1'})), conductors=2, lives=True,
+        has_network=True, has_functions=True, has_volumes=True, has_all=True, offers=_mixed_offers(2, 4),
+        profiles={'card': [{'resources:FPGA': '1'}], PORT_PROFILE: [{'resources:CUSTOM_NIC': '1'}]},
+        options={'vif_plugging_timeout': 60, 'arq_binding_timeout': 60, 'allow_resize_to_same_host': True}),
     'large': Shape('large', _gpus(20, 4), _FLAVORS, (_WHOLE,), (_SPEC,)),
 }
 
@@ -244,16 +269,16 @@ class Cloud:
         self.images = Images()
         self.cyborg: Cyborg | None = None
         self.neutron: Neutron | None = None
-        self.cinder = Cinder(timeline, PROJECT, IMAGE) if shape.has_volumes else None
+        self.cinder = Cinder(timeline, PROJECT, IMAGE, shape.has_all) if shape.has_volumes else None
         self.disks = FakeMachine()
         self.machines = {name: hosts.Machine(name, devices, shape.vcpus, shape.cells)
                          for name, devices in shape.devices.items()}
         if shape.profiles:
-            self.cyborg = Cyborg(timeline, self.machines, self._told)
+            self.cyborg = Cyborg(timeline, self.machines, self.told)
             self.cyborg.profiles.update(shape.profiles)
             accelerators.ABANDONED, expiry.HOUR = ABANDONED, LOOK
         if shape.has_network:
-            self.neutron = Neutron(timeline, self._told, list(shape.devices), PROJECT, f'admin:{PROJECT}')
+            self.neutron = Neutron(timeline, self.told, list(shape.devices), PROJECT, f'admin:{PROJECT}')
         self.guests_changed: Callable[[str], None] = lambda host: None
         self.processes: dict[str, Process] = {}
         # Hosts that aren't started, whoever wants to.
@@ -319,7 +344,7 @@ class Cloud:
         if self.cyborg is not None:
             self.cyborg.offer_all(self.placement(), self.shape.offers)
         for host in self.shape.devices if self.neutron is not None else ():
-            self.neutron.report(self.placement(), host)
+            self.neutron.report(self.placement(), host, cards=[CARD] if self.shape.has_all else [])
         for name, vcpus, extra in self.shape.flavors:
             flavor = self.request('POST', '/flavors', {'flavor': {
                 'name': name, 'vcpus': vcpus, 'ram': 512, 'disk': 1}}).json['flavor']['id']
@@ -440,17 +465,28 @@ class Cloud:
         """What server ``number`` asks for besides name and flavor; every other one boots from a volume where there are
         any. The same of ports that guarantee something."""
         found: dict[str, Any] = {'networks': 'none' if self.neutron is None else [
+            self.neutron.of_create(number)] if self.shape.has_all else [
             {'port': self.neutron.function()} if self.shape.has_functions else
             {'port': self.neutron.guaranteed(number // 2)} if number % 2 else {'uuid': self.neutron.network}]}
         if self.cinder is None:
             return {'imageRef': IMAGE, **found}
+        if self.shape.has_all and number % 4 == 1:
+            return {'imageRef': '', 'block_device_mapping_v2': [{
+                'source_type': 'volume', 'destination_type': 'volume', 'uuid': self.cinder.own(f'{number}/boot'),
+                'boot_index': 0}], **found}
         new = {'source_type': 'blank', 'destination_type': 'volume', 'volume_size': 1, 'delete_on_termination': True}
         if number % 2:
             return {'imageRef': '', 'block_device_mapping_v2': [{**new, 'boot_index': 0}], **found}
         own = {'source_type': 'image', 'destination_type': 'local', 'uuid': IMAGE, 'boot_index': 0}
         return {'imageRef': IMAGE, 'block_device_mapping_v2': [own, new], **found}
 
-    def _told(self, body: Any) -> None:
+    def tell_of_ports(self, servers: Iterable[str]) -> None:
+        """Neutron tells of ports of these servers."""
+        for server in servers:
+            self.told({'events': [{'name': 'network-changed', 'server_uuid': server}]})
+        self.pause(5.0)
+
+    def told(self, body: Any) -> None:
         """Events of Cyborg or Neutron."""
         with contextlib.suppress(Refused):
             response = self.request('POST', '/os-server-external-events', body, 'api1')
@@ -489,7 +525,7 @@ class Cloud:
         transport = self.bus.transport(name, conf)
         client = self.clients[name] = Client(Conductor, transport)
         driver = hosts.Driver(conf, self.images, self.machines[name], self.disks, self.timeline,
-                              self._guests_changed)
+                              self._guests_changed, self.cinder)
 
         def context() -> Any:
             ctxt = get_admin_context()

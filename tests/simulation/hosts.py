@@ -14,15 +14,20 @@ from typing import Any
 
 from kilonova import objects
 from kilonova.errors import HostRejected
+from kilonova.objects.volume import NFS, AttachedVolume
 from kilonova.states import PowerState
 from kilonova.virt.fake import FakeDriver
 from kilonova.virt.fakes.host import FakeHost
 from kilonova.virt.fakes.moves import FakeMoves
 from kilonova.virt.fakes.state import FakeDisk, FakeDomain, FakeMachine
+from kilonova.virt.fakes.volume_snapshots import FakeVolumeSnapshots
+from kilonova.virt.fakes.volumes import FakeVolumes
 from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.offer import Offer
+from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import Plugged
 from kilonova.virt.parts.moves import MoveOffer
+from kilonova.virt.parts.volume_snapshots import Merge
 from tests.simulation.timeline import Timeline
 
 # Usual steps that a call of the driver takes before and after its work; all others take one.
@@ -68,16 +73,18 @@ class Machine:
 
 
 class Driver(FakeDriver):
-    """FakeDriver on a Machine. ``disks``: those of all hosts, which share a store."""
+    """FakeDriver on a Machine. ``disks``: those of all hosts, which share a store; ``share``: whose ``files`` volumes
+    may be, if there are volumes."""
 
     def __init__(self, conf: Any, images: Any, machine: Machine, disks: FakeMachine, timeline: Timeline,
-                 changed: Any) -> None:
+                 changed: Any, share: Any = None) -> None:
         super().__init__(conf, images, machine=disks)
-        self.box, self.timeline, self._changed = machine, timeline, changed
+        self.box, self.timeline, self._changed, self.share = machine, timeline, changed, share
         self.domains, self.copies, self.mdevs = machine.domains, machine.copies, machine.mdevs
         self.rescued, self.pci_devices, self.vcpus = machine.rescued, machine.devices, machine.vcpus
         self.connected = machine.connected
         self.host, self.moves = _Host(self), _Moves(self)
+        self.volumes, self.volume_snapshots = _Volumes(self), _VolumeSnapshots(self)
 
     def refuses(self, name: str) -> bool:
         """Whether the hypervisor is to refuse this call; takes virtual time."""
@@ -87,6 +94,17 @@ class Driver(FakeDriver):
             self.timeline.tell(f'{name} is refused')
             return True
         return False
+
+    def define(self, instance: objects.Instance, *args: Any, **kwargs: Any) -> None:
+        """The guest has the files that its server's row says, and those from which they read."""
+        super().define(instance, *args, **kwargs)
+        for volume in instance.volumes:
+            self.open(instance.uuid, volume)
+
+    def open(self, uuid: str, volume: AttachedVolume) -> None:
+        """A guest gets a volume."""
+        if volume.kind == NFS and uuid in self.domains:
+            self.domains[uuid].files[volume.volume_id] = self.share.chain(volume.file[0])
 
     def release(self, instance: objects.Instance, plugged: Plugged) -> None:
         """Here nothing is locked."""
@@ -144,6 +162,29 @@ class _Moves(FakeMoves):
         if self._refuses('prepare_move'):
             raise HostRejected(reason='no room for a disk')
         return super().prepare_move()
+
+
+class _Volumes(FakeVolumes):
+    def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
+        """By the file that it is in."""
+        had = instance.uuid in self.fake.domains and volume.volume_id in self.fake.domains[instance.uuid].volumes
+        super().attach(instance, image_meta, volume)
+        if not had:
+            self.fake.open(instance.uuid, volume)
+
+    def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
+        """And of it."""
+        super().detach(instance, volume, check)
+        if instance.uuid in self.fake.domains:
+            self.fake.domains[instance.uuid].files.pop(volume.volume_id, None)
+
+
+class _VolumeSnapshots(FakeVolumeSnapshots):
+    def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
+        """From then on the files say so themselves."""
+        super().merge(instance, volume, merge, check)
+        names = self._files(instance, volume)
+        self.fake.share.files.update(zip(names, [*names[1:], None], strict=True))
 
 
 def remains(disks: FakeMachine) -> dict[str, dict[str, FakeDisk]]:

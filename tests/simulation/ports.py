@@ -21,6 +21,7 @@ from keystoneauth1 import session as ks_session
 
 from kilonova.clients.network import NetworkClient
 from tests.fixtures import neutron
+from tests.simulation.accelerators import PORT_PROFILE
 from tests.simulation.timeline import Process, Timeline
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Seconds until a port is plugged, at most; how often an event is sent, and seconds until it is.
 PLUGGED, SENT, LATER = 3.0, 0.7, 3.0
+# The interface of a host's card that guarantees bandwidths.
+CARD = 'wire0'
 
 
 class Neutron(neutron.FakeNeutron):
@@ -40,7 +43,9 @@ class Neutron(neutron.FakeNeutron):
         self._timeline, self._post, self._process = timeline, post, Process('neutron')
         self.plugging, self.notify = False, self._later
         self.users[token] = project
-        self.owned: dict[str, str] = {}
+        self.owned: dict[tuple[str, str], str] = {}
+        # Ports that their users have deleted.
+        self.dropped: set[str] = set()
         self.project, self.network = project, self.add_network('private', project, cidr='10.2.0.0/22')
         self.wire = self.add_network('wire', project, cidr='10.6.0.0/22', **{'provider:physical_network': 'physnet1'})
 
@@ -63,11 +68,40 @@ class Neutron(neutron.FakeNeutron):
         self.guarantee(made, 100, packets=5 * (number % 2), is_flat=not number % 2)
         return made
 
-    def own(self, whose: str) -> str:
-        """The port of this kind that is to be attached to one server, and detached."""
-        if whose not in self.owned:
-            self.owned[whose] = self.function()
-        return self.owned[whose]
+    def own(self, whose: str, kind: str = 'function') -> str:
+        """The port of a kind that is to be attached to one server, and detached; another one where it was deleted."""
+        if self.owned.get((whose, kind)) not in self.ports:
+            self.owned[whose, kind] = self._made(kind)
+        return self.owned[whose, kind]
+
+    def _made(self, kind: str) -> str:
+        match kind:
+            case 'plain':
+                return self.add_port(self.network, self.project, **{'binding:profile': {'note': 'mine'}})
+            case 'guaranteed':
+                return self.guaranteed(len(self.owned))
+            case 'wired':
+                made = self.function()
+                self.guarantee(made, 100)
+                return made
+            case 'accelerator':
+                return self.add_port(self.wire, self.project, device_profile=PORT_PROFILE, **{
+                    'binding:vnic_type': 'accelerator-direct', 'binding:profile': {'note': 'mine'}})
+        return self.function()
+
+    def of_create(self, number: int) -> dict[str, str]:
+        """What server ``number`` is created with, where there are ports of each kind."""
+        kind = ('network', 'guaranteed', 'function', 'wired', 'accelerator')[number % 5]
+        return {'uuid': self.network} if kind == 'network' else {'port': self.own(f'{number}/first', kind)}
+
+    def drop(self, port_id: str) -> bool:
+        """An administrator deletes it. False: it is gone."""
+        port = self.ports.pop(port_id, None)
+        if port is None:
+            return False
+        self.dropped.add(port_id)
+        self._tell('network-vif-deleted', port)
+        return True
 
     def bound_to(self, port: dict[str, Any]) -> None:
         """Its agent plugs it later, unless it is elsewhere by then."""
@@ -118,6 +152,15 @@ def settled(cloud: Cloud, wrong: Callable[[str], None]) -> None:
         elif domain is not None and domain.slots.get(port['id']) != port['binding:profile'].get('pci_slot'):
             wrong(f'ports: the guest of {port["device_id"]} has {domain.slots}, and its port {port["id"]} says '
                   f'{port["binding:profile"]}')
+
+
+    for host, machine in cloud.machines.items() if cloud.neutron is not None else ():
+        for server, domain in machine.domains.items():
+            for port_id in domain.vifs:
+                port = cloud.neutron.ports.get(port_id)
+                if port is not None and port['device_id'] != server:
+                    wrong(f'ports: the guest of {server} on {host} has port {port_id}, which is of '
+                          f'{port["device_id"] or "nobody"}')
 
 
 def empty(cloud: Cloud, wrong: Callable[[str], None]) -> None:

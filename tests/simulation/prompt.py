@@ -44,6 +44,9 @@ class Prompt:
             return
         if any(uuid in machine.at_work for machine in self._cloud.machines.values()):
             return
+        if kind == 'create' and self._cloud.neutron is not None and self._cloud.neutron.dropped:
+            # A guest waits for its ports, as long as it waits for any, also where one is deleted.
+            return
         if kind == 'create' and not any(self._is_dead(begun, *span) for span in self._spans):
             # How long a create takes depends on how many there are.
             return

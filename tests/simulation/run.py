@@ -12,6 +12,7 @@ from typing import Any
 from tests.simulation.checks import Checks
 from tests.simulation.cloud import Cloud, Refused
 from tests.simulation.parts import Act, Trouble
+from tests.simulation.probe import Probe
 from tests.simulation.prompt import Prompt
 from tests.simulation.story import Story
 from tests.simulation.timeline import Endless, Process
@@ -129,7 +130,13 @@ def _play(cloud: Cloud, story: Story, users: Users, checks: Checks) -> None:
     while users.busy or troubles.busy:
         cloud.pause(5.0)
     checks.wait()
+    if cloud.neutron is not None and cloud.neutron.dropped:
+        # A server may have a port until Neutron tells of it once more.
+        cloud.tell_of_ports(checks.servers())
+        checks.wait()
     checks.settled(users)
+    if cloud.shape.has_functions:
+        Probe(cloud, users, checks, users.wrong).go()
     timeline.tell('all servers are deleted')
     users.all_gone()
     for server in checks.servers():

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from tests.simulation import plots
+from tests.simulation import plots, tours
 from tests.simulation.cloud import Shape
 from tests.simulation.parts import Act, Trouble
 
@@ -86,6 +86,9 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
     apis = [f'api{number + 1}' for number in range(shape.apis)]
     flavors = [name for name, _, _ in shape.flavors]
     acts: list[Act] = []
+    if shape.has_all:
+        # Servers on tours are the rest of it.
+        length //= 2
     span = 10.0 + length * 1.5
     server = 0
     plotted: list[Trouble] = []
@@ -121,9 +124,10 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
         acts, plotted = sorted(acts + more, key=lambda act: act.time), plotted + lost
     slow = chance.choice((0.0, 0.0, 0.003, 0.02)) if not plotted else 0.0
     others = _troubles(chance, shape, acts, span) if not plotted or chance.random() < 0.3 else []
-    if shape.profiles:
+    if shape.profiles and not shape.has_all:
         acts = _accelerated(chance, acts, names) if names else acts
         acts = sorted(acts + _walk(chance, shape, acts), key=lambda act: act.time)
+    if shape.profiles:
         others += _of_service(chance, acts, 'cyborg')
     if shape.has_network:
         others += _of_service(chance, acts, 'neutron')
@@ -132,6 +136,10 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
                 and chance.random() < 0.6 else act for act in acts]
     if shape.has_volumes:
         others += _of_service(chance, acts, 'cinder')
+    if shape.has_all:
+        acts, lost = tours.made(seed, shape, acts)
+        acts.sort(key=lambda act: act.time)
+        others += lost
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
                  sorted(plotted + others, key=lambda each: each.time), names)
 

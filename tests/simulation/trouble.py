@@ -36,6 +36,8 @@ class Troubles:
         self._over = False
         self._operator = Process('operator')
         self.rebooted = False
+        # What operators want to say of hosts.
+        self._down: dict[str, bool] = {}
         # Operators who are at something.
         self.busy = 0
         self._awaited: list[Trouble] = []
@@ -142,9 +144,12 @@ class Troubles:
         self._cloud.machines[trouble.target].reboot()
         self._timeline.after(trouble.lasts, lambda: self._cloud.start(trouble.target))
 
-    def _lose(self, trouble: Trouble) -> Callable[[], None]:
-        """A machine is off, and an operator says so; later it is there again, and the operator takes that back."""
+    def _lose(self, trouble: Trouble) -> Callable[[], None] | None:
+        """A machine is off, one at a time, and an operator says so; later it is there again, and the operator takes it
+        back."""
         host = trouble.target
+        if self._cloud.off:
+            return None
         self._say(trouble, 'the machine is off')
         self._cloud.off.add(host)
         self._cloud.kill(host)
@@ -159,10 +164,11 @@ class Troubles:
 
     def _force_down(self, host: str, down: bool) -> None:
         self.busy += 1
+        self._down[host] = down
 
         def ask() -> None:
             try:
-                while not self._forced(host, down):
+                while self._down[host] == down and not self._forced(host, down):
                     self._cloud.pause(2.0)
             finally:
                 self.busy -= 1

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import webob
 
+from tests.simulation.belongings import BESIDE, Belongings
 from tests.simulation.cloud import IMAGE, Cloud, Refused
 from tests.simulation.story import Act
 
@@ -85,7 +86,8 @@ _AFTER: dict[str, tuple[frozenset[str] | None, Callable[[State], set[State]]]] =
                lambda state: {*_each(state, 'SHELVED_OFFLOADED', 'SHUTOFF'), state}),
     'unshelve': (frozenset(('SHELVED_OFFLOADED',)), lambda state: {replace(state, status='ACTIVE'), state}),
     'evacuate': (frozenset(('ACTIVE', 'SHUTOFF', 'ERROR')), lambda state: {replace(state, status='SHUTOFF'), state}),
-    **dict.fromkeys(('attach', 'detach'), (frozenset(('ACTIVE', 'SHUTOFF')), lambda state: {state})),
+    **dict.fromkeys(('attach', 'detach'), (frozenset(('ACTIVE', 'SHUTOFF', 'SHELVED_OFFLOADED')),
+                                           lambda state: {state})),
     'restore': (frozenset((SOFT,)), lambda state: {State('ACTIVE', state.flavor), state}),
     'force_delete': (None, lambda state: {State(GONE, '')}),
 }
@@ -103,6 +105,7 @@ class Users:
 
     def __init__(self, cloud: Cloud, wrong: Callable[[str], None], rests: Callable[[str], bool]) -> None:
         self._cloud, self._timeline, self.wrong, self._rests = cloud, cloud.timeline, wrong, rests
+        self._belongings = Belongings(cloud)
         self._soft = bool(cloud.shape.options.get('reclaim_instance_interval'))
         self.known: dict[int, Known] = {}
         # Of ``busy`` users each asks something, or waits for a server to come to rest before it does.
@@ -124,6 +127,9 @@ class Users:
                 self._wait(known)
             if act.kind != 'create' and known.uuid is None:
                 return
+            if act.kind in BESIDE:
+                self._belongings.beside(act, known.uuid or '')
+                return
             self.acts += 1
             known.deletes += act.kind in DELETES
             before, others = set(known.may_be), len(known.accepted)
@@ -142,11 +148,14 @@ class Users:
             if response.status_int != 503:
                 self.wrong(f'{act.kind} s{act.server} is answered {response.status}: {response.text[:200]}')
             self._maybe(known, act)
+        elif response.status_int == 400 and act.kind == 'evacuate':
+            # It can't leave its host, which may not start it again while others are silent.
+            known.may_be |= {replace(state, status='SHUTOFF') for state in known.may_be if state.status == 'ACTIVE'}
         elif response.status_int < 300:
             self._accepted(known, act, response, before, known.accepted[others:])
             self._look(known)
-        elif response.status_int == 404 and act.kind != 'detach' and not self._may(known, GONE):
-            # A server has no volume or port that it is asked to detach.
+        elif response.status_int == 404 and act.kind not in ('attach', 'detach') and not self._may(known, GONE):
+            # A server has no volume or port that it is asked to detach, or what it is to get was deleted.
             self.wrong(f's{act.server} is told to be gone and nobody deleted it ({act.kind})')
 
     def _wait(self, known: Known) -> None:
@@ -181,16 +190,8 @@ class Users:
                 'name': f's{act.server}', 'flavorRef': self._flavor(act.argument), **cloud.wishes(act.server)}}, api)
         if act.kind == 'delete':
             return cloud.request('DELETE', f'/servers/{known.uuid}', None, api)
-        if act.kind in ('attach', 'detach') and cloud.cinder is not None:
-            volume, path = cloud.cinder.own(str(act.server)), f'/servers/{known.uuid}/os-volume_attachments'
-            if act.kind == 'detach':
-                return cloud.request('DELETE', f'{path}/{volume}', None, api)
-            return cloud.request('POST', path, {'volumeAttachment': {'volumeId': volume}}, api)
         if act.kind in ('attach', 'detach'):
-            port, path = cloud.neutron.own(str(act.server)), f'/servers/{known.uuid}/os-interface'
-            if act.kind == 'detach':
-                return cloud.request('DELETE', f'{path}/{port}', None, api)
-            return cloud.request('POST', path, {'interfaceAttachment': {'port_id': port}}, api)
+            return cloud.request(*self._belongings.request(act, known.uuid or ''), api)
         body = ({'resize': {'flavorRef': self._flavor(act.argument)}} if act.kind == 'resize'
                 else _BODIES[act.kind])
         return cloud.request('POST', f'/servers/{known.uuid}/action', body, api)
