@@ -13,7 +13,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.conductor.flows import FLOWS
-from kilonova.db.queries import info_caches
+from kilonova.db.queries import info_caches, instances
 from kilonova.objects.vif import Vif
 from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
@@ -293,6 +293,22 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
     assert names() == {'other'}
     networked.delete(server)
     assert networked.neutron.ports[own]['dns_name'] == ''
+
+
+def test_the_last_of_two_new_hostnames_is_in_dns(networked: Networked) -> None:
+    """The one before is written late: when the last was looked at, each port had it."""
+    server, late = networked.boot(hostname='web'), []
+
+    def rename(method: str, path: str) -> None:
+        if method == 'PUT' and not late:
+            late.append(path)
+            with networked.cloud.cell.write() as conn:
+                instances.update(conn, server, {'hostname': 'web'})
+    networked.neutron.before = rename
+    networked.cloud.ok('PUT', f'/servers/{server}', {'server': {'hostname': 'db'}}, version='2.94')
+    networked.cloud.settle()
+    assert late and [port['dns_name'] for port in networked.of(server)] == ['web']
+    networked.cloud.assert_clean()
 
 
 def test_a_port_with_another_name_is_not_taken(networked: Networked) -> None:

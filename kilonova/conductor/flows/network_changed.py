@@ -19,7 +19,7 @@ from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import NotYet, Step, Work
 from kilonova.context import get_admin_context
 from kilonova.db import engine
-from kilonova.db.queries import info_caches, operations
+from kilonova.db.queries import info_caches, instances, operations
 from kilonova.errors import Cancelled, InstanceInvalidState, InstanceNotFound, Unanswered
 from kilonova.objects.port_resources import total
 from kilonova.objects.vif import ACCELERATED
@@ -62,6 +62,9 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     left = [dataclasses.replace(described.get(vif.id, vif), tag=vif.tag, before=vif.before) for vif in vifs
             if vif.id in described or vif.id in held or vif.vnic_type in ACCELERATED]
     with engine.silence(), work.db.write() as conn:
+        if work.args.get('renamed') and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
+            # Who renamed it since found ports that had the newer name already, and left them.
+            raise NotYet(f'server {work.instance_uuid}', 'it was renamed meanwhile', 0)
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]
             return
