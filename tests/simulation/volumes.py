@@ -127,6 +127,13 @@ class Cinder(cinder.FakeCinder):
         self.frozen.update({name: file for name, other in self.frozen.items() if other == above})
         return above, file
 
+    def _update(self, snapshot_id: str, status: str, progress: str | None = None) -> None:
+        """What is told of one that is taken is known some time later."""
+        super()._update(snapshot_id, status, progress)
+        if progress is not None and snapshot_id in self.snapshots:
+            self._timeline.after(MADE * self._chance.random(), lambda: self.finish_snapshot(snapshot_id)
+                                 if self.snapshots.get(snapshot_id, {}).get('status') == 'creating' else None)
+
     def give_up(self, snapshot_id: str, status: str) -> None:
         """It waits no longer for a compute service."""
         snapshot = self.snapshots.get(snapshot_id)
