@@ -8,12 +8,10 @@ at again before it is reported, and once more while the rows that it is about ch
 """
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,31 +19,25 @@ from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
-from kilonova.conductor import audit_accelerators, audit_ports, audit_rows, audit_volumes
+from kilonova.conductor import audit_accelerators, audit_allocations, audit_ports, audit_rows, audit_volumes
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
 from kilonova.db.queries import services
 from kilonova.db.queries.cells import Cells
 from kilonova.db.rows import Row
-from kilonova.errors import Invalid, KilonovaError
-from kilonova.objects import Flavor, InstanceNUMATopology, PciDevicePoolList
-from kilonova.pci.device import CHILD_TYPES, DISABLED, GROUP_HEAD, MDEV, UNHEALTHY
+from kilonova.errors import KilonovaError
+from kilonova.objects import PciDevicePoolList
+from kilonova.pci.device import DISABLED, GROUP_HEAD, MDEV, UNHEALTHY
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
-from kilonova.virt.hardware import amounts as hardware_amounts
-from kilonova.virt.hardware import constraints
 
 # Seconds between two looks at a cloud where something disagrees, and how many looks there are at most.
 PAUSE = 2.0
 LOOKS = 4
 # Hosts that are asked at the same time.
 AT_ONCE = 16
-# What each flavor has a size of; of the other resource classes only extra specs speak.
-CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 RUNNING = 1
-_ADDRESS = re.compile('[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]')
-_PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
 # Why a device is not given out again that its holder's operator must know.
@@ -113,21 +105,6 @@ def _host(silent: str) -> str:
     return silent.partition(':')[0]
 
 
-@dataclass(frozen=True)
-class _Side:
-    """One end of a server: what Placement holds for it as ``consumer``, and what it should."""
-
-    what: str
-    consumer: str
-    host: str
-    node: str
-    flavor: Flavor | None
-    topology: InstanceNUMATopology | None
-    from_volume: bool
-    # Rows of its devices; None: nothing tells them from the other end's.
-    devices: list[Row] | None
-
-
 class _Look:
     """One look at everything."""
 
@@ -137,7 +114,8 @@ class _Look:
         self._ports, self._volumes = audit_ports.Ports(networks), audit_volumes.Volumes(volumes)
         self._accelerators = audit_accelerators.Accelerators(accelerators)
         self._databases, self._cells = databases, cells
-        self._placement, self._compute, self._ctxt = placement, compute, ctxt
+        self._allocations = audit_allocations.Allocations(placement, self._wrong)
+        self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = Report()
         # When the row was changed last that a line names so.
@@ -155,7 +133,6 @@ class _Look:
         for service in (self._accelerators, self._ports, self._volumes):
             if (silence := service.read()) is not None:
                 self._report.silent.append(silence)
-        consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         known: set[str] = set()
         read = []
         for database in self._cells.databases():
@@ -165,13 +142,11 @@ class _Look:
                 down = services.quiet_hosts(conn, self._down_time) if self._down_time is not None else []
             self._stamp(cell)
             views = self._hosts([node['host'] for node in cell['nodes']], {one.host for one in down})
-            read.append((cell, views, self._trees(cell['nodes'], consumers)))
+            read.append((cell, views, self._allocations.read(cell['nodes'])))
         # Only now is all known that a consumer holds: it may be in several cells.
         for cell, hosts, trees in read:
-            known |= self._cell(cell, api, hosts, trees, consumers)
-        for consumer, held in consumers.items():
-            if consumer not in known:
-                self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
+            known |= self._cell(cell, api, hosts, trees)
+        self._allocations.compare_consumers(known)
         for service in (self._accelerators, self._ports, self._volumes):
             self._report.disagreements.extend(service.disagreements())
         self._report.checked['servers'] = sum(len(cell['instances']) for cell, _, _ in read)
@@ -191,8 +166,7 @@ class _Look:
                     self._wrong(f'database: server {uuid} has {what} and no operation')
 
     def _cell(self, cell: dict[str, list[Row]], api: queries.OfApi,
-              hosts: Rows, trees: dict[str, dict[str, str]],
-              consumers: dict[str, dict[str, dict[str, int]]]) -> set[str]:
+              hosts: Rows, trees: dict[str, dict[str, str]]) -> set[str]:
         busy = {row['instance_uuid'] for row in [*cell['operations'], *api.operations]}
         for row in cell['operations']:
             self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
@@ -215,12 +189,12 @@ class _Look:
         self._accelerators.give_back([json.loads(row['args'] or '{}') for row in cell['operations']
                                       if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
-        self._ports.compare(servers, owned, consumers, busy)
+        self._ports.compare(servers, owned, self._allocations.consumers, busy)
         volumes: dict[str, list[Row]] = defaultdict(list)
         for row in cell['volumes']:
             volumes[row['instance_uuid']].append(row)
         self._volumes.compare(servers, volumes, busy)
-        self._allocations(servers, moving, owned, trees, consumers, busy)
+        self._allocations.compare(servers, moving, owned, trees, busy)
         return set(servers) | busy | {row['uuid'] for row in cell['migrations']}
 
     def _states(self, servers: Rows, cell: dict[str, list[Row]], busy: set[str]) -> None:
@@ -282,20 +256,6 @@ class _Look:
                 answers[host] = compute.describe_host(self._ctxt, server=host)
             except KilonovaError as error:
                 answers[host] = error
-
-    def _trees(self, nodes: list[dict[str, Any]], consumers: dict[str, dict[str, dict[str, int]]]
-               ) -> dict[str, dict[str, str]]:
-        """{node: {provider uuid: PCI address or ''}}; fills in what each consumer holds."""
-        trees: dict[str, dict[str, str]] = {}
-        for node in nodes:
-            tree = trees[node['node']] = {}
-            for provider in self._placement.list_providers(in_tree=node['uuid']):
-                prefix = f"{node['node']}_"
-                name = provider['name']
-                tree[provider['uuid']] = _address(name[len(prefix):].lower()) if name.startswith(prefix) else ''
-                for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
-                    consumers[consumer][provider['uuid']] = held
-        return trees
 
     def _devices(self, devices: list[Row], servers: Rows, moving: Rows,
                  busy: set[str]) -> None:
@@ -366,7 +326,7 @@ class _Look:
                 continue
             if server['host'] != host:
                 continue
-            own, _ = _devices_of(server, move, owned.get(uuid, []))
+            own, _ = audit_rows.devices_of(server, move, owned.get(uuid, []))
             attached = self._accelerators.attached(server)
             if own is None or attached is None:
                 continue
@@ -404,116 +364,6 @@ class _Look:
             if server['vm_state'] != 'error' and uuid not in view['directories']:
                 self._wrong(f"files: server {uuid} has no directory on {server['host']}")
 
-    def _allocations(self, servers: Rows, moving: Rows,
-                     owned: dict[str, list[dict[str, Any]]], trees: dict[str, dict[str, str]],
-                     consumers: dict[str, dict[str, dict[str, int]]], busy: set[str]) -> None:
-        for uuid, server in servers.items():
-            if uuid in busy:
-                continue
-            held = consumers.get(uuid, {})
-            if server['host'] is None:
-                if held:
-                    self._wrong(f'Placement: server {uuid} has no host and holds {_held(held)}')
-                continue
-            for side in _sides(server, moving.get(uuid), owned.get(uuid, [])):
-                self._side(side, consumers.get(side.consumer, {}), trees.get(side.node, {}))
-
-    def _side(self, side: _Side, held: dict[str, dict[str, int]], tree: dict[str, str]) -> None:
-        if not held:
-            self._wrong(f'Placement: {side.what} is on {side.host} and holds nothing')
-            return
-        elsewhere = [provider for provider in held if provider not in tree]
-        if elsewhere:
-            self._wrong(f"Placement: {side.what} is on {side.host} and holds {', '.join(elsewhere)} elsewhere")
-        self._amounts(side, held)
-        if side.devices is None or not any(tree.values()):
-            return
-        reported = {address for address in tree.values() if address}
-        own = sorted(address for address in map(_provider_address, side.devices) if address in reported)
-        allocated = sorted(tree[provider] for provider, resources in held.items() if tree.get(provider)
-                           for _ in range(sum(resources.values())))
-        if own != allocated:
-            self._wrong(f'Placement: {side.what} holds devices {allocated}, its rows say {own}')
-
-    def _amounts(self, side: _Side, held: dict[str, dict[str, int]]) -> None:
-        if side.flavor is None:
-            return
-        has = {name: sum(given.get(name, 0) for given in held.values()) for name in CLASSES}
-        wanted = _wanted(side)
-        # A host that reports no PCPU was asked for VCPU alone.
-        if has == wanted or has == _wanted(side, pinning=False):
-            return
-        wrong = [name for name in CLASSES if has[name] != wanted[name]]
-        found, right = (', '.join(f'{name} {amount[name]}' for name in wrong) for amount in (has, wanted))
-        self._wrong(f'Placement: {side.what} holds {found}, its flavor says {right}')
-
-
-def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
-    found = amounts(side.flavor, side.topology, from_volume=side.from_volume, pinning=pinning)
-    return {name: found.get(name, 0) for name in CLASSES}
-
-
-def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
-    """The server as it is; of one that moves, the end that it came from as well, whose allocation is the move's."""
-    flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
-    new, old = _devices_of(server, move, owned)
-    from_volume = not server['image_ref']
-    yield _Side(f"server {server['uuid']}", server['uuid'], server['host'], server['node'], flavors.get('cur'),
-                InstanceNUMATopology.from_json(server['numa_topology']), from_volume, new)
-    if move is not None:
-        yield _Side(f"move {move['uuid']}", move['uuid'], move['source_compute'], move['source_node'],
-                    flavors.get('old') or flavors.get('cur'),
-                    context.old_numa_topology if context is not None and 'old_numa_topology' in context else None,
-                    from_volume, old)
-
-
-def _devices_of(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
-                ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
-    """A server's devices where it is, and those of the end that its move came from."""
-    here = [device for device in owned if device['host'] == server['host']]
-    if move is None or move['source_compute'] != move['dest_compute']:
-        return here, [device for device in owned if move is not None and device['host'] == move['source_compute']]
-    context = audit_rows.context_of(server, move)
-    if context is None or 'old_pci_devices' not in context:
-        return None, None
-    before = {device.address for device in context.old_pci_devices or ()}
-    return ([device for device in here if device['address'] not in before],
-            [device for device in here if device['address'] in before])
-
-
-def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, from_volume: bool = False,
-            pinning: bool = True) -> dict[str, int]:
-    """{resource class: amount} of CLASSES that the scheduler asks of Placement for a server.
-
-    ``topology``: its place, or what was asked for; ``pinning`` False: dedicated CPUs are asked for as VCPU.
-    """
-    if topology is None:
-        # An older request may have what nobody would be given now.
-        with contextlib.suppress(Invalid):
-            topology = constraints.of(flavor)
-    dedicated = constraints.dedicated_cpus(topology) if pinning else 0
-    total = hardware_amounts.of(flavor, constraints.shared_cpus(flavor, topology), dedicated, from_volume=from_volume)
-    return {name: total[name] for name in CLASSES if name in total}
-
-
 def _counts(device: dict[str, Any]) -> bool:
     """Of a group of devices the head is counted alone."""
     return bool(json.loads(device['extra_info'] or '{}').get(GROUP_HEAD, device['address']) == device['address'])
-
-
-def _provider_address(device: dict[str, Any]) -> str:
-    """VFs are counted on their PF's provider, mediated devices on their parent's."""
-    parent = device['parent_addr'] if device['dev_type'] in {*CHILD_TYPES, MDEV} else None
-    found: str = (parent or device['address']).lower()
-    return found
-
-
-def _address(name: str) -> str:
-    """What a device's provider is called below its node: an address; of mediated devices libvirt's name of the parent,
-    pci_0000_84_00_0. '': it is another service's."""
-    found = _PARENT.sub(r'\1:\2:\3.\4', name)
-    return found if _ADDRESS.fullmatch(found) else ''
-
-
-def _held(held: dict[str, dict[str, int]]) -> str:
-    return ', '.join(f'{provider} {amounts}' for provider, amounts in held.items())

@@ -150,3 +150,17 @@ def _places(devices: PciDeviceList | None, host: str, node: str) -> set[tuple[st
 
 def _shown(places: set[tuple[str, str, str]]) -> list[str]:
     return sorted(f'{host} {address}' for host, _, address in places)
+
+
+def devices_of(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
+                ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
+    """A server's devices where it is, and those of the end that its move came from."""
+    here = [device for device in owned if device['host'] == server['host']]
+    if move is None or move['source_compute'] != move['dest_compute']:
+        return here, [device for device in owned if move is not None and device['host'] == move['source_compute']]
+    context = context_of(server, move)
+    if context is None or 'old_pci_devices' not in context:
+        return None, None
+    before = {device.address for device in context.old_pci_devices or ()}
+    return ([device for device in here if device['address'] not in before],
+            [device for device in here if device['address'] in before])

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from kilonova import objects
-from kilonova.conductor import audit
+from kilonova.conductor import audit, audit_allocations
 from kilonova.db.models.cell import ComputeNode, PciDevice
 from kilonova.db.queries import (
     build_requests,
@@ -46,7 +46,7 @@ FLAVORS = [
 
 def asked(request, **how):
     found = query.build(request, max_results=1, **how).resources()
-    return {name: amount for name, amount in found.items() if name in audit.CLASSES}
+    return {name: amount for name, amount in found.items() if name in audit_allocations.CLASSES}
 
 
 @pytest.mark.parametrize('pinning', [True, False])
@@ -54,7 +54,7 @@ def asked(request, **how):
 @pytest.mark.parametrize('extra_specs', FLAVORS)
 def test_amounts_are_what_the_scheduler_asks_for(extra_specs, from_volume, pinning):
     request = spec(extra_specs, flavor_values={'ephemeral_gb': 4, 'swap': 1500}, is_bfv=from_volume)
-    assert audit.amounts(request.flavor, None, from_volume=from_volume, pinning=pinning) == asked(
+    assert audit_allocations.amounts(request.flavor, None, from_volume=from_volume, pinning=pinning) == asked(
         request, pinning=pinning)
 
 
@@ -63,7 +63,7 @@ def test_dedicated_cpus_that_the_image_asks_for():
     image = {'id': uuid(), 'properties': {'hw_cpu_policy': 'dedicated'}}
     request = spec(image=image)
     request.numa_topology = constraints.of(request.flavor, request.image.properties)
-    assert audit.amounts(request.flavor, request.numa_topology) == asked(request) == {
+    assert audit_allocations.amounts(request.flavor, request.numa_topology) == asked(request) == {
         'PCPU': 8, 'MEMORY_MB': 32768, 'DISK_GB': 16}
 
 

@@ -1,0 +1,167 @@
+"""The audit's part about Placement: what servers and moves hold there, and what their flavors and devices say.
+
+    allocations = Allocations(placement, wrong)
+    trees = allocations.read(nodes)                  # of each cell, before the first is compared
+    allocations.compare(servers, moving, owned, trees, busy)
+    allocations.compare_consumers(known)             # when all cells were compared
+"""
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova.clients.placement import PlacementClient
+from kilonova.conductor import audit_rows
+from kilonova.db.rows import Row
+from kilonova.errors import Invalid
+from kilonova.objects import Flavor, InstanceNUMATopology
+from kilonova.pci.device import CHILD_TYPES, MDEV
+from kilonova.virt.hardware import amounts as hardware_amounts
+from kilonova.virt.hardware import constraints
+
+# What each flavor has a size of; of the other resource classes only extra specs speak.
+CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
+_ADDRESS = re.compile('[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]')
+_PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One end of a server: what Placement holds for it as ``consumer``, and what it should."""
+
+    what: str
+    consumer: str
+    host: str
+    node: str
+    flavor: Flavor | None
+    topology: InstanceNUMATopology | None
+    from_volume: bool
+    # Rows of its devices; None: nothing tells them from the other end's.
+    devices: list[Row] | None
+
+
+class Allocations:
+    """``wrong`` is told what disagrees. ``consumers``: {consumer: {provider uuid: {resource class: amount held}}}."""
+
+    def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
+        self._placement, self._wrong = placement, wrong
+        self.consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+
+    def read(self, nodes: list[Row]) -> dict[str, dict[str, str]]:
+        """The providers of a cell's nodes: {node: {provider uuid: PCI address or ''}}; fills in ``consumers``."""
+        trees: dict[str, dict[str, str]] = {}
+        for node in nodes:
+            tree = trees[node['node']] = {}
+            for provider in self._placement.list_providers(in_tree=node['uuid']):
+                prefix = f"{node['node']}_"
+                name = provider['name']
+                tree[provider['uuid']] = _address(name[len(prefix):].lower()) if name.startswith(prefix) else ''
+                for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
+                    self.consumers[consumer][provider['uuid']] = held
+        return trees
+
+    def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], owned: Mapping[str, list[Row]],
+                trees: dict[str, dict[str, str]], busy: set[str]) -> None:
+        """What is held for the servers of a cell. ``moving``: migrations by server; ``owned``: devices by server;
+        ``trees``: what ``read`` said of it."""
+        for uuid, server in servers.items():
+            if uuid in busy:
+                continue
+            held = self.consumers.get(uuid, {})
+            if server['host'] is None:
+                if held:
+                    self._wrong(f'Placement: server {uuid} has no host and holds {_held(held)}')
+                continue
+            for side in _sides(server, moving.get(uuid), owned.get(uuid, [])):
+                self._side(side, self.consumers.get(side.consumer, {}), trees.get(side.node, {}))
+
+    def _side(self, side: _Side, held: dict[str, dict[str, int]], tree: dict[str, str]) -> None:
+        if not held:
+            self._wrong(f'Placement: {side.what} is on {side.host} and holds nothing')
+            return
+        elsewhere = [provider for provider in held if provider not in tree]
+        if elsewhere:
+            self._wrong(f"Placement: {side.what} is on {side.host} and holds {', '.join(elsewhere)} elsewhere")
+        self._amounts(side, held)
+        if side.devices is None or not any(tree.values()):
+            return
+        reported = {address for address in tree.values() if address}
+        own = sorted(address for address in map(_provider_address, side.devices) if address in reported)
+        allocated = sorted(tree[provider] for provider, resources in held.items() if tree.get(provider)
+                           for _ in range(sum(resources.values())))
+        if own != allocated:
+            self._wrong(f'Placement: {side.what} holds devices {allocated}, its rows say {own}')
+
+    def _amounts(self, side: _Side, held: dict[str, dict[str, int]]) -> None:
+        if side.flavor is None:
+            return
+        has = {name: sum(given.get(name, 0) for given in held.values()) for name in CLASSES}
+        wanted = _wanted(side)
+        # A host that reports no PCPU was asked for VCPU alone.
+        if has == wanted or has == _wanted(side, pinning=False):
+            return
+        wrong = [name for name in CLASSES if has[name] != wanted[name]]
+        found, right = (', '.join(f'{name} {amount[name]}' for name in wrong) for amount in (has, wanted))
+        self._wrong(f'Placement: {side.what} holds {found}, its flavor says {right}')
+
+    def compare_consumers(self, known: set[str]) -> None:
+        """``known``: servers, and moves, of all cells."""
+        for consumer, held in self.consumers.items():
+            if consumer not in known:
+                self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
+
+
+def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
+    found = amounts(side.flavor, side.topology, from_volume=side.from_volume, pinning=pinning)
+    return {name: found.get(name, 0) for name in CLASSES}
+
+
+def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
+    """The server as it is; of one that moves, the end that it came from as well, whose allocation is the move's."""
+    flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
+    new, old = audit_rows.devices_of(server, move, owned)
+    from_volume = not server['image_ref']
+    yield _Side(f"server {server['uuid']}", server['uuid'], server['host'], server['node'], flavors.get('cur'),
+                InstanceNUMATopology.from_json(server['numa_topology']), from_volume, new)
+    if move is not None:
+        yield _Side(f"move {move['uuid']}", move['uuid'], move['source_compute'], move['source_node'],
+                    flavors.get('old') or flavors.get('cur'),
+                    context.old_numa_topology if context is not None and 'old_numa_topology' in context else None,
+                    from_volume, old)
+
+
+def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, from_volume: bool = False,
+            pinning: bool = True) -> dict[str, int]:
+    """{resource class: amount} of CLASSES that the scheduler asks of Placement for a server.
+
+    ``topology``: its place, or what was asked for; ``pinning`` False: dedicated CPUs are asked for as VCPU.
+    """
+    if topology is None:
+        # An older request may have what nobody would be given now.
+        with contextlib.suppress(Invalid):
+            topology = constraints.of(flavor)
+    dedicated = constraints.dedicated_cpus(topology) if pinning else 0
+    total = hardware_amounts.of(flavor, constraints.shared_cpus(flavor, topology), dedicated, from_volume=from_volume)
+    return {name: total[name] for name in CLASSES if name in total}
+
+
+def _provider_address(device: dict[str, Any]) -> str:
+    """VFs are counted on their PF's provider, mediated devices on their parent's."""
+    parent = device['parent_addr'] if device['dev_type'] in {*CHILD_TYPES, MDEV} else None
+    found: str = (parent or device['address']).lower()
+    return found
+
+
+def _address(name: str) -> str:
+    """What a device's provider is called below its node: an address; of mediated devices libvirt's name of the parent,
+    pci_0000_84_00_0. '': it is another service's."""
+    found = _PARENT.sub(r'\1:\2:\3.\4', name)
+    return found if _ADDRESS.fullmatch(found) else ''
+
+
+def _held(held: dict[str, dict[str, int]]) -> str:
+    return ', '.join(f'{provider} {amounts}' for provider, amounts in held.items())
