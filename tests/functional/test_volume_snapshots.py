@@ -142,11 +142,23 @@ def test_the_guest_goes_on_in_another_file(site: Filing) -> None:
     site.assert_empty(site.volume)
 
 
+@pytest.mark.parametrize('broken', [False, True])
 @pytest.mark.parametrize('fails', [False, True])
-def test_cinder_takes_a_while_to_know_the_new_file(site: Filing, fails: bool) -> None:
+def test_cinder_takes_a_while_to_know_the_new_file(site: Filing, fails: bool, broken: bool,
+                                                   monkeypatch: pytest.MonkeyPatch,
+                                                   caplog: pytest.LogCaptureFixture) -> None:
     """Until then a host that the server came to would get the file before, without what the guest wrote since: nothing
-    else begins. Where Cinder fails at that the guest has the file before again."""
+    else begins, also where its host fails behind that (``broken``). Where Cinder fails the guest has the file before
+    again, or an operator is told."""
     site.cloud.action(site.server, 'os-stop')
+    host = site.driver(site.cloud.host_of(site.server)).volume_snapshots
+    take = host.take
+
+    def take_and_fail(*args: Any) -> None:
+        take(*args)
+        raise GuestFailed(act='take a snapshot of', uuid=site.server, reason='it is too warm')
+    if broken:
+        monkeypatch.setattr(host, 'take', take_and_fail)
     site.cinder.slow = True
     snapshot = site.create()
     until(lambda: bool(site.cinder.snapshots[snapshot]['progress'] == '90%'))
@@ -154,7 +166,8 @@ def test_cinder_takes_a_while_to_know_the_new_file(site: Filing, fails: bool) ->
     if fails:
         site.cinder.snapshots[snapshot]['status'] = 'error'
         site.cloud.settle()
-        site.assert_failed(snapshot, 'error', 'base')
+        site.assert_failed(snapshot, 'error', *([snapshot] * broken), 'base')
+        assert (f'volume {site.volume} is in file {snapshot}, of which' in caplog.text) == broken
     else:
         site.cinder.finish_snapshot(snapshot)
         site.cloud.settle()

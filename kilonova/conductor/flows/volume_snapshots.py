@@ -121,8 +121,7 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
     try:
         _ask(work, 'withdraw_volume_snapshot', 'files')
     except HostGone:
-        LOG.error('What %s wrote to volume %s is in file %s, of which the volume service does not know: its host is '
-                  'off', work.instance_uuid, work.args['volume_id'], files['new'])
+        _say_where(work, 'its host is off')
         raise
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
@@ -131,6 +130,12 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
     work.outputs.done, work.outputs.kept = False, True
     work.decide({}, write=_is_in(work, files['name'], files['format']))
     work.changed()
+
+
+def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
+    """To operators, who have to bring it to where the volume service looks for it (docs/admin/volumes.md)."""
+    LOG.error('What %s wrote to volume %s is in file %s, of which the volume service does not know: %s',
+              work.instance_uuid, work.args['volume_id'], work.args['files']['new'], why)
 
 
 def _is_taken(work: Work[SnapshotOutputs]) -> bool:
@@ -150,10 +155,16 @@ class Create(OneVolume[SnapshotOutputs]):
     steps = (Step('take', take, undo_take), Step('tell', tell))
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
-        """A guest that writes to the new file goes on so."""
+        """A guest that writes to the new file goes on so, and nothing else begins until the volume service knows that;
+        whoever deletes the server waits for nobody."""
+        taken = work.outputs.done and not work.outputs.refused
         if not work.outputs.refused:
-            _tell_or_note(work, *(('creating', DONE) if work.outputs.done else ('error', None)))
-        if work.outputs.done and not work.outputs.refused:
+            _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
+        if taken and not work.cancelled and not _is_taken(work):
+            # No host is asked for anything but to undo by now.
+            _say_where(work, 'its host has failed before')
+            taken = False
+        if taken:
             end_with(work, self.event)
         else:
             super().ended_badly(work)
