@@ -242,8 +242,9 @@ def test_a_compute_crashes_at_each_upcall_in_turn(ground, monkeypatch, name, mom
 def test_a_host_is_gone_for_good_at_each_undo_in_turn(ground, monkeypatch, name, moment):
     """Asking ends, what it held becomes a pending release, the server is as it was; later the host comes back."""
     case, number, gone = CASES[name], 0, ['yes']
+    subjects = Subjects(ground, case)
     while gone:
-        server, gone, seen = case.before(ground), [], []
+        server, gone, seen = subjects.next(), [], []
         with monkeypatch.context() as patch:
             failure = Failure(ground, patch, case)
 
@@ -267,6 +268,6 @@ def test_a_host_is_gone_for_good_at_each_undo_in_turn(ground, monkeypatch, name,
             assert {(row['kind'], row['host']) for row in ground.rows()} == {('release', gone[0])}
             bring_back(ground, gone[0])
         check(ground, case, server, case.bad)
-        clear(ground)
+        subjects.end()
         number += 1
     assert number > 1, f'{name} asks no host to undo'

@@ -218,7 +218,6 @@ def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra 
 def undo_finish_resize(op: Operation, migration: objects.Migration) -> Reply:
     """The guest and the copy of its disks go, the columns say the old flavor. The claim is ``undo_prep_resize``'s."""
     with op.turn():
-        move.learn(op.host, op.instance, migration)
         move.clean_destination(op.host, op.instance, migration)
         fresh = records.instance(op.ctxt, op.instance.uuid)
         extra = _become_old(fresh, migration) if fresh is not None else None
