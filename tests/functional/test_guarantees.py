@@ -6,12 +6,14 @@ reports below each host, and the ports' bindings say on which, wherever the serv
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kilonova import errors
+from kilonova.conductor.flows import FLOWS
 from tests.fixtures.cloud import PROJECT, Cloud
 from tests.fixtures.neutron import EGRESS, PACKETS
 from tests.flows.cases import bring_back, disturb, force_down, lose_host
@@ -302,6 +304,32 @@ def test_a_port_that_is_gone_when_its_server_arrives(guaranteed: Guaranteed) -> 
         assert guaranteed.cache(server) == [], guaranteed.cloud.story(server)
         guaranteed.delete(server)
     guaranteed.assert_empty()
+
+
+def test_a_port_that_its_owner_deletes_while_its_server_is_unshelved(guaranteed: Guaranteed,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was bound to the host that was chosen; the event comes before the server is there, the step comes again."""
+    port, looked = guaranteed.port(), threading.Event()
+    server = guaranteed.boot({'port': port})
+    guaranteed.cloud.action(server, 'shelve')
+
+    def look(real: Any, work: Any) -> None:
+        try:
+            real(work)
+        finally:
+            looked.set()
+
+    def delete(real: Any, work: Any) -> None:
+        real(work)
+        if guaranteed.neutron.ports.pop(port, None):
+            guaranteed.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
+            assert looked.wait(10)
+            raise errors.Unanswered(who='the host', reason='injected')
+    disturb(monkeypatch, 'network_changed', 0, look)
+    disturb(monkeypatch, 'unshelve', FLOWS['unshelve'].index('claim'), delete)
+    guaranteed.cloud.action(server, 'unshelve')
+    guaranteed.assert_at(server, guaranteed.cloud.host_of(server))
+    assert guaranteed.cache(server) == []
 
 
 def test_a_detach_while_neutron_is_silent(guaranteed: Guaranteed) -> None:

@@ -52,6 +52,9 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     client = work.env.networks
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
+    if len(ports) < len(vifs) and not row['host']:
+        # What works on a server without a host may take it to one, and must see all that it asked for on the way.
+        beside.at_rest(work)
     if work.args.get('renamed'):
         _name(client, ports, name_in_dns(row['hostname'] or ''))
     groups = client.security_groups_of(one for port in ports for one in port.security_groups)
