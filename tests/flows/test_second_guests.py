@@ -4,6 +4,7 @@ A boot ends in ERROR, a move back waits until the host answers again or is force
 """
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -86,6 +87,38 @@ def test_a_boot_whose_host_claimed_nothing_goes_on_elsewhere(ground, down):
     assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', OTHER[host])
     down.clear()
     ground.settle()
+    ground.assert_clean()
+
+
+@pytest.mark.parametrize('written', [False, True], ids=['not-claimed', 'claimed'])
+def test_a_host_that_comes_back_forced_down_takes_no_order(ground, down, written):
+    """An order waited in its queue; an earlier process may have claimed for it."""
+    dying: set[str] = set()
+    lost: list[str] = []
+
+    def on_message(kind, topic, host, method, args, deliver):
+        if method == 'build_and_run_instance' and not lost:
+            dying.add(host)
+            with contextlib.suppress(Crash):
+                deliver()
+            dying.clear()
+            lost.append(host)
+            ground.crash_compute(host)
+            force_down(ground, host, True)
+            ground.start_compute(host)
+            return deliver()
+        if method == 'claim_instance' and dying:
+            if written:
+                deliver()
+            raise Crash
+        return deliver()
+    ground.on_message = on_message
+    server = ground.create(ground.small)['server']['id']
+    ground.settle(kinds_left=('release',))
+    (host,) = lost
+    assert (ground.status(server), ground.host_of(server)) == ('ACTIVE', OTHER[host])
+    assert not runs(ground.computes[host].host.driver, server)
+    back(ground, down, host)
     ground.assert_clean()
 
 

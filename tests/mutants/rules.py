@@ -143,8 +143,12 @@ MUTANTS = (
            '        if not work.undoing and work.outputs.tries < UNDO_TRIES:', '        if True:',
            (f'{FENCING}::test_a_host_that_cannot_undo_does_not_keep_the_server_from_the_next',)),
     Mutant('23', 'claims where something is to be given back', CLAIMS,
-           '        statement = statement.where(_NO_RELEASE)\n        values.update(of_instance=free_of[0], of_host=free_of[1])\n', '        pass\n',
+           '        statement = statement.where(_NO_RELEASE, sa.not_(_FORCED_DOWN))\n        values.update(of_instance=free_of[0], of_host=free_of[1])\n', '        pass\n',
            (f'{FENCING}::test_nothing_new_comes_to_a_host_that_has_still_to_give_back',)),
+    Mutant('15', 'a host that is forced down claims', CLAIMS, ', sa.not_(_FORCED_DOWN))', ')',
+           (f'{STORED}::test_a_host_that_is_forced_down_claims_nothing[False]',)),
+    Mutant('15', 'a host that is forced down goes on with what it claimed', CLAIMS, 'if row is not None and row.forced:', 'if False:',
+           (f'{STORED}::test_a_host_that_is_forced_down_claims_nothing[True]',)),
     # 17. Delete.
     Mutant('17', 'the host is not told to stop', 'kilonova/conductor/cancels.py',
            "            self._env.compute.cancel(ctxt, server=host, key_prefix=f'{row.uuid}/')\n", '            pass\n',

@@ -17,7 +17,7 @@ from kilonova import states
 from kilonova.db import engine
 from kilonova.db.clock import db_utcnow
 from kilonova.db.models import cell as models
-from kilonova.db.queries import device_history
+from kilonova.db.queries import device_history, services
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import ClaimConflict, Conflict, HostRejected, KeyGone, ReleasePending
 
@@ -122,6 +122,10 @@ _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*
 _NO_RELEASE = sa.not_(sa.exists(sa.select(sa.select(_RELEASES.c.id).where(
     _RELEASES.c.instance_uuid == sa.bindparam('of_instance'), _RELEASES.c.kind == 'release',
     _RELEASES.c.host == sa.bindparam('of_host')).subquery().c.id)))
+# A host that an operator said is off gets nothing new: its flow may go on elsewhere at once (``Hearing.is_fenced``).
+_FORCED_DOWN = sa.exists().where(
+    services.LIVE, services.services.c.binary == services.COMPUTE, services.services.c.host == sa.bindparam('of_host'),
+    services.services.c.forced_down == sa.true())
 
 
 def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
@@ -159,12 +163,12 @@ def _check_undo(conn: sa.Connection, key: str) -> None:
 
 
 def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
-    """Mark the row, if no release of a server, ``free_of``: (its uuid, the host), waits; False when this very write was
-    done before, or one waits. KeyGone when the row doesn't stand at the key, HostRejected when the host undid what it
-    did under it."""
+    """Mark the row, if no release of a server, ``free_of``: (its uuid, the host), waits and the host isn't forced down;
+    False when this very write was done before, or the host may take nothing. KeyGone when the row doesn't stand at the
+    key, HostRejected when the host undid what it did under it."""
     statement, values = _MARK, _parts(key)
     if free_of is not None:
-        statement = statement.where(_NO_RELEASE)
+        statement = statement.where(_NO_RELEASE, sa.not_(_FORCED_DOWN))
         values.update(of_instance=free_of[0], of_host=free_of[1])
     if conn.execute(statement.where(
             operations.c.written != mark, sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)))
@@ -189,10 +193,14 @@ def _check_attempt(conn: sa.Connection, key: str) -> None:
         raise KeyGone(key=key)
 
 
-def _refuse_release(conn: sa.Connection, request: Claim) -> None:
-    written = conn.execute(sa.select(operations.c.written).where(
-        operations.c.uuid == parse(request.key)[0])).scalar()
-    if written != f'{request.key}:claim':
+def _refuse(conn: sa.Connection, request: Claim) -> None:
+    """Why a claim wasn't marked, unless it was written before. A host that is forced down may not go on with that one
+    either: its process is another than the one that wrote it, or its flow doesn't wait for it."""
+    row = conn.execute(sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(
+        operations.c.uuid == parse(request.key)[0]), {'of_host': request.host}).first()
+    if row is not None and row.forced:
+        raise HostRejected(f'Host {request.host} is forced down and takes no server before that mark is taken away.')
+    if row is None or row.written != f'{request.key}:claim':
         raise HostRejected(ReleasePending(host=request.host).message)
 
 
@@ -201,12 +209,12 @@ def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], N
     """Claim a server's place on a host; ``look(conn)`` may raise against it (see ``group_claims``).
 
     Raises KeyGone, ClaimConflict (a device was not in its ``from`` status), Conflict (the server is elsewhere by now),
-    HostRejected (the host undid this very claim, or has something of the server still to give back).
+    HostRejected (the host undid this very claim, has something of the server still to give back, or is forced down).
     """
     uuid = request.instance_uuid
     with db.write() as conn:
         if not _mark(conn, request.key, f'{request.key}:claim', (uuid, request.host) if request.host else None):
-            _refuse_release(conn, request)
+            _refuse(conn, request)
             _write_usage_again(conn, request.usage)
             return {'written': True}
         if look is not None:

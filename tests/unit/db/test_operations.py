@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
-from kilonova.db.queries import claims, expired, instances, migrations, operation_leases, operations
-from kilonova.errors import ClaimConflict, Conflict, InstanceInvalidState, InstanceNotFound, KeyGone
+from kilonova.db.queries import claims, expired, instances, migrations, operation_leases, operations, services
+from kilonova.errors import ClaimConflict, Conflict, HostRejected, InstanceInvalidState, InstanceNotFound, KeyGone
 from tests.fixtures.servers import put_server, set_state
 
 UUID = '7d7f5ee0-7c0f-4a55-8ac9-000000000001'
@@ -229,6 +229,24 @@ def test_a_claim_is_one_transaction_and_may_be_sent_again(building):
     claims.claim(building, a_claim(1, 2))
     assert devices_of(building) == [('claimed', UUID, 'r1'), ('claimed', UUID, 'r2')]
     assert states_of(building) == ('building', 'spawning')
+
+
+@pytest.mark.parametrize('written', [False, True])
+def test_a_host_that_is_forced_down_claims_nothing(building, written):
+    """Its flow may go on elsewhere at once, whatever an earlier process of it claimed."""
+    if written:
+        claims.claim(building, a_claim(1, host='gpu1'))
+    before = devices_of(building), states_of(building)
+    with building.write() as conn:
+        number = services.get_or_create(conn, 'gpu1', 'nova-compute', 'compute', version=1)['id']
+        services.update(conn, number, {'forced_down': True})
+    with pytest.raises(HostRejected, match='gpu1 is forced down'):
+        claims.claim(building, a_claim(1, host='gpu1'))
+    assert (devices_of(building), states_of(building)) == before
+    with building.write() as conn:
+        services.update(conn, number, {'forced_down': False})
+    claims.claim(building, a_claim(1, host='gpu1'))
+    assert devices_of(building)[0] == ('claimed', UUID, 'r1')
 
 
 def test_a_claim_of_a_taken_device_writes_nothing(building):
