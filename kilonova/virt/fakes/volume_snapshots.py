@@ -45,7 +45,9 @@ class FakeVolumeSnapshots(Part):
         files[:] = [name for name in files if name not in gone]
 
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
-        return merge.is_done(self._files(instance, volume))
+        domain = self.fake.domains.get(instance.uuid)
+        return (domain is not None and volume.volume_id in domain.volumes
+                and merge.is_done(self._files(instance, volume)))
 
     def _files(self, instance: objects.Instance, volume: AttachedVolume) -> list[str]:
         domain = self.fake.domains.get(instance.uuid)

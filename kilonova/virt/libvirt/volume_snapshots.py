@@ -21,6 +21,7 @@ from kilonova.virt.libvirt.storage.volumes import HostVolumes, sources
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.volume_snapshots import Merge
+from kilonova.virt.parts.volumes import VolumeUnsupported
 
 LOG = logging.getLogger(__name__)
 
@@ -86,14 +87,25 @@ class VolumeSnapshots:
     @translated
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
         guest = self._libvirt.find(instance.uuid)
-        if guest is not None and guest.is_active():
+        if guest is None:
+            # Another host may have its files open.
+            return False
+        if guest.is_active():
             if not self._runs(guest):
                 return True
-            target = self._target(guest, volume)
+            target = targets(guest.xml()).get(volume.volume_id)
+            if target is None:
+                return False
             chains.end_work(guest, target)
             return merge.is_done(chains.names(guest.xml(), target))
-        with _said(instance, f'look at files of volume {volume.volume_id} of'):
-            return merge.is_done([link.name for link in backing.look(self._path(instance, volume), volume.file[1])])
+        try:
+            links = backing.look(self._path(instance, volume), volume.file[1])
+        except (command.CommandFailed, VolumeUnsupported) as error:
+            # The share may never be there again; nothing is at work on files that nobody can open.
+            LOG.warning('Nobody can say whether files of volume %s are merged (%s): %s', volume.volume_id, merge, error,
+                        instance_uuid=instance.uuid)
+            return False
+        return merge.is_done([link.name for link in links])
 
     def _runs(self, guest: Guest) -> bool:
         """Whether it runs, and its hypervisor knows of files."""

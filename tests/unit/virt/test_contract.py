@@ -972,6 +972,14 @@ def test_a_guest_goes_on_in_another_file(rig: Any, power_on: bool, tmp_path: Pat
     wrong = dataclasses.replace(third, host='gpu2')
     with pytest.raises(VolumeUnsupported, match='attached to host gpu2'):
         volumes.take(instance, image_meta(), first, wrong)
+    # Whoever undoes a merge waits for no file or guest that is gone.
+    assert not volumes.end_merge(instance, wrong, Merge('v.1', 'v'))
+    (share / third.file[0]).rename(share / 'away')
+    assert not volumes.end_merge(instance, third, Merge('v.1', 'v'))
+    (share / 'away').rename(share / third.file[0])
+    assert volumes.end_merge(instance, third, Merge(None, None))
+    rig.here.guests.destroy(instance)
+    assert not volumes.end_merge(instance, third, Merge(None, None))
 
 
 @with_volumes
