@@ -324,6 +324,24 @@ def test_its_host_is_off_when_cinder_does_not_want_it_any_more(site: Filing, mon
     assert site.chain() == ['base'] and (site.share / 'base').read_bytes()[:1] == b'\x07'
 
 
+def test_its_host_is_off_before_it_is_asked(site: Filing, monkeypatch: pytest.MonkeyPatch,
+                                            caplog: pytest.LogCaptureFixture) -> None:
+    """Its guest has the file before, and so has the row: Cinder has given the snapshot up by then."""
+    def lost(real: Callable[..., None], work: Any) -> None:
+        site.cinder.snapshots[next(iter(site.cinder.snapshots))]['status'] = 'error'
+        lose_host(site.cloud, site.cloud.host_of(site.server))
+        real(work)
+    with monkeypatch.context() as patch:
+        disturb(patch, 'volume_snapshot_create', 0, lost)
+        snapshot = site.create()
+        site.cloud.settle()
+    assert site.story(site.server)[1] and site.told() == {snapshot: 'error'}
+    assert 'of which the volume service does not know' not in caplog.text
+    site.ask('POST', f'/servers/{site.server}/action', {'evacuate': {}})
+    site.cloud.settle(kinds_left=('release',))
+    assert site.chain() == ['base']
+
+
 @pytest.mark.parametrize('forced', [True, False])
 def test_nobody_knows_what_the_guest_has(site: Filing, forced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host is down after it was asked. It is waited for, or until it is forced down: the new file has all."""

@@ -38,9 +38,11 @@ class SnapshotRefused(KilonovaError):
 
 @dataclass
 class SnapshotOutputs(Outputs):
-    """``done``: the guest writes to the new file, or the files are one; ``kept``: it writes to the one before, as is
-    known; ``refused``: the volume service doesn't want the snapshot any more."""
+    """``asked``: the host may have been asked for the snapshot; ``done``: the guest writes to the new file, or the files
+    are one; ``kept``: it writes to the one before, as is known; ``refused``: the volume service doesn't want the
+    snapshot any more."""
 
+    asked: bool = False
     done: bool = False
     kept: bool = False
     refused: bool = False
@@ -53,9 +55,14 @@ def _ask(work: Work[SnapshotOutputs], method: str, what: str) -> None:
     try:
         work.ask(server.host, method, instance=server, **_args(work, what))
     except HostGone:
-        if not work.env.hearing.is_fenced(work.db, server.host):
-            raise GuestMayRun(host=server.host) from None
+        _check_off(work, server.host)
         raise
+
+
+def _check_off(work: Work[SnapshotOutputs], host: str) -> None:
+    """GuestMayRun: a host that is down was not forced to be."""
+    if not work.env.hearing.is_fenced(work.db, host):
+        raise GuestMayRun(host=host) from None
 
 
 def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
@@ -71,6 +78,8 @@ def _look(work: Work[SnapshotOutputs], method: str, what: str) -> Any:
 # --- create ----------------------------------------------------------------------------------------------------------
 def take(work: Work[SnapshotOutputs]) -> None:
     """The guest writes to the new file."""
+    if not work.outputs.asked:
+        _plan(work)
     try:
         _ask(work, 'snapshot_volume', 'files')
     except VersionCapError:
@@ -83,6 +92,20 @@ def take(work: Work[SnapshotOutputs]) -> None:
     work.outputs.done = True
     work.together(_is_in(work, work.args['files']['new'], QCOW2))
     work.changed()
+
+
+def _plan(work: Work[SnapshotOutputs]) -> None:
+    """From here on a host that is off may have taken it. HostGone: it is off already, and its guest has the first
+    file."""
+    host = work.instance().host
+    with engine.silence():
+        is_down = work.env.hearing.is_down(work.db, host)
+    if is_down:
+        _check_off(work, host)
+        work.outputs.kept = True
+        raise HostGone(host=host)
+    work.outputs.asked = True
+    work.decide({})
 
 
 def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[engine.Connection], object]:
