@@ -38,8 +38,8 @@ class SnapshotRefused(KilonovaError):
 
 @dataclass
 class SnapshotOutputs(Outputs):
-    """``asked``: the host may have been asked for the snapshot; ``done``: the guest writes to the new file, or the files
-    are one; ``kept``: it writes to the one before, as is known; ``refused``: the volume service doesn't want the
+    """``asked``: the host may have been asked for the snapshot; ``done``: the guest writes to the new file, or the
+    files are one; ``kept``: it writes to the one before, as is known; ``refused``: the volume service doesn't want the
     snapshot any more."""
 
     asked: bool = False

@@ -65,5 +65,5 @@ class VolumeSnapshots(Protocol):
         """
 
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
-        """No merge is going on when this returns; whether it is known to have been done. It isn't of a guest that is gone
-        or hasn't got the volume, or that is off where the files can't be looked at. GuestFailed: one is going on."""
+        """No merge is going on when this returns; whether it is known to have been done. It isn't of a guest that is
+        gone, or hasn't got the volume, or is off where the files can't be looked at. GuestFailed: one is going on."""
