@@ -7,7 +7,9 @@ below them carry the field's text. The flow errors at the end steer operations a
 """
 from __future__ import annotations
 
+import enum
 import re
+from collections.abc import Iterable
 
 # An absolute path: not a part of a URL, a relative path or a word with slashes.
 _PATH = re.compile(r"(?<![\w.:/~-])(?:/[^\s/'\":,;()]+)*/([^\s/'\":,;()]+)/?")
@@ -22,13 +24,29 @@ def without_paths(text: str) -> str:
     return _PATH.sub(r'\1', text)
 
 
+class Cause(enum.StrEnum):
+    """Whose fault it is that a server could not be built or moved. It decides what is tried next.
+
+    HOST: this host can't do it now; the next host is tried. REQUEST: no host can do it; the operation ends at once,
+    and no host's count of failed builds grows. DEVICE: a device of this host failed; the next host is tried, and this
+    device is not offered again before it was looked at.
+    """
+
+    HOST = 'host'
+    REQUEST = 'request'
+    DEVICE = 'device'
+
 
 class KilonovaError(Exception):
-    """Base of all our errors; ``msg_fmt`` is filled from the keyword fields unless a message is given."""
+    """Base of all our errors; ``msg_fmt`` is filled from the keyword fields unless a message is given.
+
+    ``cause``: whose fault it is, where the error ends a build or a move. A cause that nobody knows is the host's.
+    """
 
     msg_fmt = 'An unknown error occurred.'
     code = 500
     safe = False
+    cause = Cause.HOST
 
     def __init__(self, message: str | None = None, **fields: object) -> None:
         self.fields = fields
@@ -55,12 +73,14 @@ class Invalid(KilonovaError):
     msg_fmt = 'Bad request - invalid parameters'
     code = 400
     safe = True
+    cause = Cause.REQUEST
 
 
 class Forbidden(KilonovaError):
     msg_fmt = 'Forbidden'
     code = 403
     safe = True
+    cause = Cause.REQUEST
 
 
 class Unavailable(KilonovaError):
@@ -88,6 +108,7 @@ class FlavorAccessNotFound(NotFound):
 
 class ImageNotFound(NotFound):
     msg_fmt = 'Image %(image_id)s could not be found.'
+    cause = Cause.REQUEST
 
 
 class ServiceNotFound(NotFound):
@@ -254,9 +275,25 @@ class NoRoom(HostRejected):
     safe = True
 
 
+class DevicesFailed(HostRejected):
+    """The hypervisor could not start a guest because of devices that it was given; an alternate may take the server.
+
+    ``addresses``: the PCI addresses, or uuids of mediated devices, that failed. ``reason``: what the hypervisor said.
+    A message between daemons carries the text alone: ``addresses`` is empty and ``reason`` is '' there.
+    """
+
+    msg_fmt = 'Device(s) %(devices)s can not be used: %(reason)s'
+    cause = Cause.DEVICE
+
+    def __init__(self, message: str | None = None, *, addresses: Iterable[str] = (), reason: str = '') -> None:
+        self.addresses, self.reason = tuple(addresses), reason
+        super().__init__(message, devices=', '.join(self.addresses), reason=reason)
+
+
 class DevicesMissing(HostRejected):
     """PCI devices that a server holds are no longer on its host: unplugged, or fallen off the bus."""
 
+    cause = Cause.DEVICE
     msg_fmt = 'PCI device(s) %(addresses)s of instance %(uuid)s are not on its host any more.'
 
 
@@ -271,6 +308,7 @@ class BuildAbort(KilonovaError):
 
     msg_fmt = 'Build of instance %(instance_uuid)s aborted: %(reason)s'
     safe = True
+    cause = Cause.REQUEST
 
 
 class VirtualInterfaceCreateException(KilonovaError):

@@ -8,7 +8,7 @@ import pytest
 from kilonova.compute import operation
 from kilonova.compute.keys import Work
 from kilonova.conductor import work
-from kilonova.errors import KilonovaError, without_paths
+from kilonova.errors import Cause, DevicesFailed, KilonovaError, without_paths
 
 
 @pytest.mark.parametrize(('text', 'read'), [
@@ -37,3 +37,11 @@ def test_faults_and_events_have_no_paths_their_details_do():
     failure = started.event(error)
     assert '/srv/x' not in failure['details'] and '/srv/x/disk' in failure['traceback']
     assert work.readable(OSError('/srv/x/disk')) == 'OSError'
+
+
+def test_devices_that_failed_are_named_and_data():
+    error = DevicesFailed(addresses=['0000:08:00.0', '0000:09:00.0'], reason='cold')
+    assert (error.addresses, error.reason, error.cause) == (('0000:08:00.0', '0000:09:00.0'), 'cold', Cause.DEVICE)
+    assert str(error) == 'Device(s) 0000:08:00.0, 0000:09:00.0 can not be used: cold'
+    # As it comes out of a message between daemons.
+    assert str(DevicesFailed(str(error))) == str(error)

@@ -30,21 +30,24 @@ from kilonova.states import VmState
 
 LOG = logging.getLogger(__name__)
 
-# Another host would refuse for the same reason.
-HOPELESS = (errors.BuildAbort, errors.Invalid, errors.Forbidden, errors.ImageNotFound,
-            errors.VirtualInterfaceCreateException)
 # These say what they mean to the flow.
 TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
+def cause_of(error: BaseException) -> errors.Cause:
+    """Return whose fault an error is. What is none of our errors is the host's."""
+    return error.cause if isinstance(error, errors.KilonovaError) else errors.Cause.HOST
+
+
 def verdict(op: Operation, error: Exception) -> Exception:
-    """What the flow is told: HostRejected (an alternate may try), BuildAbort (none should), or as it is."""
-    if isinstance(error, TOLD):
+    """Return what the flow is told of a failed build: HostRejected (the next host is tried), BuildAbort (none is), or
+    the error as it is."""
+    if isinstance(error, (*TOLD, errors.BuildAbort)):
         return error
     text = readable(error)
-    if isinstance(error, HOPELESS):
-        return error if isinstance(error, errors.BuildAbort) else errors.BuildAbort(
-            instance_uuid=op.instance.uuid, reason=text)
+    # Ports that are not plugged in time: another host would wait as long again, and nobody knows who did not answer.
+    if cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
+        return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
 
 
@@ -140,8 +143,10 @@ def _refused(op: Operation) -> None:
 
 
 def _release(op: Operation) -> None:
-    """Guest and files go; devices are free; the server belongs to no host."""
-    if op.host.conf.compute.consecutive_build_service_disable_threshold and not isinstance(op.error, TOLD):
+    """Destroy guest and files, free the devices, and leave the server on no host. Count the failed build, unless the
+    request or a claim was at fault."""
+    if (op.host.conf.compute.consecutive_build_service_disable_threshold and op.error is not None
+            and not isinstance(op.error, TOLD) and cause_of(op.error) is not errors.Cause.REQUEST):
         op.host.tracker.failed_builds += 1
     op.notify('instance.shutdown.start', moved='build.claim')
     destroy(op, event=op.event(op.error), undone=op.undone)

@@ -19,12 +19,14 @@ class HypervisorUnavailable(errors.Unavailable):
 class DriverMisconfigured(errors.Invalid):
     """The host's settings ask for something that this driver can't do; the compute doesn't start."""
 
+    cause = errors.Cause.HOST
     msg_fmt = 'Invalid configuration of the compute driver: %(reason)s'
 
 
 class MdevUnavailable(errors.HostRejected):
     """A guest's mediated device isn't here and can't be made, or is another than planned; an alternate may have it."""
 
+    cause = errors.Cause.DEVICE
     msg_fmt = ('mdev-capable resource is not available: mediated device %(uuid)s of type %(type)s on %(parent)s: '
                '%(reason)s')
 

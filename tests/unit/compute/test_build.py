@@ -144,6 +144,23 @@ def test_what_no_other_host_could_do_aborts(cloud, error):
     cloud.drivers['gpu1'].fail('spawn', error)
     with pytest.raises(errors.BuildAbort, match=str(error).split('.')[0]):
         build(manager, cloud.cell.new_instance(1))
+    # "found 1.5": what is the request's own fault says nothing about the host.
+    assert manager.host.tracker.failed_builds == 0
+
+
+def test_a_device_that_fails_is_told_to_the_flow_as_it_is(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.drivers['gpu1'].fail('spawn', errors.DevicesFailed(addresses=['0000:08:00.0'], reason='vfio: no such group'))
+    with pytest.raises(errors.DevicesFailed, match=r'^Device\(s\) 0000:08:00.0 can not be used: vfio: no such group$'):
+        build(manager, cloud.cell.new_instance(1))
+
+
+def test_ports_that_are_not_plugged_end_the_build_and_count_for_the_host(cloud):
+    manager = cloud.host('gpu1', GPUS)
+    cloud.drivers['gpu1'].fail('spawn', errors.VirtualInterfaceCreateException(reason='silence'))
+    with pytest.raises(errors.BuildAbort, match='silence'):
+        build(manager, cloud.cell.new_instance(1))
+    assert manager.host.tracker.failed_builds == 1
 
 
 @pytest.mark.parametrize('error', [
