@@ -25,12 +25,9 @@ from kilonova.objects import PciDevice
 from kilonova.pci import placement as pci_placement
 from kilonova.pci.device import DISABLED, UNHEALTHY, bars, checked_reason, is_barred
 from kilonova.pci.devices import HostDevices
+from kilonova.virt.inventory import RATIOS
 
 LOG = logging.getLogger(__name__)
-
-# Allocation ratios of a node's record, and their resource classes.
-RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'),
-          ('disk_allocation_ratio', 'DISK_GB'))
 
 
 class DeviceBook:

@@ -16,7 +16,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.clients.placement import PlacementClient
 from kilonova.compute import records
-from kilonova.compute.device_book import RATIOS, DeviceBook
+from kilonova.compute.device_book import DeviceBook
 from kilonova.compute.host import Host
 from kilonova.compute.ops import move
 from kilonova.compute.tracker import RUN, SERIAL, Capacity, Cells, side_of
@@ -27,6 +27,7 @@ from kilonova.pci.devices import HostDevices
 from kilonova.pci.pools import sockets_of
 from kilonova.pci.request import Aliases, allocated_providers, as_list
 from kilonova.virt.hardware import numa
+from kilonova.virt.inventory import ratios
 
 LOG = logging.getLogger(__name__)
 
@@ -203,9 +204,8 @@ class Node:
     def _save_record(self, resources: dict[str, Any], inventory: dict[str, dict[str, Any]]) -> None:
         record = self.record
         record.update_from_virt_driver({**records.without_usage(resources), 'host_ip': self._host.conf.my_ip})
-        for name, resource_class in RATIOS:
-            ratio = inventory.get(resource_class, {}).get('allocation_ratio')
-            if ratio is not None and (name not in record or getattr(record, name) != ratio):
+        for name, ratio in ratios(self._host.conf, inventory).items():
+            if name not in record or getattr(record, name) != ratio:
                 setattr(record, name, ratio)
         if record.obj_what_changed():
             record.save()

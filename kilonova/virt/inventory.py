@@ -17,6 +17,20 @@ COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_REMOTE_MANAGED
                            'COMPUTE_VOLUME_ATTACH_WITH_TAG', 'COMPUTE_VOLUME_EXTEND', 'COMPUTE_VOLUME_MULTI_ATTACH'}
                           | {f'COMPUTE_IMAGE_TYPE_{name.upper()}' for name in IMAGE_FORMATS})
 
+# Allocation ratios of a node's record, and the resource class that each is for.
+RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'),
+          ('disk_allocation_ratio', 'DISK_GB'))
+
+
+def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
+    """Return every allocation ratio of a host by its name in RATIOS.
+
+    A resource that the inventory has keeps its ratio from there. For one that the host lacks (VCPU where all CPUs are
+    dedicated, DISK_GB without a local disk) it is the configured ratio, or else the initial one.
+    """
+    return {name: inventory[resource_class]['allocation_ratio'] if resource_class in inventory
+            else conf[name] or conf[f'initial_{name}'] for name, resource_class in RATIOS}
+
 
 def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,
          existing: Inventories | None = None, pcpus: int = 0) -> Inventories:
