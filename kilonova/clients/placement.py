@@ -22,7 +22,7 @@ import requests
 from keystoneauth1.adapter import Adapter
 
 from kilonova import errors
-from kilonova.clients import providers, session
+from kilonova.clients import candidates, providers, query, session
 
 LOG = logging.getLogger(__name__)
 
@@ -83,15 +83,17 @@ class PlacementClient:
 
     # Candidates and claims
 
-    def allocation_candidates(self, query: str | Sequence[tuple[str, str]]) -> dict[str, Any]:
+    def allocation_candidates(self, asked: str | Sequence[tuple[str, str]]) -> dict[str, Any]:
         """``{'allocation_requests': [{'allocations', 'mappings'}], 'provider_summaries': {uuid: …}}``.
 
-        ``query`` is a query string or its pairs. PlacementInvalid: it names a class or trait that doesn't exist.
+        ``asked`` is a query string or its pairs. Sends as many requests as the length of its lists asks for. Raises
+        PlacementInvalid if it names a class or trait that doesn't exist.
         """
-        if not isinstance(query, str):
-            query = parse.urlencode(query)
-        found: dict[str, Any] = self._send('GET', f'/allocation_candidates?{query}').json()
-        return found
+        pairs = parse.parse_qsl(asked, keep_blank_values=True) if isinstance(asked, str) else asked
+        found = query.ask(pairs, lambda text: self._send('GET', f'/allocation_candidates?{text}').json(),
+                          candidates.merge)
+        limit = dict(pairs).get('limit')
+        return candidates.first(found, int(limit) if limit else None)
 
     def claim(self, consumer: str, allocations: Allocations, mappings: dict[str, list[str]] | None = None, *,
               project_id: str, user_id: str, generation: int | None = None) -> None:
@@ -216,26 +218,29 @@ class PlacementClient:
 
     # Providers
 
-    def list_providers(self, *, in_tree: str | None = None, name: str | None = None,
-                       member_of: str | None = None, resources: str | None = None,
+    def list_providers(self, *, uuid: str | None = None, in_tree: str | None = None, name: str | None = None,
+                       member_of: str | Sequence[str] = (), resources: str | None = None,
                        required: str | None = None) -> list[dict[str, Any]]:
-        """All, or those asked for: uuid, name, generation, parent_provider_uuid and root_provider_uuid of each.
+        """Return all providers, or those asked for: uuid, name, generation, parent_provider_uuid, root_provider_uuid.
 
-        ``resources`` ('VCPU:2'): with so much left; ``required`` ('A,!B'): with these traits. PlacementInvalid: no such
-        class or trait.
+        ``resources`` ('VCPU:2'): with so much left; ``required`` ('A,!B'): with these traits; ``member_of``
+        ('in:UUID,UUID'): in one of these aggregates, of each list where there are several. Sends as many requests as
+        the length of its lists asks for. Raises PlacementInvalid if there is no such class or trait.
         """
-        asked = {'in_tree': in_tree, 'name': name, 'member_of': member_of, 'resources': resources, 'required': required}
-        query = parse.urlencode([pair for pair in asked.items() if pair[1] is not None])
-        path = '/resource_providers' + (f'?{query}' if query else '')
-        found: list[dict[str, Any]] = self._send('GET', path).json()['resource_providers']
-        return found
+        asked = {'uuid': uuid, 'in_tree': in_tree, 'name': name, 'resources': resources, 'required': required}
+        pairs = [(key, value) for key, value in asked.items() if value is not None]
+        pairs += [('member_of', one) for one in ([member_of] if isinstance(member_of, str) else member_of)]
+        return query.ask(
+            pairs, lambda text: self._send('GET', '/resource_providers' + (f'?{text}' if text else '')).json()[
+                'resource_providers'], candidates.merge_providers)
 
     def qualifies(self, uuid: str, required: Iterable[str], forbidden: Iterable[str],
                   aggregates: Iterable[Iterable[str]] = ()) -> bool:
-        """Whether a provider has these traits and not those, and is in one of each of these sets of aggregates.
+        """Return whether a provider has these traits and not those, and is in one of each of these sets of aggregates.
 
-        One request. Without aggregates its cost is the same whatever else there is: Placement reads all providers of
-        a trait that it filters by, so only the provider's own traits are asked for.
+        Sends one request, or as many as the length of the sets asks for. Without aggregates its cost is the same
+        whatever else there is: Placement reads all providers of a trait that it filters by, so only the provider's own
+        traits are asked for.
         """
         aggregates = list(aggregates)
         if not aggregates:
@@ -245,9 +250,8 @@ class PlacementClient:
                 return False
             return set(required) <= traits and traits.isdisjoint(forbidden)
         words = [*sorted(required), *(f'!{name}' for name in sorted(forbidden))]
-        pairs = [('uuid', uuid), *([('required', ','.join(words))] if words else []),
-                 *(('member_of', 'in:' + ','.join(sorted(ids))) for ids in aggregates)]
-        return bool(self._send('GET', f'/resource_providers?{parse.urlencode(pairs)}').json()['resource_providers'])
+        return bool(self.list_providers(uuid=uuid, required=','.join(words) or None,
+                                        member_of=['in:' + ','.join(sorted(ids)) for ids in aggregates]))
 
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
         """The provider of this name, created under ``uuid`` where there is none (it may have another uuid).
@@ -340,8 +344,8 @@ class PlacementClient:
         wanted = set(names)
         unknown = sorted(wanted - self._traits.keys())
         if unknown:
-            query = parse.urlencode({'name': 'in:' + ','.join(unknown)})
-            there = set(self._send('GET', f'/traits?{query}').json()['traits'])
+            there = query.ask([('name', 'in:' + ','.join(unknown))], lambda text: set(
+                self._send('GET', f'/traits?{text}').json()['traits']), candidates.merge_names)
             for name in unknown:
                 if name not in there and name.startswith('CUSTOM_'):
                     self._send('PUT', f'/traits/{name}')

@@ -341,11 +341,12 @@ class _Why:
         """Equal groups: a provider with f free serves min(f, number) of them, one if each shall have its own."""
         (name, amount), = group.resources.items()
         free: Counter[str] = Counter()
-        traits = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)]) or None
+        names = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)])
+        traits = {'required': names} if names else {}
         most = 1 if self._query.policy == 'isolate' else len(suffixes)
         # No provider has enough for so many: none has enough for more.
         for found in itertools.takewhile(bool, (
-                self._roots(resources=f'{name}:{amount * times}', required=traits) for times in range(1, most + 1))):
+                self._roots(resources=f'{name}:{amount * times}', **traits) for times in range(1, most + 1))):
             free.update(found)
         has = np.zeros(len(self._considered), np.int64)
         for root, number in free.items():
@@ -357,7 +358,7 @@ class _Why:
             name, f'{{have}} fewer than {len(suffixes) * amount} free {name}')
         self._add(key, words, (has < len(suffixes)) & self._asked_about(), has * amount)
 
-    def _roots(self, **asked: str | None) -> list[str]:
+    def _roots(self, **asked: str) -> list[str]:
         """Roots of the providers that Placement lists, each as often as it has one; none of a trait it doesn't know."""
         try:
             return [row['root_provider_uuid'] for row in self._placement.list_providers(**asked)]

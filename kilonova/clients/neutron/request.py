@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 import requests
 from keystoneauth1.adapter import Adapter
@@ -15,10 +15,8 @@ from oslo_utils import uuidutils
 from kilonova import errors
 from kilonova.clients import session
 from kilonova.clients.neutron.refusals import WHO, body_of, kind_and_text
+from kilonova.clients.query import encode, repeated
 from kilonova.context import RequestContext
-
-# Characters of a query: servers and proxies take request lines of 4 KiB at least.
-QUERY_LIMIT = 3000
 
 
 class Requests:
@@ -58,13 +56,13 @@ class Requests:
     def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
               ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
         """All whose ``key`` has one of these values, by as many requests as their URLs' length asks for."""
-        for part in parts_of(key, values):
+        for part in repeated(key, values):
             yield from self._pages(collection, [*more, *part], ctxt)
 
     def _pages(self, collection: str, query: Sequence[tuple[str, str]],
                ctxt: RequestContext | None) -> Iterator[Mapping[str, Any]]:
         name, path = collection.replace('-', '_'), f'/{collection}'
-        asked: str | None = urlencode(query)
+        asked: str | None = encode(query)
         while asked is not None:
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
@@ -91,22 +89,3 @@ _MISSING = {'networks': ('NetworkNotFound',), 'floatingips': ('FloatingIPNotFoun
 def _singular(collection: str) -> str:
     """The key of one in a body."""
     return collection.removesuffix('s').replace('-', '_')
-
-
-def parts_of(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
-    """Query parameters in parts, each no longer than QUERY_LIMIT; a value comes once.
-
-    >>> list(parts_of('id', ['a', 'b', 'a']))
-    [[('id', 'a'), ('id', 'b')]]
-    """
-    part: list[tuple[str, str]] = []
-    length = 0
-    for value in dict.fromkeys(values):
-        size = len(urlencode([(key, value)])) + 1
-        if part and length + size > QUERY_LIMIT:
-            yield part
-            part, length = [], 0
-        part.append((key, value))
-        length += size
-    if part:
-        yield part

@@ -28,7 +28,7 @@ from kilonova.clients.neutron.refusals import (
     SecurityGroupNotFound,
     SecurityGroupNotUnique,
 )
-from kilonova.clients.neutron.request import QUERY_LIMIT
+from kilonova.clients.query import LIMIT
 from kilonova.context import RequestContext
 from tests.fixtures.neutron import FakeNeutron
 
@@ -199,7 +199,7 @@ def test_many_ids_come_in_requests_of_a_bounded_length(neutron, private):
     assert set(neutron.client.networks(None, [*ids, private, private])) == {private}
     queries = [urlsplit(path).query for _method, path in neutron.asked]
     assert len(queries) == 3
-    assert all(len(query) <= QUERY_LIMIT for query in queries)
+    assert all(len(query) <= LIMIT for query in queries)
     assert [one for query in queries for one in parse_qs(query)['id']] == [*ids, private]
 
 

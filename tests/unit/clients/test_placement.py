@@ -8,6 +8,7 @@ import uuid as uuidlib
 import pytest
 
 from kilonova import errors
+from kilonova.clients import query
 from kilonova.clients.placement import (
     CONCURRENT_UPDATE,
     PlacementClient,
@@ -452,3 +453,85 @@ def test_a_late_compute_of_another_cloud_writes_nothing(make):
     with contextlib.suppress(errors.Unanswered):
         late.ensure_provider('gpu1', uuid())
     assert service.client.list_providers() == [] == service.requests[:-1]
+
+
+def queries_of(placement, path: str) -> list[str]:
+    """The query strings of the requests that were sent to this path."""
+    asked = [sent.partition('?') for method, sent in placement.requests if method == 'GET']
+    return [query for where, _, query in asked if where == path]
+
+
+def test_names_of_many_traits_are_asked_in_portions_found_1_6(placement):
+    """A name of a trait is at most 255 characters long, and a host may have any number of them."""
+    names = [f'CUSTOM_TRAIT_{number}_{"A" * 100}' for number in range(178)]
+    placement.requests.clear()
+    assert placement.client.ensure_traits([*names, 'HW_CPU_X86_AVX', 'COMPUTE_NO_SUCH']) == {*names, 'HW_CPU_X86_AVX'}
+    queries = queries_of(placement, '/traits')
+    assert len(queries) > 1
+    assert max(map(len, queries)) <= query.LIMIT
+    assert '%2C' not in ''.join(queries)
+
+
+@pytest.mark.parametrize('needed', ['in', '!in', 'both'])
+def test_candidates_of_many_aggregates_are_asked_in_portions_found_1_6(placement, needed):
+    """Hosts of any of many aggregates, and of none of many others, are found by portions as by one request."""
+    roots = {name: placement.host(name) for name in ('gpu1', 'gpu2', 'gpu3')}
+    wanted, barred = ([uuid() for _ in range(150)] for _ in range(2))
+    for name, aggregate in (('gpu1', wanted[0]), ('gpu1', wanted[-1]), ('gpu2', wanted[-1])):
+        placement.client.set_member(roots[name], aggregate, True)
+    placement.client.set_member(roots['gpu2'], barred[-1], True)
+    pairs = [('limit', '100'), ('resources', 'VCPU:1')]
+    if needed != '!in':
+        pairs.append(('member_of', 'in:' + ','.join(wanted)))
+    if needed != 'in':
+        pairs.append(('member_of', '!in:' + ','.join(barred)))
+    placement.requests.clear()
+    found = placement.client.allocation_candidates(pairs)
+    queries = queries_of(placement, '/allocation_candidates')
+    assert max(map(len, queries)) <= query.LIMIT
+    hosts = {'in': ['gpu1', 'gpu2'], '!in': ['gpu1', 'gpu3'], 'both': ['gpu1']}[needed]
+    assert sorted(next(iter(request['allocations'])) for request in found['allocation_requests']) == sorted(
+        roots[host] for host in hosts)
+    assert found['provider_summaries'].keys() >= {roots[host] for host in hosts}
+
+
+def test_candidates_in_portions_are_no_more_than_the_limit_found_1_6(placement):
+    aggregates = [uuid() for _ in range(150)]
+    for number in range(6):
+        placement.client.set_member(placement.host(f'gpu{number}'), aggregates[number * 29], True)
+    found = placement.client.allocation_candidates([
+        ('limit', '4'), ('member_of', 'in:' + ','.join(aggregates)), ('resources', 'VCPU:1')])
+    assert len(found['allocation_requests']) == 4
+
+
+def test_candidates_of_many_traits_are_asked_in_portions_found_1_6(placement):
+    names = [f'CUSTOM_TRAIT_{number}_{"A" * 100}' for number in range(50)]
+    placement.client.ensure_traits(names)
+    roots = {name: placement.host(name) for name in ('gpu1', 'gpu2')}
+    for root, has in ((roots['gpu1'], names), (roots['gpu2'], names[1:])):
+        _, generation = placement.client.get_traits(root)
+        placement.client.set_traits(root, generation, has)
+    placement.requests.clear()
+    found = placement.client.allocation_candidates([('required', ','.join(names)), ('resources', 'VCPU:1')])
+    assert [list(request['allocations']) for request in found['allocation_requests']] == [[roots['gpu1']]]
+    assert max(map(len, queries_of(placement, '/allocation_candidates'))) <= query.LIMIT
+
+
+def test_providers_of_many_aggregates_and_traits_are_asked_in_portions_found_1_6(placement):
+    names = [f'CUSTOM_TRAIT_{number}_{"A" * 100}' for number in range(50)]
+    placement.client.ensure_traits(names)
+    roots = {name: placement.host(name) for name in ('gpu1', 'gpu2', 'gpu3')}
+    aggregates = [uuid() for _ in range(150)]
+    for root, has, aggregate in ((roots['gpu1'], names, aggregates[0]), (roots['gpu2'], names, aggregates[-1]),
+                                 (roots['gpu3'], names[1:], aggregates[-1])):
+        _, generation = placement.client.get_traits(root)
+        placement.client.set_traits(root, generation, has)
+        placement.client.set_member(root, aggregate, True)
+    placement.requests.clear()
+    anywhere = 'in:' + ','.join(aggregates)
+    assert {row['name'] for row in placement.client.list_providers(member_of=anywhere)} == {'gpu1', 'gpu2', 'gpu3'}
+    assert {row['name'] for row in placement.client.list_providers(member_of=anywhere, required=','.join(names))} == {
+        'gpu1', 'gpu2'}
+    assert [placement.client.qualifies(roots[name], names, [], [aggregates, aggregates[1:]])
+            for name in ('gpu1', 'gpu2', 'gpu3')] == [False, True, False]
+    assert max(map(len, queries_of(placement, '/resource_providers'))) <= query.LIMIT

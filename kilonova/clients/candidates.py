@@ -1,0 +1,48 @@
+"""Placement's answers to a query that was too long for one request, made one answer again.
+
+``PlacementClient`` hands these functions to ``query.ask``.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+Found = dict[str, Any]
+
+
+def merge(one: Found, other: Found, either: bool) -> Found:
+    """Return the allocation candidates of two answers that are in either, or in both of them, each of them once."""
+    theirs = {_identity(request) for request in other['allocation_requests']}
+    requests = [request for request in one['allocation_requests'] if either or _identity(request) in theirs]
+    summaries = dict(one['provider_summaries'])
+    if either:
+        ours = {_identity(request) for request in one['allocation_requests']}
+        requests += [request for request in other['allocation_requests'] if _identity(request) not in ours]
+        summaries = {**other['provider_summaries'], **summaries}
+    return {**one, 'allocation_requests': requests, 'provider_summaries': summaries}
+
+
+def first(found: Found, limit: int | None) -> Found:
+    """Return the answer with at most ``limit`` of its candidates."""
+    return {**found, 'allocation_requests': found['allocation_requests'][:limit]}
+
+
+def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[Found]:
+    """Return the resource providers of two answers that are in either, or in both of them, each of them once."""
+    there = {provider['uuid'] for provider in one}
+    theirs = {provider['uuid'] for provider in other}
+    if not either:
+        return [provider for provider in one if provider['uuid'] in theirs]
+    return [*one, *(provider for provider in other if provider['uuid'] not in there)]
+
+
+def merge_names(one: set[str], other: set[str], either: bool) -> set[str]:
+    """Return the names that are in either, or in both of two answers."""
+    return one | other if either else one & other
+
+
+def _identity(request: Mapping[str, Any]) -> str:
+    """Return what is equal for equal candidates: amounts by provider, and the providers of each group."""
+    mappings = {suffix: sorted(providers) for suffix, providers in request.get('mappings', {}).items()}
+    return json.dumps([request['allocations'], mappings], sort_keys=True)
