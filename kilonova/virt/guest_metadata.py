@@ -27,6 +27,9 @@ FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, CPUS = (
 VERSIONS = (FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, '2017-02-22', '2018-08-27', CPUS)
 EC2_VERSIONS = ('1.0', '2007-01-19', '2007-03-01', '2007-08-29', '2007-10-10', '2007-12-15', '2008-02-01',
                 '2008-09-01', '2009-04-04')
+# Types of links that guests know; every other vif_type is a network card to them.
+LINK_TYPES = frozenset(('bridge', 'dvs', 'hw_veb', 'hyperv', 'ovs', 'tap', 'vhostuser', 'vif'))
+CARD = 'phy'
 # Bytes of randomness that a guest may begin with.
 SEED = 512
 
@@ -140,12 +143,17 @@ def openstack(about: About, version: str, **more: Any) -> dict[str, bytes]:
 
 
 def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
-    """network_data.json: a link for each interface, and how it gets the addresses that it has."""
+    """Return network_data.json: a link for each interface, and how the interface gets the addresses that it has.
+
+    A link's MTU is null where a subnet of the interface has DHCP: the guest would write the number down, and would not
+    take another one from DHCP later.
+    """
     links: list[dict[str, Any]] = []
     networks: list[dict[str, Any]] = []
     servers: list[str] = []
     for vif in vifs:
-        links.append({'id': vif.device_name, 'vif_id': vif.id, 'type': vif.type, 'mtu': vif.mtu,
+        links.append({'id': vif.device_name, 'vif_id': vif.id, 'type': vif.type if vif.type in LINK_TYPES else CARD,
+                      'mtu': None if any(subnet.dhcp for subnet in vif.subnets) else vif.mtu,
                       'ethernet_mac_address': vif.mac})
         for subnet in vif.subnets:
             networks.extend({'link': vif.device_name, 'network_id': vif.network_id, **way} for way in _ways(subnet))

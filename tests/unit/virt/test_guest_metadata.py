@@ -85,6 +85,31 @@ def test_a_link_for_each_interface() -> None:
                    'ethernet_mac_address': 'fa:16:3e:00:00:02'}], 'networks': [], 'services': []}
 
 
+_ASKED = VifSubnet('10.2.0.0/24', 4, addresses=(VifAddress('10.2.0.43'),))
+_TOLD = VifSubnet('10.3.0.0/24', 4, dhcp=False, addresses=(VifAddress('10.3.0.43'),))
+_SLAAC = VifSubnet('2001:db8::/64', 6, ipv6_mode='slaac', addresses=(VifAddress('2001:db8::5'),))
+
+
+@pytest.mark.parametrize(('subnets', 'mtu'), [
+    ((_ASKED,), None), ((_TOLD, _ASKED), None), ((_TOLD, _SLAAC), None), ((_TOLD,), 1442), ((), 1442)])
+def test_the_mtu_is_told_only_where_no_subnet_has_dhcp_found_1_8(subnets: tuple[VifSubnet, ...],
+                                                                 mtu: int | None) -> None:
+    """A guest would write down what it is told, and never again take what DHCP says."""
+    about = About.of(new_instance(vifs=[new_vif(subnets=subnets)]), '')
+    (link,) = json.loads(guest_metadata.openstack(about, 'latest')['network_data.json'])['links']
+    assert link['mtu'] == mtu
+
+
+@pytest.mark.parametrize(('kind', 'told'), [
+    *((name, name) for name in ('bridge', 'dvs', 'hw_veb', 'hyperv', 'ovs', 'tap', 'vhostuser', 'vif')),
+    *((name, 'phy') for name in ('macvtap', 'hostdev_physical', 'ib_hostdev', '802.1qbh', 'unbound', 'binding_failed',
+                                 'a-later-one', None))])
+def test_links_have_types_that_guests_know_found_1_9(kind: str | None, told: str) -> None:
+    """cloud-init fails on others, and the guest is left without a network."""
+    (link,) = networks(type=kind)['links']
+    assert link['type'] == told
+
+
 def test_addresses_that_guests_ask_for() -> None:
     four = VifSubnet('10.2.0.0/24', 4, gateway='10.2.0.1', dns=('9.9.9.9',), routes=(('10.9.0.0/16', '10.2.0.9'),),
                      addresses=(VifAddress('10.2.0.43'), VifAddress('10.2.0.44')))
