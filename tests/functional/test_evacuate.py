@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kilonova.pci.request import Aliases, PciRequestAliasNotDefined
 from kilonova.states import PowerState
 from kilonova.virt.libvirt.guests import Guests
 from kilonova.virt.parts.guests import GuestFailed
@@ -269,3 +270,21 @@ def test_its_action_names_each_step(small):
     found = {event['event']: event['result'] for event in shown['events']}
     assert found == {'rebuild_server': 'Success', 'compute_rebuild_instance': 'Success'}
     assert small.host_of(server) != source
+
+
+def test_servers_of_a_renamed_alias_are_moved_found_1_13(small: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold migration and an evacuation ask for the devices that the create asked for."""
+    server = small.boot(small.flavor(gpus=1))
+
+    def unknown(aliases: Any, name: str) -> None:
+        raise PciRequestAliasNotDefined(alias=name)
+    monkeypatch.setattr(Aliases, '__getitem__', unknown)
+    small.action(server, 'migrate')
+    small.action(server, 'confirmResize')
+    host = small.host_of(server)
+    lose_host(small, host)
+    evacuate(small, server, version='2.14')
+    assert small.status(server) == 'ACTIVE' and small.host_of(server) != host
+    assert len(small.hostdevs(server)) == 1
+    come_back(small, host)
+    small.assert_clean()

@@ -10,6 +10,7 @@ import pytest
 from kilonova.compute.ops import rebuild as on_host
 from kilonova.db.queries import request_specs
 from kilonova.errors import KilonovaError
+from kilonova.pci.request import Aliases
 from kilonova.virt.parts.guests import GuestFailed
 from tests.fixtures.cloud import IMAGE_ID, OTHER_IMAGE_ID, Cloud
 
@@ -172,6 +173,14 @@ def test_images_that_do_not_fit_are_refused(small, offered, text):
     response = small.action(server, 'rebuild', {'imageRef': OTHER_IMAGE_ID}, expect=400)
     assert response.json['badRequest']['message'] == text
     assert small.show(server)['image']['id'] == IMAGE_ID and small.rows() == []
+
+
+def test_a_renamed_alias_hides_no_other_reason_found_1_13(small, monkeypatch):
+    server = small.boot(small.flavor(gpus=1, vcpus=2))
+    monkeypatch.setattr(Aliases, '__getitem__', lambda aliases, name: {}[name])
+    small.images.offered[OTHER_IMAGE_ID] = {'hw_pci_numa_affinity_policy': 'required'}
+    response = small.action(server, 'rebuild', {'imageRef': OTHER_IMAGE_ID}, expect=400)
+    assert response.json['badRequest']['message'] == CHANGES % 'PCI NUMA policy'
 
 
 def test_requests_that_are_refused(small):

@@ -20,6 +20,7 @@ from kilonova.errors import Conflict, Invalid
 from kilonova.objects import ImageMeta, Instance, RequestSpec
 from kilonova.objects.image_meta import SYSMETA_PREFIX, system_metadata
 from kilonova.pci import request as pci_request
+from kilonova.pci.request import as_list
 
 # Members of a request that stand in a column of the server as they are.
 COLUMNS = {'name': 'display_name', 'description': 'display_description', 'access_ip_v4': 'access_ip_v4',
@@ -171,7 +172,8 @@ def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], ro
         raise NumaTopologyChanges
     policies = {pci_request.numa_affinity_policy(flavor.extra_specs, each.get('properties') or {})
                 for each in (before, image)}
-    if len(policies) > 1 and create.pci_requests_of(backend, flavor.extra_specs, image):
+    has_devices = any(request.source == request.FLAVOR_ALIAS for request in as_list(instance.pci_requests))
+    if len(policies) > 1 and has_devices:
         raise PciPolicyChanges
 
 

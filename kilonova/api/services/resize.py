@@ -149,24 +149,45 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
 
 def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor,
              image: dict[str, Any]) -> tuple[RequestSpec, RequestSpec]:
-    """The request spec with the new flavor and *its* PCI requests, and the one that is stored now.
+    """Return the request spec with this flavor and *its* PCI requests, and the one that is stored now.
 
-    Those of the flavor are rebuilt: a spec that kept the old ones would give the server its vCPUs and the devices that
-    it had. Those of ports that it has still are the same, by a new id: in a move it holds devices for both.
+    The PCI requests of a new flavor are made: a spec that kept the old ones would give the server its vCPUs and the
+    devices that it had. Where the server keeps its flavor, it keeps its requests: the alias may have another name or
+    another meaning by now, and the server of a dead host must not stay there for that. Requests of ports that the
+    server still has are the same. Each has a new id, as the server holds devices at both hosts during a move.
     """
     old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
-    of_ports = [request.replaced(request_id=uuidutils.generate_uuid()) for request in requests_of_ports(instance)]
+    stays = flavor is instance.flavor
+    of_flavor = _requests_kept(instance) if stays else None
+    if of_flavor is None:
+        of_flavor = create.pci_requests_of(backend, flavor.extra_specs, image)
     spec.flavor = flavor
     spec.requested_resources = accelerators.groups(backend, ctxt, flavor.extra_specs)
-    spec.numa_topology = create.numa_topology_of(flavor, image)
+    try:
+        spec.numa_topology = create.numa_topology_of(flavor, image)
+    except Invalid:
+        # A server that was made before its flavor meant anything stays what it is, as the spec has it.
+        if not stays:
+            raise
     spec.num_instances = 1
     # Where the create was forced to says nothing about where a move may go.
     spec.force_hosts = spec.force_nodes = None
     spec.pci_requests = InstancePCIRequests(
-        instance_uuid=instance.uuid,
-        requests=[*create.pci_requests_of(backend, flavor.extra_specs, image), *of_ports])
+        instance_uuid=instance.uuid, requests=[request.replaced(request_id=uuidutils.generate_uuid())
+                                               for request in (*of_flavor, *requests_of_ports(instance))])
     return spec, old
+
+
+def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
+    """Return the requests for devices of aliases that the server was made with, or last resized to.
+
+    Return None if they are not known. They name no providers: the scheduler chooses these.
+    """
+    if instance.pci_requests is None:
+        return None
+    return [request for request in instance.pci_requests.without_providers().requests
+            if request.source == request.FLAVOR_ALIAS]
 
 
 def requests_of_ports(instance: Instance) -> list[InstancePCIRequest]:

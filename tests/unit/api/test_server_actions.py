@@ -7,6 +7,7 @@ import pytest
 
 from kilonova import objects
 from kilonova.db.queries import cells, instances, migrations, request_specs
+from kilonova.pci import request as pci_request
 from tests.unit.api.conftest import IMAGE, OTHER
 
 
@@ -264,6 +265,42 @@ def test_migrate(site):
     assert (args['host'], object_of(args['request_spec']).requested_destination.host) == ('h2', 'h2')
     (told,) = site.ok('GET', f'/servers/{other}/os-instance-actions')['instanceActions']
     assert told['action'] == 'migrate'
+
+
+def undefine_aliases(monkeypatch):
+    """The API's file has other names for its aliases than when servers were made."""
+    def unknown(aliases, name):
+        raise pci_request.PciRequestAliasNotDefined(alias=name)
+    monkeypatch.setattr(pci_request.Aliases, '__getitem__', unknown)
+
+
+@pytest.mark.parametrize('action', ['migrate', 'evacuate', 'os-migrateLive'])
+def test_moves_that_keep_the_flavor_need_no_alias_found_1_13(make_site, monkeypatch, action):
+    alias = {'name': 'gpu', 'vendor_id': '10de', 'product_id': '13f1', 'live_migratable': 'true'}
+    site = make_site(pci__alias=[json.dumps(alias)])
+    server = site.server(flavor=site.flavor({'pci_passthrough:alias': 'gpu:2'}))
+    _, extra = instances.split(site.row(server))
+    (made,) = json.loads(extra['pci_requests'])
+    undefine_aliases(monkeypatch)
+    body = {'host': None, 'block_migration': 'auto'} if action == 'os-migrateLive' else {}
+    monkeypatch.setattr('kilonova.api.services.evacuate._check_down', lambda *args: None)
+    response = act(site, server, action, None if action == 'migrate' else body, version='2.30')
+    assert response.status_int in (200, 202), response.text
+    spec = object_of(site.rows(server)[0]['args']['request_spec'])
+    (request,) = spec.pci_requests.requests
+    assert (request.alias_name, request.count, request.spec) == ('gpu', 2, made['spec'])
+    # In a move the server holds devices at both hosts, by requests of their own.
+    assert request.request_id != made['request_id']
+
+
+def test_a_resize_needs_the_aliases_of_the_new_flavor_found_1_13(site, monkeypatch):
+    server = site.server(flavor=site.flavor({'pci_passthrough:alias': 'gpu:1'}))
+    plain, large = site.flavor(), site.flavor({'pci_passthrough:alias': 'gpu:2'})
+    undefine_aliases(monkeypatch)
+    assert refused(site, server, 'resize', {'flavorRef': large}) == (400, 'PCI alias gpu is not defined')
+    assert act(site, server, 'resize', {'flavorRef': plain}).status_int == 202
+    spec = object_of(site.rows(server)[0]['args']['request_spec'])
+    assert spec.pci_requests.requests == []
 
 
 def test_refused_migrations(site):
