@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +37,9 @@ PAUSE = 2.0
 LOOKS = 4
 # Hosts that are asked at the same time.
 AT_ONCE = 16
+# Seconds in which a host answers, and for which all hosts together are asked, in all looks.
+PATIENCE, PATIENCE_WITH_ALL = 30.0, 120.0
+IN_TIME = f'{PATIENCE:.0f} s for a host, {PATIENCE_WITH_ALL:.0f} s for all'
 RUNNING = 1
 # Servers in these vm states have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
@@ -82,35 +85,36 @@ class Audit:
         """What disagrees, and still does a moment later: databases, hosts and Placement are read one after the other,
         and servers come, move and go meanwhile. A row that was changed between two looks may have looked the same in
         both, and been right all the time: what is about such a row is looked at again."""
-        last = _Look(*self._parts)
+        # Who did not answer in one look is not asked in the next.
+        silent: dict[str, str] = {}
+        until = time.monotonic() + PATIENCE_WITH_ALL
+        last = _Look(*self._parts, silent, until)
         report = last.report()
         wrong: list[str] = []
-        changing, silent = report.disagreements, list(report.silent)
+        changing = report.disagreements
         for _ in range(LOOKS - 1):
             if not changing:
                 break
             self._pause(PAUSE)
-            before, last = last, _Look(*self._parts)
+            before, last = last, _Look(*self._parts, silent, until)
             report = last.report()
-            still, known = set(report.disagreements), {_host(line) for line in silent}
-            silent += [line for line in report.silent if _host(line) not in known]
+            still = set(report.disagreements)
             again, changing = [line for line in changing if line in still], []
             for line in again:
                 (changing if last.changed_since(before, line) else wrong).append(line)
         in_flight = report.in_flight + [f'changed at each look: {line}' for line in changing]
-        return Report(wrong, in_flight, silent, report.checked)
-
-
-def _host(silent: str) -> str:
-    return silent.partition(':')[0]
+        return Report(wrong, in_flight, [f'{who}: {why}' for who, why in silent.items()], report.checked)
 
 
 class _Look:
-    """One look at everything."""
+    """One look at everything. ``silent``: hosts and services that aren't asked, by name with the reason; a look adds to
+    it. ``until``: when hosts are asked no longer (time.monotonic())."""
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
                  ctxt: RequestContext, down_time: float | None, accelerators: AcceleratorClient | None,
-                 networks: NetworkClient | None, volumes: VolumeClient | None) -> None:
+                 networks: NetworkClient | None, volumes: VolumeClient | None, silent: dict[str, str],
+                 until: float) -> None:
+        self._silent, self._until = silent, until
         self._ports, self._volumes = audit_ports.Ports(networks), audit_volumes.Volumes(volumes)
         self._accelerators = audit_accelerators.Accelerators(accelerators)
         self._databases, self._cells = databases, cells
@@ -131,8 +135,8 @@ class _Look:
             api = queries.api(conn)
         self._api(api)
         for service in (self._accelerators, self._ports, self._volumes):
-            if (silence := service.read()) is not None:
-                self._report.silent.append(silence)
+            if service.NAME not in self._silent and (silence := service.read()) is not None:
+                self._silent[service.NAME] = silence
         known: set[str] = set()
         read = []
         for database in self._cells.databases():
@@ -230,32 +234,24 @@ class _Look:
         self._changed.update((f"{row['node']} offers", row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
-        """What each host shows that can be asked, all asked at the same time."""
-        compute = self._compute
+        """Return what each host shows that can be asked and answers in time."""
+        compute, silent = self._compute, self._silent
         if compute is None:
             return {}
-        self._report.silent.extend(f'{host}: its nova-compute service is down, so it was not asked'
-                                   for host in hosts if host in down)
-        asked = [host for host in hosts if host not in down]
-        answers: dict[str, Any] = {}
-        waiting = deque(asked)
-        for one in [bounded.begin(lambda: self._ask(compute, waiting, answers)) for _ in asked[:AT_ONCE]]:
-            one.result()
-        self._report.silent.extend(f'{host}: {answers[host]}' for host in asked
-                                   if isinstance(answers[host], KilonovaError))
-        return {host: answers[host] for host in asked if not isinstance(answers[host], KilonovaError)}
-
-    def _ask(self, compute: Client, waiting: deque[str], answers: dict[str, Any]) -> None:
-        """One after the other of those that no other thread has taken."""
-        while True:
+        silent.update((host, 'its nova-compute service is down, so it was not asked') for host in hosts if host in down)
+        answers = bounded.ask_each(
+            [host for host in hosts if host not in silent],
+            lambda host: compute.describe_host(self._ctxt, server=host),
+            at_once=AT_ONCE, seconds=PATIENCE, until=self._until)
+        silent.update((host, f'it did not answer in time ({IN_TIME})') for host in answers.late)
+        silent.update((host, f'time was up before it was asked ({IN_TIME})') for host in answers.unasked)
+        views: Rows = {}
+        for host, answer in answers.given.items():
             try:
-                host = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                answers[host] = compute.describe_host(self._ctxt, server=host)
+                views[host] = answer.result()
             except KilonovaError as error:
-                answers[host] = error
+                silent[host] = str(error)
+        return views
 
     def _devices(self, devices: list[Row], servers: Rows, moving: Rows,
                  busy: set[str]) -> None:

@@ -31,6 +31,8 @@ MARKS = (holder.BOUND_TO, holder.BEFORE)
 class Accelerators:
     """``client``: None where there is no accelerator service."""
 
+    NAME = 'accelerators'
+
     def __init__(self, client: AcceleratorClient | None) -> None:
         self._client = client
         # None: nobody knows.
@@ -51,7 +53,7 @@ class Accelerators:
         except NoAccelerators:
             return None
         except KilonovaError as error:
-            return f'accelerators: {error}'
+            return str(error)
         held: dict[str, list[AcceleratorRequest]] = defaultdict(list)
         for one in requests:
             if one.instance_uuid is None:

@@ -35,6 +35,8 @@ def _addresses(devices: Sequence[Row], host: str) -> set[str]:
 class Ports:
     """``client``: None where there is no network service."""
 
+    NAME = 'ports'
+
     def __init__(self, client: NetworkClient | None) -> None:
         self._client = client
         # None: nobody knows.
@@ -51,7 +53,7 @@ class Ports:
             for port in self._client.ports_of_servers():
                 held[port.device_id][port.id] = port
         except KilonovaError as error:
-            return f'ports: {error}'
+            return str(error)
         self._held = held
         return None
 

@@ -19,6 +19,8 @@ from kilonova.objects.volume import AttachedVolume
 class Volumes:
     """``client``: None where there is no volume service."""
 
+    NAME = 'volumes'
+
     def __init__(self, client: VolumeClient | None) -> None:
         self._client = client
         # None: nobody knows.
@@ -35,7 +37,7 @@ class Volumes:
             for one in self._client.attachments_of_servers():
                 held[one.server_id or ''][one.id] = one
         except KilonovaError as error:
-            return f'volumes: {error}'
+            return str(error)
         self._held = held
         return None
 

@@ -8,9 +8,13 @@ acts are refused at once, which is Overdue too: behind something that hangs thre
 """
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
 from typing import Any
 
 from kilonova import concurrency
@@ -56,3 +60,42 @@ def begin(act: Callable[[], Any]) -> Future[Any]:
             doing.set_exception(error)
     concurrency.spawn(fulfil, name='bounded')
     return doing
+
+
+@dataclass
+class Answers:
+    """Outcomes of ``ask_each``. ``given``: by name what a call returned or raised, as a future that is done; ``late``:
+    names whose call was given up; ``unasked``: names that weren't called as time was up."""
+
+    given: dict[str, Future[Any]] = field(default_factory=dict)
+    late: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
+
+
+def ask_each(names: Iterable[str], ask: Callable[[str], Any], *, at_once: int, seconds: float, until: float) -> Answers:
+    """Call ``ask(name)`` for each name in threads; return what each call returned or raised.
+
+    Not more than ``at_once`` calls are awaited at the same time, each for ``seconds``. All waiting ends when
+    time.monotonic() reaches ``until``. Calls that were given up go on, and their outcomes are lost.
+    """
+    answers = Answers()
+    left, doing = deque(names), dict[Future[Any], tuple[str, float]]()
+    while left or doing:
+        now = time.monotonic()
+        if now >= until:
+            answers.late += [name for name, _ in doing.values()]
+            answers.unasked += left
+            break
+        while left and len(doing) < at_once:
+            name = left.popleft()
+            doing[begin(functools.partial(ask, name))] = (name, min(now + seconds, until))
+        wait(doing, max(0.0, min(end for _, end in doing.values()) - now), return_when=FIRST_COMPLETED)
+        for one, (name, end) in list(doing.items()):
+            if one.done():
+                answers.given[name] = one
+            elif time.monotonic() >= end:
+                answers.late.append(name)
+            else:
+                continue
+            del doing[one]
+    return answers

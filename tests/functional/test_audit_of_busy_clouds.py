@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -125,3 +126,53 @@ def test_one_that_was_changed_once_is_looked_at_again(cloud: Any, off: str) -> N
     assert report.disagreements == [
         f'libvirt: server {off} is active, its guest on {cloud.host_of(off)} is not running']
     assert (report.in_flight, report.exit_code, pauses) == ([], 1, 2)
+
+
+# -- how long it waits ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def hanging(cloud: Any) -> Any:
+    """Hosts of this set take a question and never answer; the list of who was asked how often."""
+    hosts, asked, ended = set(cloud.gpus), [], threading.Event()
+
+    def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
+        if method != 'describe_host':
+            return deliver()
+        asked.append(host)
+        if host in hosts:
+            ended.wait(60)
+        return deliver()
+    cloud.on_message = on_message
+    yield hosts, asked
+    ended.set()
+
+
+def test_each_host_has_a_bound_of_its_own(cloud: Any, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found 1.21: hosts that hang are a line each, and another host is asked in their place; there is no second wait
+    for them in the next look."""
+    server = cloud.boot(cloud.flavor(vcpus=1, ram=512))
+    with cloud.cell.write() as connection:
+        connection.execute(SERVERS.update().where(SERVERS.c.uuid == server).values(vcpus=9))
+    hosts, asked = hanging
+    hosts.discard('gpu2')
+    monkeypatch.setattr(audit, 'AT_ONCE', 1)
+    monkeypatch.setattr(audit, 'PATIENCE', 0.3)
+    began = time.monotonic()
+    report, pauses = look(cloud)
+    assert time.monotonic() - began < 20
+    assert report.silent == ['gpu1: it did not answer in time (30 s for a host, 120 s for all)']
+    assert report.exit_code == 2
+    assert (sorted(asked), pauses) == (['gpu1', 'gpu2', 'gpu2'], 1)
+    assert report.disagreements == [f'database: server {server} has vcpus 9, its flavor says vcpus 1']
+
+
+def test_all_hosts_together_have_a_bound(cloud: Any, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found 1.21: whoever is not asked by then is a line, too."""
+    _, asked = hanging
+    monkeypatch.setattr(audit, 'AT_ONCE', 1)
+    monkeypatch.setattr(audit, 'PATIENCE_WITH_ALL', 0.3)
+    began = time.monotonic()
+    report, _ = look(cloud)
+    assert time.monotonic() - began < 20
+    first, second = report.silent
+    assert first == f'{asked[0]}: it did not answer in time ({audit.IN_TIME})' and len(asked) == 1
+    assert second.endswith(f': time was up before it was asked ({audit.IN_TIME})') and report.exit_code == 2
