@@ -328,6 +328,13 @@ class Unsent(Unanswered):
     """The message didn't even leave this process: that says nothing about the one it was for."""
 
 
+class HostIsBeingRemoved(Unanswered):
+    """A host of this name was deleted and isn't removed everywhere yet: a compute registers when it is."""
+
+    msg_fmt = ("Host %(host)s can't register yet: the removal of the host that had this name before is not complete "
+               '(operation %(operation)s%(reason)s)')
+
+
 class KeyGone(KilonovaError):
     """The operation row no longer stands at this key: whatever was done under it is to be undone silently."""
 

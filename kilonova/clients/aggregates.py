@@ -12,6 +12,7 @@ from kilonova.clients.placement import PlacementClient
 from kilonova.db.engine import Database
 from kilonova.db.queries import aggregates, compute_nodes
 from kilonova.db.queries import cells as cell_queries
+from kilonova.db.rows import Row
 
 KIND = 'mirror'
 # Changes that cross are looked at so often.
@@ -20,24 +21,29 @@ LOOKS = 4
 
 def bring_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells, aggregate_uuid: str,
                      host: str) -> None:
-    """Put the nodes of a host into the aggregate, or take them out. A host without a mapping has no providers.
+    """Put the nodes of a host into the aggregate, or take them out.
 
-    Raises Unanswered, PlacementConflict, ProviderNotFound: a node that never reported to Placement.
+    Raises Unanswered, PlacementConflict; ProviderNotFound for a node that never reported to Placement.
     """
     for _ in range(LOOKS):
         with api_db.read() as conn:
             mapping = cell_queries.get_host(conn, host)
             wanted = aggregates.has_host(conn, aggregate_uuid, host)
-        if mapping is None:
-            return
-        with cells.by_id(mapping['cell_id']).read() as conn:
-            nodes = compute_nodes.by_host(conn, host)
-        for node in nodes:
+        for node in _nodes(cells, host, mapping['cell_id'] if mapping is not None else None):
             placement.set_member(node['uuid'], aggregate_uuid, wanted)
         with api_db.read() as conn:
             if aggregates.has_host(conn, aggregate_uuid, host) == wanted:
                 return
     raise errors.Unanswered(who='the database', reason=f'aggregate {aggregate_uuid} keeps changing')
+
+
+def _nodes(cells: cell_queries.Cells, host: str, cell_id: int | None) -> list[Row]:
+    """Return the nodes of a host. Without a mapping it may be in any cell ('cell_v2 delete_host')."""
+    found = []
+    for cell in [cells.by_id(cell_id)] if cell_id is not None else cells.databases():
+        with cell.read() as conn:
+            found += compute_nodes.by_host(conn, host)
+    return found
 
 
 def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells) -> list[str]:

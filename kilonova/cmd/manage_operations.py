@@ -8,11 +8,18 @@ from typing import Any
 
 from kilonova.cmd.cli import Cloud, Command, argument, table
 
-COLUMNS = ('operation', 'kind', 'server', 'state', 'step', 'attempt', 'host', 'conductor', 'since', 'database')
+COLUMNS = ('operation', 'kind', 'server', 'state', 'step', 'attempt', 'host', 'conductor', 'since', 'database',
+           'reason')
+# Kinds of operations that are about no server.
+WITHOUT_SERVER = ('mirror', 'host_removal')
+
+# Outputs that no step has written.
+OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 
 def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Operations under way and pending releases: what each waits for, at which step it is and who works on it."""
+    """Operations under way and pending releases: at which step each is, who works on it, and the reason why it had to
+    wait the last time."""
     rows = [_told(row) for row in _rows(cloud, server=args.server)]
     if args.format == 'json':
         print(json.dumps(rows, indent=2))
@@ -27,7 +34,7 @@ def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
     rows = list(_rows(cloud, uuid=args.which)) or list(_rows(cloud, server=args.which))
     for row in rows:
         more = {'request': row['request_id'], 'arguments': ', '.join(row['args']),
-                'steps done': ', '.join(row['outputs']), 'error': row['error']}
+                'steps done': ', '.join(name for name in row['outputs'] if name not in OWN), 'error': row['error']}
         table(('Field', 'Value'), [(name, value) for name, value in {**_told(row), **more}.items()
                                    if value not in (None, '')])
     if not rows:
@@ -50,8 +57,9 @@ def _told(row: Mapping[str, Any]) -> dict[str, Any]:
     step = flow.steps[row['position']].name if flow and row['position'] < len(flow.steps) else str(row['position'])
     host = row['host'] or ', '.join(sorted(hosts_of(row['outputs'], row['attempt'])))
     return dict(zip(COLUMNS, (
-        row['uuid'], row['kind'], row['instance_uuid'], _state(row), step, row['attempt'], host or None,
-        row['conductor'], row['created_at'].isoformat(timespec='seconds') + 'Z', row['database']), strict=True))
+        row['uuid'], row['kind'], None if row['kind'] in WITHOUT_SERVER else row['instance_uuid'], _state(row), step,
+        row['attempt'], host or None, row['conductor'], row['created_at'].isoformat(timespec='seconds') + 'Z',
+        row['database'], row['outputs'].get('reason')), strict=True))
 
 
 def _state(row: Mapping[str, Any]) -> str:

@@ -19,7 +19,14 @@ from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
-from kilonova.conductor import audit_accelerators, audit_allocations, audit_ports, audit_rows, audit_volumes
+from kilonova.conductor import (
+    audit_accelerators,
+    audit_allocations,
+    audit_hosts,
+    audit_ports,
+    audit_rows,
+    audit_volumes,
+)
 from kilonova.context import RequestContext
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
@@ -119,6 +126,7 @@ class _Look:
         self._accelerators = audit_accelerators.Accelerators(accelerators)
         self._databases, self._cells = databases, cells
         self._allocations = audit_allocations.Allocations(placement, self._wrong)
+        self._places = audit_hosts.Hosts(placement, self._wrong)
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = Report()
@@ -145,12 +153,14 @@ class _Look:
                 self._accelerators.learn(queries.marks(conn, audit_accelerators.MARKS))
                 down = services.quiet_hosts(conn, self._down_time) if self._down_time is not None else []
             self._stamp(cell)
+            self._places.learn(database.cell, cell)
             views = self._hosts([node['host'] for node in cell['nodes']], {one.host for one in down})
             read.append((cell, views, self._allocations.read(cell['nodes'])))
         # Only now is all known that a consumer holds: it may be in several cells.
         for cell, hosts, trees in read:
             known |= self._cell(cell, api, hosts, trees)
         self._allocations.compare_consumers(known)
+        self._places.compare(api.hosts, api.aggregates, api.operations)
         for service in (self._accelerators, self._ports, self._volumes):
             self._report.disagreements.extend(service.disagreements())
         self._report.checked['servers'] = sum(len(cell['instances']) for cell, _, _ in read)

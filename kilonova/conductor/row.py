@@ -29,10 +29,12 @@ from kilonova.errors import Cancelled, LeaseLost
 
 @dataclass
 class Outputs:
-    """The core's own. ``tries``: how often the row was given back without getting on; ``back_to``: the position down to
-    which an attempt is being undone; ``refusals``: what each host that refused said."""
+    """The core's own. ``tries``: how often the row was given back without getting on; ``reason``: why it was given back
+    the last time; ``back_to``: the position down to which an attempt is being undone; ``refusals``: what each host that
+    refused said."""
 
     tries: int = 0
+    reason: str = ''
     back_to: int | None = None
     refusals: list[str] = field(default_factory=list)
 

@@ -25,6 +25,8 @@ LOG = logging.getLogger(__name__)
 
 # Seconds until a row that met silence is taken again; doubled for each try of a forward-only step, up to the last.
 PAUSE, LONGEST_PAUSE = 2.0, 30.0
+# Characters of the reason why a row waits, as operators read it.
+LONGEST_REASON = 1000
 # Of these kinds, and of whatever is being undone, work goes before the rest.
 URGENT_KINDS = frozenset(('delete', 'soft_delete', 'release', 'confirm', 'revert'))
 
@@ -221,6 +223,7 @@ class Work(OwnedRow[OutputsT]):
     def give_back(self, error: Exception | None = None) -> None:
         """Leave the row to a later try: no owner, not before a pause."""
         self.release_host()
+        self.outputs.reason = readable(error)[:LONGEST_REASON] if error is not None else ''
         if isinstance(error, NotYet):
             pause = error.pause
         else:

@@ -136,9 +136,13 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @remotable
     def create(self) -> None:
-        """Insert it, or bring back the deleted row of its uuid. A row of that uuid that lives is taken as it is: the
-        caller compares ``host`` with its own."""
+        """Insert the node, or bring back the deleted row of its uuid. A live row of that uuid is taken as it is: the
+        caller compares ``host`` with its own.
+
+        Raises HostIsBeingRemoved while the removal of a host of this name isn't complete.
+        """
         with storage.database(self._context).write() as conn:
+            storage.queries('host_removals').refuse(conn, self.host)
             row = storage.queries('compute_nodes').get_or_create(conn, {'cpu_info': '', **self.to_row()})
         self.refresh_from(row)
 

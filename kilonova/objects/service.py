@@ -58,8 +58,12 @@ class Service(PersistentObject, KilonovaObject):
 
     @remotable
     def create(self) -> None:
-        """Insert it; afterwards it has its id and uuid."""
+        """Insert the service; afterwards it has its id and uuid.
+
+        Raises HostIsBeingRemoved while the removal of a host of this name isn't complete.
+        """
         with storage.database(self._context).write() as conn:
+            storage.queries('host_removals').refuse(conn, self.host)
             row = storage.queries('services').create(conn, self.to_row())
         self.refresh_from(row)
 

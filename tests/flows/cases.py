@@ -425,9 +425,10 @@ CASES = {
                    asks_hosts=False),
 }
 # What needs a network or a volume service: test_ports_and_volumes.py has it, but for what these services tell, and
-# tests/functional/test_reimage.py.
+# tests/functional/test_reimage.py. tests/functional/test_host_removal.py removes hosts.
 ELSEWHERE = {'network_changed', 'attach_interface', 'detach_interface', 'attach_volume', 'detach_volume',
-             'swap_volume', 'volume_extended', 'reimage', 'volume_snapshot_create', 'volume_snapshot_delete'}
+             'swap_volume', 'volume_extended', 'reimage', 'volume_snapshot_create', 'volume_snapshot_delete',
+             'host_removal'}
 ASKING_HOSTS = [name for name, case in CASES.items() if case.asks_hosts]
 # A variant is disturbed before a thing, and not right after it as well.
 MOMENTS = [(name, moment) for name in ASKING_HOSTS for moment in ('before', 'after')

@@ -114,7 +114,8 @@ OPERATIONS = {name: case for name, case in CASES.items() if name not in WITHOUT_
     'detach-port': Case('detach_interface', booted, detach_port, 'ACTIVE', 'ACTIVE'),
 }
 # Neutron and Cinder said so; and see ``OF_IMAGE``. Snapshots are of volumes that are files (test_volume_snapshots.py).
-ELSEWHERE = {'network_changed', 'volume_extended', 'reimage', 'volume_snapshot_create', 'volume_snapshot_delete'}
+ELSEWHERE = {'host_removal', 'network_changed', 'volume_extended', 'reimage', 'volume_snapshot_create',
+             'volume_snapshot_delete'}
 
 
 def kinds_of(name: str) -> tuple[str, ...]:

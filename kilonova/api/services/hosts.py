@@ -1,4 +1,4 @@
-"""Services and hypervisors of all cells: list, enable, disable, force down, delete.
+"""Services and hypervisors of all cells: list, enable, disable, force down. ``host_removal`` deletes services.
 
 A host that no host mapping names is not in the cloud yet: it has services, but it is no hypervisor.
 """
@@ -14,11 +14,9 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import ask_cells, refuse_if_any
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection, Database
-from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, operations, servers, services
-from kilonova.db.queries.servers import Filters
+from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, servers, services
 from kilonova.errors import (
     ComputeHostNotFound,
-    Conflict,
     Invalid,
     KilonovaError,
     MarkerNotFound,
@@ -37,10 +35,6 @@ ASKED_AT_ONCE = 16
 
 class ServiceUnique(Invalid):
     msg_fmt = 'Service id %(service_id)s refers to multiple services.'
-
-
-class HostInUse(Conflict):
-    msg_fmt = '%(reason)s'
 
 
 class NodeNotFound(NotFound):
@@ -206,42 +200,6 @@ def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
     """The row with the zone of its host."""
     with backend.api_db.read() as conn:
         return {**row, 'zone': _zone(backend, row, _zone_of_hosts(aggregates.zones(conn)))}
-
-
-def delete_service(backend: Backend, ctxt: RequestContext, service: InCell) -> None:
-    """Forget a service: its nodes, their devices, its mapping, its aggregates, its providers. HostInUse (409).
-
-    What a compute still had to give back ends with it (operations.md rule 23).
-    """
-    row, cell = service.row, service.cell
-    if row['binary'] == COMPUTE:
-        _refuse_in_use(cell, row['host'])
-    with cell.write() as conn:
-        nodes = services.destroy(conn, row['id'])
-        released = operations.end_releases(conn, row['host']) if row['binary'] == COMPUTE else 0
-    if released:
-        LOG.info('Compute service on host %s was deleted with %d pending releases', row['host'], released)
-    backend.notify.emit(ctxt, 'service.delete', service=row)
-    if row['binary'] != COMPUTE:
-        return
-    with backend.api_db.write() as conn:
-        aggregates.remove_host(conn, row['host'])
-        cells.unmap_host(conn, row['host'])
-    for node in nodes if backend.placement is not None else ():
-        try:
-            backend.placement.delete_tree(node['uuid'])
-        except KilonovaError as error:
-            LOG.error('Failed to delete compute node resource provider for compute node %s: %s', node['uuid'], error)
-
-
-def _refuse_in_use(cell: Database, host: str) -> None:
-    with cell.read() as conn:
-        if servers.names(conn, Filters(equal={'host': [host]}), (), 1):
-            raise HostInUse(reason=f'Unable to delete compute service that is hosting instances. Migrate or delete '
-                                   f'the instances of {host} first.')
-        if migrations.unended_on_host(conn, host):
-            raise HostInUse(reason='Unable to delete compute service that has in-progress migrations. Complete the '
-                                   f'migrations of {host} or delete the instances first.')
 
 
 # --- hypervisors -----------------------------------------------------------------------------------------------------

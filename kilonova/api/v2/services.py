@@ -10,7 +10,7 @@ from kilonova.api.fields import Field, Fields, column, micro
 from kilonova.api.rules import ADMIN, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Query
-from kilonova.api.services import hosts
+from kilonova.api.services import host_removal, hosts
 from kilonova.api.v2 import gone
 from kilonova.api.wsgi import Call, Route
 from kilonova.errors import Invalid
@@ -146,7 +146,7 @@ def _values(body: dict[str, Any]) -> dict[str, Any]:
 
 def delete(call: Call) -> None:
     """DELETE /os-services/{service_id}."""
-    hosts.delete_service(call.backend, call.ctxt, _find(call))
+    host_removal.delete_service(call.backend, call.ctxt, _find(call))
 
 
 def _find(call: Call) -> hosts.InCell:

@@ -11,6 +11,7 @@ from kilonova.conductor.flows import (
     boot,
     delete,
     evacuate,
+    host_removal,
     interfaces,
     live_migrate,
     network_changed,
@@ -28,7 +29,7 @@ from kilonova.conductor.row import Chosen
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
-    *unshelve.FLOWS, beside.Release(), beside.Mirror(), network_changed.NetworkChanged(),
+    *unshelve.FLOWS, beside.Release(), beside.Mirror(), host_removal.HostRemoval(), network_changed.NetworkChanged(),
     *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS)}
 
 

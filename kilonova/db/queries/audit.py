@@ -10,10 +10,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from kilonova.db.clock import db_age
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
-from kilonova.db.queries import operations
+from kilonova.db.queries import aggregates, cells, operations
 from kilonova.db.queries.migrations import ENDED
+from kilonova.db.queries.services import COMPUTE
 
 instances = models.Instance.__table__
 extras = models.InstanceExtra.__table__
@@ -24,6 +26,7 @@ devices = models.PciDevice.__table__
 nodes = models.ComputeNode.__table__
 migrations = models.Migration.__table__
 mappings = api_models.InstanceMapping.__table__
+services = models.Service.__table__
 build_requests = api_models.BuildRequest.__table__
 request_specs = api_models.RequestSpec.__table__
 
@@ -50,6 +53,8 @@ _OF_CELL = {
     'nodes': sa.select(
         nodes.c.uuid, nodes.c.host, nodes.c.hypervisor_hostname.label('node'), nodes.c.pci_stats,
         nodes.c.updated_at).where(nodes.c.deleted == 0),
+    'services': sa.select(services.c.uuid, services.c.host, db_age(services.c.created_at).label('age')).where(
+        services.c.deleted == 0, services.c.binary == COMPUTE),
 }
 _MARKS = sa.select(metadata.c.instance_uuid, metadata.c.key, metadata.c.value).where(
     metadata.c.deleted == 0, metadata.c.key.in_(sa.bindparam('keys', expanding=True)))
@@ -64,12 +69,15 @@ _SPECS = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_fro
 @dataclass(frozen=True)
 class OfApi:
     """Rows of ``operations``; servers that have a build request, or a mapping without a cell; the flavor in the stored
-    request spec of each server that isn't deleted, as JSON ('null': there is none in it)."""
+    request spec of each server that isn't deleted, as JSON ('null': there is none in it); host mappings with cell_id,
+    cell_uuid and cell_name; aggregates with their hosts."""
 
     operations: list[dict[str, Any]]
     build_requests: list[str]
     unmapped: list[str]
     specs: dict[str, str]
+    hosts: list[dict[str, Any]]
+    aggregates: list[dict[str, Any]]
 
 
 def _rows(conn: Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
@@ -77,8 +85,8 @@ def _rows(conn: Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
 
 
 def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
-    """Servers with their flavors, columns and places, devices, unfinished migrations, operations and compute nodes of
-    a cell."""
+    """Servers with their flavors, columns and places, devices, unfinished migrations, operations, compute nodes
+    and compute services (with their age in seconds) of a cell."""
     return {name: _rows(conn, query) for name, query in _OF_CELL.items()}
 
 
@@ -96,7 +104,9 @@ def api(conn: Connection) -> OfApi:
         _rows(conn, _OF_CELL['operations']),
         list(conn.execute(_BUILD_REQUESTS).scalars()),
         list(conn.execute(_UNMAPPED).scalars()),
-        _specs(conn))
+        _specs(conn),
+        cells.get_hosts(conn),
+        aggregates.snapshot(conn))
 
 
 def _specs(conn: Connection) -> dict[str, str]:

@@ -90,6 +90,12 @@ def by_host(connection: sa.Connection, host: str) -> list[Row]:
         sa.select(compute_nodes).where(LIVE, compute_nodes.c.host == host).order_by(compute_nodes.c.id)))
 
 
+def living(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
+    """Return those of these uuids that are live nodes. Runs one SQL statement."""
+    return set(connection.execute(sa.select(compute_nodes.c.uuid).where(
+        LIVE, compute_nodes.c.uuid.in_(list(uuids)))).scalars())
+
+
 def hosts_of_all(connection: sa.Connection) -> list[Row]:
     """uuid and host of every live node."""
     return many(connection.execute(sa.select(compute_nodes.c.uuid, compute_nodes.c.host).where(LIVE)))

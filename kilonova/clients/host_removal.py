@@ -1,0 +1,86 @@
+"""Remove what is left of a compute host whose service was deleted: its mapping, memberships of aggregates, providers.
+
+    forget(api_db, cell, 'gpu1')                                    # one transaction of the API database
+    delete_providers(placement, cells, [node_uuid], check)          # some requests to Placement
+
+The API process calls both right after it deleted the service. Where one fails, conductors call them again, by the
+operation row that was written with the deletion. All functions may be repeated, also after a machine of the same name
+has registered.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kilonova.clients.placement import PlacementClient
+from kilonova.db.engine import Database
+from kilonova.db.queries import aggregates, cells, compute_nodes, services
+from kilonova.errors import PlacementConflict, Unanswered
+
+# Consumers that one reason names.
+NAMED = 5
+
+
+class ProvidersHeld(Unanswered):
+    """Consumers hold allocations of a host's providers, so Placement doesn't delete these."""
+
+    msg_fmt = ('Placement keeps the resource provider %(provider)s, as allocations of it exist: %(consumers)s. They '
+               "belong to no server of the host. 'openstack resource provider allocation delete CONSUMER' deletes them")
+
+
+def forget(api_db: Database, cell: Database, host: str) -> None:
+    """Delete a host's mapping to this cell and take the host out of all aggregates.
+
+    Does nothing if the host has registered in this cell again, or is mapped to another cell.
+    """
+    with cell.read() as conn:
+        if services.get(conn, host=host, binary=services.COMPUTE) is not None or compute_nodes.by_host(conn, host):
+            return
+    with api_db.write() as conn:
+        aggregates.lock_hosts(conn, [host])
+        mapping = cells.get_host(conn, host)
+        if mapping is not None and mapping['cell_id'] != cell.cell.id:
+            return
+        aggregates.remove_host(conn, host)
+        cells.unmap_host(conn, host)
+
+
+def delete_providers(placement: PlacementClient, all_cells: cells.Cells, nodes: Sequence[str],
+                     check: Callable[[], None]) -> None:
+    """Delete the provider trees of these nodes (uuids), except of nodes that have registered again in any cell.
+
+    ``check`` is called before each tree is deleted and raises if the caller may not write any more. Raises Unanswered;
+    ProvidersHeld if a provider has allocations.
+    """
+    living: set[str] = set()
+    for cell in all_cells.databases():
+        with cell.read() as conn:
+            living |= compute_nodes.living(conn, nodes)
+    for uuid in nodes:
+        if uuid in living:
+            continue
+        check()
+        try:
+            placement.delete_tree(uuid)
+        except PlacementConflict as error:
+            raise _held(placement, uuid) or Unanswered(who='Placement', reason=str(error)) from error
+
+
+def _held(placement: PlacementClient, root: str) -> ProvidersHeld | None:
+    for provider in placement.list_providers(in_tree=root):
+        consumers = placement.provider_allocations(provider['uuid'])
+        if consumers:
+            return ProvidersHeld(provider=f"{provider['uuid']} ({provider['name']})", consumers=shown(consumers))
+    return None
+
+
+def shown(consumers: dict[str, dict[str, int]]) -> str:
+    """Return the consumers of a provider with what each holds, as text. Names NAMED of them at most."""
+    named = [f'{consumer} ({amounts(held)})' for consumer, held in sorted(consumers.items())[:NAMED]]
+    more = len(consumers) - len(named)
+    return ', '.join(named) + (f' and {more} more' if more else '')
+
+
+def amounts(held: dict[str, Any]) -> str:
+    """Return amounts by resource class as text: 'MEMORY_MB 512, VCPU 1'."""
+    return ', '.join(f'{name} {amount}' for name, amount in sorted(held.items()))

@@ -1,0 +1,123 @@
+"""The audit's part about hosts: services, nodes, host mappings and aggregates in the databases, providers in Placement.
+
+    hosts = Hosts(placement, wrong)
+    hosts.learn(database.cell, rows)           # of each cell, before anything is compared
+    hosts.compare(mappings, aggregates, mirrors)
+
+Each of these is written in a store of its own. Operations of kind ``host_removal`` and ``mirror`` that aren't complete
+are about hosts on which the stores differ for a while.
+"""
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from kilonova.clients.host_removal import amounts
+from kilonova.clients.placement import PlacementClient, PlacementInvalid
+from kilonova.clients.providers import OWNER
+from kilonova.db.queries import host_removals
+from kilonova.db.queries.cells import Cell
+from kilonova.db.rows import Row
+
+# Seconds after which a compute service should have a node.
+STARTED = 600.0
+
+
+class Hosts:
+    """``wrong`` is told each disagreement as a line of text."""
+
+    def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
+        self._placement, self._wrong = placement, wrong
+        self._served: set[tuple[int, str]] = set()
+        self._nodes: dict[str, Row] = {}
+        self._removed: dict[str, Row] = {}
+        self._leaving: set[str] = set()
+
+    def learn(self, cell: Cell, rows: Mapping[str, Sequence[Row]]) -> None:
+        """Take in the ``services``, ``nodes`` and ``operations`` of a cell, and compare what is in its database."""
+        hosts = {service['host'] for service in rows['services']}
+        with_node = {node['host'] for node in rows['nodes']}
+        for operation in rows['operations']:
+            if operation['kind'] == host_removals.KIND:
+                self._leaving.add(operation['host'])
+                args = json.loads(operation['args'])
+                self._removed.update((uuid, operation) for uuid in args['nodes'])
+        self._served.update((cell.id, host) for host in hosts)
+        self._nodes.update((node['uuid'], node) for node in rows['nodes'])
+        for node in rows['nodes']:
+            if node['host'] not in hosts:
+                self._wrong(f"database: node {node['node']} of host {node['host']} has no compute service: start "
+                            'nova-compute there; if the host is to go, delete the service afterwards')
+        for service in rows['services']:
+            if service['host'] not in with_node and service['age'] > STARTED:
+                self._wrong(f"database: the compute service of {service['host']} has no node: its log says why it does "
+                            f"not start; 'openstack compute service delete {service['uuid']}' if the host is gone")
+
+    def compare(self, mappings: Sequence[Row], aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
+        """Compare the API database and Placement with what was learnt of all cells. ``operations``: rows of the API
+        database.
+
+        Sends one request to Placement for each aggregate, one for each removed node, and one more.
+        """
+        for row in mappings:
+            if (row['cell_id'], row['host']) not in self._served and row['host'] not in self._leaving:
+                cell = row['cell_uuid']
+                self._wrong(f"database: host {row['host']} is mapped to cell {row['cell_name'] or cell}, which has no "
+                            "compute service of it: start nova-compute there, or 'kilonova-manage cell_v2 delete_host "
+                            f"--cell_uuid {cell} --host {row['host']}'")
+        hosts = {host for _, host in self._served}
+        for row in aggregates:
+            for host in row['hosts']:
+                if host not in hosts and host not in self._leaving:
+                    self._wrong(f"database: host {host} of aggregate {row['name']} has no compute service: "
+                                f"'openstack aggregate remove host {row['name']} {host}'")
+        self._compare_members(aggregates, operations)
+        self._compare_providers()
+        self._compare_removed()
+
+    def _compare_members(self, aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
+        """Which nodes are in which aggregates of Placement."""
+        changing = {(args['aggregate'], args['host']) for row in operations if row['kind'] == 'mirror'
+                    for args in [json.loads(row['args'])]}
+        for row in aggregates:
+            found = {provider['uuid'] for provider in self._placement.list_providers(member_of=row['uuid'])}
+            for uuid, node in self._nodes.items():
+                wanted = node['host'] in row['hosts']
+                if wanted != (uuid in found) and (row['uuid'], node['host']) not in changing:
+                    is_in, host_is_in = ('is not', 'is') if wanted else ('is', 'is not')
+                    self._wrong(f"Placement: provider {uuid} ({node['node']}) {is_in} in aggregate {row['name']}, its "
+                                f"host {node['host']} {host_is_in}: 'kilonova-manage placement sync_aggregates'")
+
+    def _compare_providers(self) -> None:
+        """Which providers of computes have no node."""
+        try:
+            ours = self._placement.list_providers(required=OWNER)
+        except PlacementInvalid:
+            # A Placement that does not know the trait: no provider can have it.
+            return
+        for provider in ours:
+            uuid, name = provider['uuid'], provider['name']
+            if provider['parent_provider_uuid'] is None and uuid not in self._nodes and uuid not in self._removed:
+                held = ''.join(f', and consumer {consumer} holds {given} of it'
+                               for consumer, given in self._held(uuid).items())
+                self._wrong(f'Placement: provider {uuid} ({name}) is of no compute node{held}: stop nova-compute there '
+                            "if it runs; then 'openstack resource provider delete' for its children and for it")
+
+    def _compare_removed(self) -> None:
+        """Which providers of hosts that are being removed can't be deleted."""
+        for uuid, operation in self._removed.items():
+            for provider in self._placement.list_providers(in_tree=uuid):
+                for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
+                    self._wrong(f"Placement: provider {provider['uuid']} ({provider['name']}) of host "
+                                f"{operation['host']}, whose service was deleted, is held by consumer {consumer} "
+                                f"({amounts(held)}): 'openstack resource provider allocation delete {consumer}' if "
+                                f"nobody needs it; then operation {operation['uuid']} completes the removal")
+
+    def _held(self, root: str) -> dict[str, str]:
+        """Return what each consumer holds of a tree, as text."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for provider in self._placement.list_providers(in_tree=root):
+            for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
+                found[consumer].append(amounts(held))
+        return {consumer: ', '.join(given) for consumer, given in found.items()}

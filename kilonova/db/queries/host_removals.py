@@ -1,0 +1,24 @@
+"""Operation rows of hosts whose compute service was deleted: what such a row says, and that its host waits for it.
+
+The row is written in the transaction that deletes the service, and ended when nothing of the host is left in the API
+database and in Placement. A machine of the host's name registers after that.
+"""
+from __future__ import annotations
+
+import json
+
+import sqlalchemy as sa
+
+from kilonova.db.queries.operations import operations
+from kilonova.errors import HostIsBeingRemoved
+
+KIND = 'host_removal'
+
+
+def refuse(conn: sa.Connection, host: str) -> None:
+    """Raise HostIsBeingRemoved while a row of this host exists. Runs one SQL statement."""
+    row = conn.execute(sa.select(operations.c.uuid, operations.c.outputs).where(
+        operations.c.kind == KIND, operations.c.host == host).limit(1)).first()
+    if row is not None:
+        reason = json.loads(row.outputs or '{}').get('reason')
+        raise HostIsBeingRemoved(host=host, operation=row.uuid, reason=f': {reason}' if reason else '')
