@@ -26,9 +26,8 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 import libvirt
 
 from kilonova import concurrency
-from kilonova.virt.libvirt import events
+from kilonova.virt.libvirt import causes, events
 from kilonova.virt.libvirt.guest import Guest
-from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable, Listener
 
 LOG = logging.getLogger(__name__)
@@ -271,7 +270,7 @@ class Connection:
             return Guest(self, self.do(lambda connection: connection.defineXML(xml)))
         except libvirt.libvirtError as error:
             LOG.error('Error defining a guest with XML: %s', xml)
-            raise GuestFailed(act='define', uuid=uuid, reason=str(error)) from error
+            raise causes.failed('define', uuid, error) from error
 
     # -- the machine ---------------------------------------------------------------------------------
 
@@ -372,5 +371,5 @@ def translated(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
             uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
             if uuid is None:
                 raise HypervisorUnavailable(host=self._libvirt.name, reason=str(error)) from error
-            raise GuestFailed(act=method.__name__, uuid=uuid, reason=str(error)) from error
+            raise causes.failed(method.__name__, uuid, error) from error
     return call

@@ -10,6 +10,8 @@ import libvirt
 from oslo_log import log as logging
 
 from kilonova.states import PowerState
+from kilonova.virt.libvirt import causes
+from kilonova.virt.libvirt.devices.elements import of_host
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import HypervisorUnavailable
 
@@ -123,7 +125,10 @@ class Guest:
             return None
 
     def start(self, *, paused: bool = False) -> None:
-        """``paused``: its CPUs stand still until it may ``go_on``. Raises GuestFailed."""
+        """Start it. ``paused``: its CPUs stand still until it may ``go_on``.
+
+        Raises errors.DevicesFailed where devices that it has are at fault, else GuestFailed with its cause.
+        """
         # libvirt's test driver can't start it so.
         by_flag = paused and not self._host.is_test
         create = ('createWithFlags', libvirt.VIR_DOMAIN_START_PAUSED) if by_flag else ('create',)
@@ -135,8 +140,9 @@ class Guest:
                 if not self.is_active():
                     self.call_once(*create)
         except libvirt.libvirtError as error:
-            LOG.error('Error launching a defined domain with XML: %s', self.xml())
-            raise GuestFailed(act='start', uuid=self.uuid, reason=str(error)) from error
+            xml = self.xml()
+            LOG.error('Error launching a defined domain with XML: %s', xml)
+            raise causes.failed('start', self.uuid, error, of_host(ElementTree.fromstring(xml))) from error
         if paused and not by_flag:
             self.hold()
 

@@ -25,8 +25,7 @@ from kilonova.states import PowerState, VmState
 from kilonova.virt import command
 from kilonova.virt.libvirt import migrating
 from kilonova.virt.libvirt.connection import Connection, translated
-from kilonova.virt.libvirt.devices.elements import VOLUMES
-from kilonova.virt.libvirt.devices.hostdevs import elements
+from kilonova.virt.libvirt.devices.elements import VOLUMES, of_host
 from kilonova.virt.libvirt.domains import Domains
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.handover import Handover
@@ -82,7 +81,7 @@ class LiveMigrations:
         if domain.find("devices/serial[@type='tcp']") is not None:
             raise errors.MigrationError(reason='the guest has serial consoles on ports of its host '
                                                '([serial_console]enabled), which it can not take along')
-        mdevs = any(one.get('type') == 'mdev' for one in elements(domain).values())
+        mdevs = any(one.get('type') == 'mdev' for one in of_host(domain).values())
         if mdevs:
             self._host.check_moves_mdevs('source')
         os_type, cpu = domain.find('os/type'), domain.find('cpu')
@@ -276,7 +275,7 @@ class LiveMigrations:
         if guest.power_state() == PowerState.PAUSED and not migrating.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
         # Devices don't fetch memory that isn't there yet.
-        return Way(offer['host'], offer['uri'], parameters, flags, post_copy=not elements(ElementTree.fromstring(live)))
+        return Way(offer['host'], offer['uri'], parameters, flags, post_copy=not of_host(ElementTree.fromstring(live)))
 
     @translated
     def force_complete(self, instance: objects.Instance) -> None:

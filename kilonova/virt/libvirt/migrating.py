@@ -18,8 +18,7 @@ from oslo_log import log as logging
 
 from kilonova import concurrency, errors
 from kilonova.virt.libvirt.connection import Connection
-from kilonova.virt.libvirt.devices.elements import VOLUMES
-from kilonova.virt.libvirt.devices.hostdevs import elements
+from kilonova.virt.libvirt.devices.elements import VOLUMES, of_host
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
@@ -243,7 +242,7 @@ def _put(domain: ElementTree.Element, place: LivePlace) -> None:
 
 def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
     """What the guest sees of its devices, and where, stays as it is."""
-    for old, element in elements(domain).items():
+    for old, element in of_host(domain).items():
         if old not in hostdevs:
             raise errors.MigrationError(reason=f'the destination has no device in place of {old}')
         address, new = element.find('source/address'), hostdevs[old]

@@ -34,9 +34,15 @@ class ConsoleAddress:
 
 
 class GuestFailed(errors.KilonovaError):
-    """The hypervisor refused to define, start or stop a guest."""
+    """The hypervisor refused to define, start or stop a guest. ``cause``: whose fault that is, as far as it is known.
+    """
 
     msg_fmt = 'The hypervisor could not %(act)s guest %(uuid)s: %(reason)s'
+
+    def __init__(self, message: str | None = None, *, cause: errors.Cause = errors.Cause.HOST,
+                 **fields: object) -> None:
+        self.cause = cause
+        super().__init__(message, **fields)
 
 
 class InterfaceUnsupported(errors.HostRejected):

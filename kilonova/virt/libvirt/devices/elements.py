@@ -107,6 +107,25 @@ def relocated(definition: str, name: str, disk: str) -> str:
     return ElementTree.tostring(domain, encoding='unicode')
 
 
+def of_host(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    """Return a domain's devices of its host, in its order: {PCI address, or uuid of a mediated device: <hostdev>}, and
+    after them the <interface> of each network card that is a PCI function."""
+    found = {}
+    for element in domain.iterfind('./devices/hostdev'):
+        address, kind = element.find('source/address'), element.get('type')
+        if address is None:
+            continue
+        if kind == 'pci':
+            found[pci.address_of(address)] = element
+        elif kind == 'mdev':
+            found[address.get('uuid', '')] = element
+    for element in domain.iterfind("./devices/interface[@type='hostdev']"):
+        address = element.find('source/address')
+        if address is not None:
+            found[pci.address_of(address)] = element
+    return found
+
+
 def of_port(vif: Vif) -> tuple[Kind, str]:
     """What a port is in its guest's domain, and by which name."""
     if vif.is_device:

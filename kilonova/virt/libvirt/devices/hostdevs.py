@@ -2,7 +2,7 @@
 
     discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
     host_devices(instance_devices)     # [PciFunction('0000:08:00.0', managed=True), MediatedDevice(uuid, ...)]
-    elements(domain)                   # {'0000:08:00.0': <hostdev>, uuid: <hostdev>}
+    given_to(domain)                   # ['0000:08:00.0', uuid]
 
 The dicts are those of ``parts.host.Host.get_available_resource``.
 """
@@ -19,6 +19,7 @@ from kilonova.objects import PciDevice
 from kilonova.pci.device import MDEV
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import mdev, pci
+from kilonova.virt.libvirt.devices.elements import of_host
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice, MediatedDevices
 from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 
@@ -57,26 +58,7 @@ def _mediated(device: PciDevice) -> MediatedDevice:
 
 def given_to(domain: ElementTree.Element) -> list[str]:
     """Addresses of the PCI functions and uuids of the mediated devices that a domain (its XML) has, sorted."""
-    return sorted(elements(domain))
-
-
-def elements(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """{address or uuid: its <hostdev>} of what a domain has, in its order; behind them the <interface> of each network
-    card that is a PCI function."""
-    found = {}
-    for element in domain.iterfind('./devices/hostdev'):
-        address, kind = element.find('source/address'), element.get('type')
-        if address is None:
-            continue
-        if kind == 'pci':
-            found[pci.address_of(address)] = element
-        elif kind == 'mdev':
-            found[address.get('uuid', '')] = element
-    for element in domain.iterfind("./devices/interface[@type='hostdev']"):
-        address = element.find('source/address')
-        if address is not None:
-            found[pci.address_of(address)] = element
-    return found
+    return sorted(of_host(domain))
 
 
 class HostDevices:

@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 import libvirt
 from oslo_log import log as logging
 
-from kilonova.virt.libvirt.devices import hostdevs
-from kilonova.virt.libvirt.devices.elements import CARDS, Kind
+from kilonova.virt.libvirt import causes
+from kilonova.virt.libvirt.devices.elements import CARDS, FUNCTIONS, Kind, of_host
 from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.disks import Check
 from kilonova.virt.parts.guests import GuestFailed
@@ -77,7 +77,7 @@ class Hotplug:
             if address not in defined:
                 raise GuestFailed(act='give devices to', uuid=guest.uuid,
                                   reason=f'{address} is not in its definition')
-            _attach(guest, defined[address])
+            _attach(guest, address, defined[address])
 
     def plug(self, guest: Guest, kind: Kind, element: str, name: str) -> None:
         """Put a network card or volume into it, unless it has that. GuestFailed.
@@ -91,7 +91,8 @@ class Hotplug:
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                raise GuestFailed(act=f'give {kind.words} to', uuid=guest.uuid, reason=str(error)) from error
+                raise causes.failed(f'give {kind.words} to', guest.uuid, error,
+                                    [name] if kind is FUNCTIONS else ()) from error
             LOG.debug('This hypervisor puts no devices into guests', instance_uuid=guest.uuid)
 
     def give_back(self, guest: Guest) -> None:
@@ -126,11 +127,11 @@ def _detach(guest: Guest, device: str) -> bool:
     return True
 
 
-def _attach(guest: Guest, device: str) -> None:
+def _attach(guest: Guest, name: str, device: str) -> None:
     try:
         guest.call('attachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirt.libvirtError as error:
-        raise GuestFailed(act='give a device to', uuid=guest.uuid, reason=str(error)) from error
+        raise causes.failed('give a device to', guest.uuid, error, [name]) from error
 
 
 def _texts(xml: str) -> dict[str, str]:
@@ -139,4 +140,4 @@ def _texts(xml: str) -> dict[str, str]:
     domain = ElementTree.fromstring(xml)
     cards = {CARDS.name(one) or '': one for one in domain.iterfind("devices/interface[@type='vdpa']")}
     return {name: ElementTree.tostring(element, encoding='unicode')
-            for name, element in {**hostdevs.elements(domain), **cards}.items()}
+            for name, element in {**of_host(domain), **cards}.items()}

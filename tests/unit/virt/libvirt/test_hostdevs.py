@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from kilonova.virt.libvirt.devices import hostdevs
+from kilonova.virt.libvirt.devices import elements, hostdevs
 from kilonova.virt.libvirt.devices.mdev import MediatedDevice
 from kilonova.virt.libvirt.devices.pci import PciFunction
 from tests.unit.virt.builders import GPU, GPU2, MDEV, VGPU, VGPU_PARENT, VGPUS, device, mediated
@@ -33,4 +33,4 @@ def test_devices_that_a_domain_has() -> None:
       <hostdev mode='subsystem' type='pci'><source><address domain='0x0000' bus='0x08' slot='0x00' function='0x0'/>
         </source></hostdev></devices></domain>""")
     assert hostdevs.given_to(domain) == [GPU, '0000:81:02.1', GPU2, MDEV]
-    assert list(hostdevs.elements(domain)) == [GPU2, MDEV, GPU, '0000:81:02.1']
+    assert list(elements.of_host(domain)) == [GPU2, MDEV, GPU, '0000:81:02.1']

@@ -12,7 +12,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from kilonova.virt.libvirt.devices import hostdevs, hotplug
+from kilonova.virt.libvirt.devices import elements, hotplug
 from kilonova.virt.libvirt.devices.elements import CARDS, of_port
 from kilonova.virt.libvirt.devices.hotplug import Hotplug
 from kilonova.virt.libvirt.guest import Guest
@@ -96,7 +96,7 @@ class Domain:
 
     def _address(self, what: str, device: str) -> str:
         element = ElementTree.fromstring(f'<domain><devices>{device}</devices></domain>')
-        (address,) = hostdevs.elements(element) or [element.find('devices/interface/mac').get('address')]
+        (address,) = elements.of_host(element) or [element.find('devices/interface/mac').get('address')]
         self.asked.append((what, address))
         return address
 

@@ -1,0 +1,105 @@
+"""Whose fault an error of libvirt is: the host's, the request's, or a device's. Pure data, without a connection.
+
+    judge(libvirt.VIR_ERR_INTERNAL_ERROR, 'vfio 0000:08:00.0: group 14 is not viable', ['0000:08:00.0'])
+    # Verdict(Cause.DEVICE, ('0000:08:00.0',))
+    raise failed('start', guest.uuid, error, given) from error
+
+libvirt's codes say little: most failures of a start are VIR_ERR_INTERNAL_ERROR with the last words of QEMU. So the text
+counts as well. It is only read where it names something that is well known; every other error is the host's.
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import libvirt
+
+from kilonova.errors import Cause, DevicesFailed, KilonovaError
+from kilonova.virt.parts.guests import GuestFailed
+
+# Codes that are one cause whatever the text says.
+CODES: Mapping[int, Cause] = MappingProxyType({
+    # A port's MAC address is that of no card.
+    libvirt.VIR_ERR_INVALID_MAC: Cause.REQUEST,
+    # The host has no memory left.
+    libvirt.VIR_ERR_NO_MEMORY: Cause.HOST,
+    # Another daemon, module or file system of the host doesn't let libvirt do it.
+    libvirt.VIR_ERR_ACCESS_DENIED: Cause.HOST,
+    libvirt.VIR_ERR_OPERATION_DENIED: Cause.HOST,
+    libvirt.VIR_ERR_AUTH_FAILED: Cause.HOST,
+    libvirt.VIR_ERR_NO_SUPPORT: Cause.HOST,
+    libvirt.VIR_ERR_OPERATION_UNSUPPORTED: Cause.HOST,
+    libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: Cause.HOST,
+    libvirt.VIR_ERR_CPU_INCOMPATIBLE: Cause.HOST,
+    libvirt.VIR_ERR_OPERATION_TIMEOUT: Cause.HOST,
+    libvirt.VIR_ERR_HOOK_SCRIPT_FAILED: Cause.HOST,
+    # libvirt's network, secret or storage on this host.
+    libvirt.VIR_ERR_NO_NETWORK: Cause.HOST,
+    libvirt.VIR_ERR_NO_SECRET: Cause.HOST,
+    libvirt.VIR_ERR_NO_STORAGE_POOL: Cause.HOST,
+    libvirt.VIR_ERR_NO_STORAGE_VOL: Cause.HOST,
+})
+# Of an error with one of these codes each device that the text names has failed, or the only one that there is.
+_OF_DEVICES = frozenset({libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_INVALID_NODE_DEVICE})
+
+# What the host lacks for each device, or for all guests alike, though the text may name one.
+_HOST = re.compile(
+    r"cgroup|cannot allocate memory|out of memory|no space left|memory ?lock|MEMLOCK|VFIO_MAP_DMA|VFIO_IOMMU_MAP_DMA"
+    r"|host doesn't support|no iommu|failed to setup container|failed to open /dev/vfio/vfio|failed to open /dev/iommu"
+    r"|interrupt remapping|failed to load PCI (driver|stub) module|vfio-pci driver.*(missing|not (found|loaded))"
+    r'|no more available PCI', re.IGNORECASE)
+# What every QEMU refuses.
+_REQUEST = re.compile(
+    r'(bps|iops|max).{0,40} values must be within \[0, \d+\]'
+    r'|(bps|iops)/?(bps|iops)? and .* cannot be used at the same time'
+    r'|total and read/write of .* cannot be set at the same time', re.IGNORECASE)
+_DEVICE = re.compile(r'vfio|iommu[ _]group|\bPCI device\b|\bmdev\b|mediated device|\bhostdev\b|\bnode device\b'
+                     r'|sysfsdev', re.IGNORECASE)
+# QEMU tells again which argument it was reading: names in it say nothing of the reason.
+_ARGUMENT = re.compile(r'-(device|netdev|blockdev|object) (\{.*?\}|\S+?)(?=: )')
+# Also as libvirt's names of node devices have them: pci_0000_08_00_0.
+_ADDRESS = re.compile(r'(?<![0-9a-f])([0-9a-f]{4})[:_]([0-9a-f]{2})[:_]([0-9a-f]{2})[._]([0-7])(?![0-9a-f])')
+_UUID = re.compile(r'(?<![0-9a-f])[0-9a-f]{8}([-_])[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}(?![0-9a-f])')
+
+
+class Verdict(NamedTuple):
+    """``cause``, and of a device's the addresses or uuids of those that failed."""
+
+    cause: Cause
+    addresses: tuple[str, ...] = ()
+
+
+def judge(code: int, text: str, given: Iterable[str] = ()) -> Verdict:
+    """Return whose fault an error is. ``given``: PCI addresses and uuids of the devices that the guest has; a device
+    fails only where the text names one of these, or speaks of devices and there is one alone. Whatever isn't known is
+    the host's."""
+    if code in CODES:
+        return Verdict(CODES[code])
+    # A warning that QEMU wrote before isn't the reason.
+    said = '\n'.join(_ARGUMENT.sub('', line) for line in text.splitlines() if 'warning:' not in line)
+    if _HOST.search(said):
+        return Verdict(Cause.HOST)
+    given = tuple(given)
+    about_devices = code in _OF_DEVICES or _DEVICE.search(said) is not None
+    if about_devices and given:
+        named = _named(said)
+        failed = tuple(name for name in given if name in named) or (given if len(given) == 1 else ())
+        return Verdict(Cause.DEVICE, failed) if failed else Verdict(Cause.HOST)
+    return Verdict(Cause.REQUEST if _REQUEST.search(said) else Cause.HOST)
+
+
+def _named(text: str) -> set[str]:
+    return {'{}:{}:{}.{}'.format(*found.groups()) for found in _ADDRESS.finditer(text)} | {
+        found[0].replace('_', '-') for found in _UUID.finditer(text)}
+
+
+def failed(act: str, uuid: str, error: libvirt.libvirtError, given: Iterable[str] = ()) -> KilonovaError:
+    """Return what a refused act for a guest is for callers of the driver: DevicesFailed where devices among ``given``
+    are at fault, else GuestFailed with its cause."""
+    text = str(error)
+    verdict = judge(error.get_error_code(), text, given)
+    if verdict.cause is Cause.DEVICE:
+        return DevicesFailed(addresses=verdict.addresses, reason=text)
+    return GuestFailed(act=act, uuid=uuid, reason=text, cause=verdict.cause)
