@@ -24,6 +24,20 @@ def without_paths(text: str) -> str:
     return _PATH.sub(r'\1', text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Return the text with at most ``most`` characters: a longer one ends at the border of a word, with '…'.
+
+    >>> shortened('the disk is full', 12)
+    'the disk is…'
+    """
+    if len(text) <= most:
+        return text
+    head = text[:most]
+    # A word that takes more than half of the room is cut.
+    border = max(head.rfind(' '), head.rfind('\n'))
+    return (head[:border] if border >= most // 2 else head[:most - 1]).rstrip(' \n,;:(') + '…'
+
+
 class Cause(enum.StrEnum):
     """Whose fault it is that a server could not be built or moved. It decides what is tried next.
 
@@ -87,6 +101,11 @@ class Unavailable(KilonovaError):
     msg_fmt = 'Service is unavailable at this time.'
     code = 503
     safe = True
+
+
+def cause_of(error: BaseException) -> Cause:
+    """Return whose fault an error is. What is none of our errors is the host's."""
+    return error.cause if isinstance(error, KilonovaError) else Cause.HOST
 
 
 # NotFound

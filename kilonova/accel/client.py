@@ -165,4 +165,4 @@ def _reason(response: requests.Response) -> str:
         except (ValueError, AttributeError, TypeError):
             break
     first = str(text).strip().partition('\n')[0]
-    return first[:300] or f'{response.status_code} {response.reason}'
+    return errors.shortened(first, 300) or f'{response.status_code} {response.reason}'

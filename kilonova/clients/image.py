@@ -234,7 +234,7 @@ class _Watched:
 def _reason(response: requests.Response) -> str:
     """The text of the service's error page (small HTML), in one line."""
     text = ' '.join(re.sub(r'<[^<>]*>', ' ', response.text).split())
-    return text[:200] or f'{response.status_code} {response.reason}'
+    return errors.shortened(text, 200) or f'{response.status_code} {response.reason}'
 
 
 def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:

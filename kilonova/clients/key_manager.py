@@ -57,7 +57,7 @@ class KeyManager:
             found.append(bytes(manager.get(credential(self._conf), key_id).get_encoded()).hex())
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own
             # Without its cause: nobody knows what of the key is in that.
-            reasons.append(' '.join(f'{type(error).__name__}: {error}'.split())[:_MOST_TEXT])
+            reasons.append(errors.shortened(' '.join(f'{type(error).__name__}: {error}'.split()), _MOST_TEXT))
 
     def _fixed(self) -> str:
         try:

@@ -443,7 +443,7 @@ def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: 
     if response.status_code < 400:
         return response.json() if response.content else None
     is_cinder_s, text = _error(response)
-    detail, status = text[:300], response.status_code
+    detail, status = errors.shortened(text, 300), response.status_code
     if status == 404:
         for error in missing:
             if is_cinder_s and all(_one_line(name) in text for name in error.fields.values()):

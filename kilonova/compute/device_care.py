@@ -190,4 +190,4 @@ class DeviceCare:
 def _line(text: str) -> str:
     """One printable line, not longer than a reason may be."""
     words = ' '.join(text.split())
-    return ''.join(letter for letter in words if letter.isprintable())[:MOST_REASON]
+    return errors.shortened(''.join(letter for letter in words if letter.isprintable()), MOST_REASON)

@@ -161,7 +161,7 @@ class Operation:
         """The event, at its end: it failed with ``error``, or all went well."""
         return {'event': self._event, 'result': 'Success' if error is None else 'Error', 'host': self.host.name,
                 'start_time': self._began, 'finish_time': now(),
-                'details': None if error is None else readable(error)[:DETAILS_LIMIT],
+                'details': None if error is None else errors.shortened(readable(error), DETAILS_LIMIT),
                 'traceback': None if error is None else trace_of(error)}
 
     def fault(self, error: Exception) -> Fault:

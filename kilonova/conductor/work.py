@@ -18,7 +18,7 @@ from kilonova.conductor.environment import Environment, HostsSilent
 from kilonova.conductor.row import OutputsT, OwnedRow
 from kilonova.db import engine
 from kilonova.db.queries import claims, instances, metadata, operations
-from kilonova.errors import Cancelled, HostRejected, KilonovaError, Unanswered, Unsent, without_paths
+from kilonova.errors import Cancelled, HostRejected, KilonovaError, Unanswered, Unsent, shortened, without_paths
 from kilonova.objects.vif import Vif
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ LOG = logging.getLogger(__name__)
 PAUSE, LONGEST_PAUSE = 2.0, 30.0
 # Characters of the reason why a row waits, as operators read it.
 LONGEST_REASON = 1000
+# Characters of what a row keeps of an error. A fault's column is shorter; an action's event has them all.
+MOST_TEXT = 4096
 # Of these kinds, and of whatever is being undone, work goes before the rest.
 URGENT_KINDS = frozenset(('delete', 'soft_delete', 'release', 'confirm', 'revert'))
 
@@ -194,7 +196,7 @@ class Work(OwnedRow[OutputsT]):
 
     def undo_attempt(self, back_to: int, error: Exception) -> None:
         """Decide to undo the steps of this attempt down to ``back_to``: committed before any of them is undone."""
-        self.outputs.refusals.append(str(error))
+        self.outputs.refusals.append(shortened(str(error), MOST_TEXT))
         self.outputs.back_to = back_to
         self.undoing = True
         self.decide({'undoing': True, 'position': self.position})
@@ -216,8 +218,8 @@ class Work(OwnedRow[OutputsT]):
             self.standing()
         self.failed = True
         self.error = self.error or {
-            'class': type(error).__name__, 'message': readable(error), 'code': getattr(error, 'code', 500),
-            'details': ''.join(traceback.format_exception(error))[-8000:]}
+            'class': type(error).__name__, 'message': shortened(readable(error), MOST_TEXT),
+            'code': getattr(error, 'code', 500), 'details': ''.join(traceback.format_exception(error))[-8000:]}
         self.decide({'failed': True, 'error': self.error, 'position': self.position}, cancelled=True)
 
     def give_back(self, error: Exception | None = None) -> None:

@@ -8,7 +8,7 @@ import pytest
 from kilonova.compute import operation
 from kilonova.compute.keys import Work
 from kilonova.conductor import work
-from kilonova.errors import Cause, DevicesFailed, KilonovaError, without_paths
+from kilonova.errors import Cause, DevicesFailed, KilonovaError, shortened, without_paths
 
 
 @pytest.mark.parametrize(('text', 'read'), [
@@ -45,3 +45,13 @@ def test_devices_that_failed_are_named_and_data():
     assert str(error) == 'Device(s) 0000:08:00.0, 0000:09:00.0 can not be used: cold'
     # As it comes out of a message between daemons.
     assert str(DevicesFailed(str(error))) == str(error)
+
+
+@pytest.mark.parametrize(('text', 'most', 'read'), [
+    ('the disk is full', 16, 'the disk is full'), ('the disk is full', 15, 'the disk is…'),
+    ('the disk is full', 12, 'the disk is…'), ('the disk is full', 11, 'the disk…'),
+    ('said: no; more', 10, 'said: no…'), ('a ' + 'x' * 30, 10, 'a xxxxxxx…'), ('x' * 11, 10, 'x' * 9 + '…'),
+    ('', 10, ''), ('some\nlines', 9, 'some…')])
+def test_texts_end_at_the_border_of_a_word(text, most, read):
+    """"found 1.5": a fault is not cut in the middle of a word."""
+    assert shortened(text, most) == read and len(read) <= most

@@ -23,6 +23,7 @@ from oslo_utils import strutils
 
 from kilonova.errors import Invalid
 from kilonova.pci.request import VALUE_FORM, VALUE_REGEX, PciInvalidAlias, parse_value
+from kilonova.virt.hardware import tuning
 
 LOG = logging.getLogger(__name__)
 
@@ -55,6 +56,12 @@ def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[
             return f"'{value}' is greater than the maximum of '{maximum}'."
         return None
     return check
+
+
+def _limit(part: str, *, off: bool = False) -> Callable[[str], str | None]:
+    """Return the check of a limit of CPUs, by what the kernel of some host takes. ``off``: below 0 is no limit."""
+    check = _whole(*tuning.CPU_LIMITS[part])
+    return lambda value: None if off and re.fullmatch(r'-[0-9]{1,18}', value.strip()) else check(value)
 
 
 def _form(pattern: str) -> Callable[[str], str | None]:
@@ -129,7 +136,7 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw:pmem', _text),
     Spec('hw:pmu', _boolean),
     Spec('hw:redirected_usb_ports', _whole(0, 15)),
-    Spec('hw:serial_port_count', _SIZE),
+    Spec('hw:serial_port_count', _whole(0, tuning.MOST_SERIAL_PORTS)),
     Spec('hw:sound_model', _word('sb16', 'es1370', 'pcspk', 'ac97', 'ich6', 'ich9', 'usb', 'virtio')),
     Spec('hw:tpm_model', _word('tpm-tis', 'tpm-crb')),
     Spec('hw:tpm_secret_security', _word('user', 'host', 'deployment')),
@@ -141,17 +148,16 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw:virtio_packed_ring', _boolean),
     Spec('hw:watchdog_action', _word('none', 'pause', 'poweroff', 'reset', 'disabled')),
     Spec('hw_rng:allowed', _boolean),
-    Spec('hw_rng:rate_bytes', _SIZE),
-    Spec('hw_rng:rate_period', _SIZE),
+    Spec('hw_rng:rate_(bytes|period)', _whole(0, tuning.MOST_RANDOM)),
     Spec('hw_video:ram_max_mb', _SIZE),
     Spec('os:secure_boot', _word('disabled', 'required')),
     Spec('pci_passthrough:alias', _devices),
     Spec(r'quota:(cpu|memory|disk_io|vif)_shares_level', _word('custom', 'high', 'normal', 'low')),
     Spec(r'quota:(cpu|memory|disk_io|vif)_(limit|reservation|shares_share)', _SIZE),
-    Spec('quota:cpu_shares', _SIZE),
-    Spec('quota:cpu_period', _SIZE),
-    Spec('quota:cpu_quota', _whole()),
-    Spec(r'quota:disk_(read|write|total)_(bytes|iops)_sec(_max(_length)?)?', _SIZE),
+    Spec('quota:cpu_shares', _limit('shares')),
+    Spec('quota:cpu_period', _limit('period')),
+    Spec('quota:cpu_quota', _limit('quota', off=True)),
+    Spec(r'quota:disk_(read|write|total)_(bytes|iops)_sec(_max(_length)?)?', _whole(0, tuning.MOST_DISK)),
     Spec(r'quota:vif_(in|out)bound_(average|peak|burst)', _SIZE),
     Spec(rf'resources{_GROUP}:({_CLASSES})', _SIZE),
     Spec(rf'trait{_GROUP}:({_TRAITS})', _word('required', 'forbidden')),

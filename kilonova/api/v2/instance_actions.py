@@ -17,7 +17,7 @@ from kilonova.api.v2.servers.show import host_id
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Database
 from kilonova.db.queries import actions, cells, decisions
-from kilonova.errors import Invalid, NotFound, UnknownMarker
+from kilonova.errors import Invalid, NotFound, UnknownMarker, shortened
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 LIST, SHOW = f'{PREFIX}os-instance-actions:list', f'{PREFIX}os-instance-actions:show'
@@ -134,7 +134,7 @@ def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], h
     for row in failed:
         if row['id'] in found:
             reason = ' '.join(found[row['id']].split())
-            row['message'] = _cut(f'{FAILED}: {without_hosts(reason, names) if hidden else reason}')
+            row['message'] = shortened(f'{FAILED}: {without_hosts(reason, names) if hidden else reason}', LONGEST)
 
 
 def without_hosts(text: str, names: Iterable[str]) -> str:
@@ -147,10 +147,6 @@ def without_hosts(text: str, names: Iterable[str]) -> str:
     known = '|'.join(map(re.escape, sorted(set(names), key=len, reverse=True)))
     text = _ADDRESS.sub('<host>', text)
     return re.sub(rf'(?<![\w-])(?:{known})(?![\w-])', '<host>', text) if known else text
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST else f'{text[:LONGEST - 1]}…'
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------

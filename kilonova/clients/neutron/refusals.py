@@ -139,4 +139,4 @@ def kind_and_text(response: requests.Response) -> tuple[str, str]:
         kind, text = str(body['type']), str(body['message'])
     except (ValueError, LookupError, TypeError):
         kind, text = '', response.text
-    return kind, ' '.join(text.split())[:300] or f'{response.status_code} {response.reason}'
+    return kind, errors.shortened(' '.join(text.split()), 300) or f'{response.status_code} {response.reason}'

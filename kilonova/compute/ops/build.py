@@ -34,11 +34,6 @@ LOG = logging.getLogger(__name__)
 TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
-def cause_of(error: BaseException) -> errors.Cause:
-    """Return whose fault an error is. What is none of our errors is the host's."""
-    return error.cause if isinstance(error, errors.KilonovaError) else errors.Cause.HOST
-
-
 def verdict(op: Operation, error: Exception) -> Exception:
     """Return what the flow is told of a failed build: HostRejected (the next host is tried), BuildAbort (none is), or
     the error as it is."""
@@ -46,7 +41,7 @@ def verdict(op: Operation, error: Exception) -> Exception:
         return error
     text = readable(error)
     # Ports that are not plugged in time: another host would wait as long again, and nobody knows who did not answer.
-    if cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
+    if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
 
@@ -146,7 +141,7 @@ def _release(op: Operation) -> None:
     """Destroy guest and files, free the devices, and leave the server on no host. Count the failed build, unless the
     request or a claim was at fault."""
     if (op.host.conf.compute.consecutive_build_service_disable_threshold and op.error is not None
-            and not isinstance(op.error, TOLD) and cause_of(op.error) is not errors.Cause.REQUEST):
+            and not isinstance(op.error, TOLD) and errors.cause_of(op.error) is not errors.Cause.REQUEST):
         op.host.tracker.failed_builds += 1
     op.notify('instance.shutdown.start', moved='build.claim')
     destroy(op, event=op.event(op.error), undone=op.undone)

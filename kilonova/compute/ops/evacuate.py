@@ -42,6 +42,7 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
         devices = move.claim(op, order, TaskState.REBUILDING, both)
         op.undo(_put_back, op, migration)
         op.check()
+        host.driver.guests.check(move.after(op, order), image_of(instance, order.image))
         host.check_claimed(op.ctxt, instance, devices)
         extra = _become_here(op, order)
         op.bind_ports(devices)

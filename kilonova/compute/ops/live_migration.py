@@ -42,7 +42,7 @@ def check_source(op: Operation) -> Reply:
     return {**guest, 'accelerators': accelerators}
 
 
-@order(Compute.check_can_live_migrate_destination, checks=Check.WRITE)
+@order(Compute.check_can_live_migrate_destination, checks=Check.WRITE, verdict=move.verdict)
 def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> Reply:
     """Compare and claim: how the guest gets here, and where it will run (``PlacedOffer``). HostRejected: an
     alternate may take it."""
@@ -130,7 +130,7 @@ def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
 
 
 # -- 2. the destination makes room -------------------------------------------------------------------------------------
-@order(Compute.pre_live_migration)
+@order(Compute.pre_live_migration, verdict=move.verdict)
 def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
     """Empty disks, mediated devices, and the server's volumes: {'volumes': how guests find them here}. What had come of
     the disks goes with the claim (``rollback``), and so do the volumes."""

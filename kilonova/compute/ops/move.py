@@ -14,7 +14,7 @@ from oslo_log import log as logging
 from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.host import Host
-from kilonova.compute.operation import ClaimFields, Operation
+from kilonova.compute.operation import ClaimFields, Operation, readable
 from kilonova.compute.tracker import RUN, Plan, side_of
 from kilonova.states import TaskState
 
@@ -160,6 +160,22 @@ def give_up(op: Operation, migration: objects.Migration) -> None:
     if not here:
         clean_destination(op.host, op.instance, migration)
     op.give_back(of_destination(migration), unsided=not here, undo=True)
+
+
+def after(op: Operation, order: objects.PrepResizeOrder | objects.EvacuateOrder) -> objects.Instance:
+    """Return the server as it is after the move, with the place that it claimed here; the order's stays as it is."""
+    found = op.instance.replaced(numa_topology=op.host.tracker.topology(op.instance.uuid, side_of(order.migration)))
+    found.set_flavor(order.flavor)
+    return found
+
+
+def verdict(op: Operation, error: Exception) -> Exception:
+    """Return what the flow is told of a destination's failure before anything of the server was touched: HostRejected
+    (the next host is tried) where it is this host's own, else the error as it is."""
+    told = (errors.KeyGone, errors.Cancelled, errors.Conflict, errors.Unanswered, errors.LiveMigrationAborted)
+    if isinstance(error, (*told, errors.HostRejected)) or errors.cause_of(error) is errors.Cause.REQUEST:
+        return error
+    return errors.HostRejected(f'{op.host.name}: {readable(error)}')
 
 
 # -- what is told of it ------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ def _told_failed(op: Operation) -> None:
 
 
 # -- 1. the destination claims -----------------------------------------------------------------------------------------
-@order(Compute.prep_resize, checks=Check.WRITE)
+@order(Compute.prep_resize, checks=Check.WRITE, verdict=move.verdict)
 def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
     """Claim for the new flavor: {'disk': where the source shall put the disk}. HostRejected: an alternate may take it.
 
@@ -46,6 +46,7 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
         # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
         op.undo(move.free, op, migration)
         op.check()
+        host.driver.guests.check(move.after(op, order), image_of(instance, order.image))
         host.check_claimed(op.ctxt, instance, devices)
         # While the guest still runs at the source.
         host.await_accelerators(instance, order.flavor, migration.uuid, op.check)

@@ -45,6 +45,8 @@ from kilonova.pci import request as pci_request
 
 LOG = logging.getLogger(__name__)
 
+# The conductor's event of an action that failed.
+EVENT = 'conductor_schedule_and_build_instances'
 # After this many seconds a scheduler that still works on our question must not claim any more (rule 9).
 SELECT_DEADLINE = 60.0
 
@@ -417,12 +419,12 @@ class Boot(Flow[BootOutputs]):
 
     def exhausted(self, work: BootWork, error: HostRejected) -> Exception:
         uuid = work.instance_uuid
-        # A fault's column is short: the server is named once, what several hosts say is said once.
+        # A fault's column is short: the reasons come first, and what several hosts say is said once.
         said = dict.fromkeys(
             refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '').replace(f' {uuid}', '')
             for refusal in (*work.outputs.refusals, str(error)))
-        return MaxRetriesExceeded(reason=f'Exhausted all hosts available for retrying build failures for instance '
-                                         f'{uuid}. Hosts said: {"; ".join(said)}')
+        return MaxRetriesExceeded(f'Hosts said: {"; ".join(said)} (Exceeded maximum number of retries. Exhausted all '
+                                  f'hosts available for retrying build failures for instance {uuid}.)')
 
     def run(self, work: BootWork) -> None:
         if work.db is not work.env.api:
@@ -501,7 +503,7 @@ def _bury(work: BootWork, cell0: engine.Database) -> None:
             instances.start_action(conn, work.instance_uuid, {**action_of(work), 'message': 'Error',
                                                               'finish_time': moment})
             instances.add_events(conn, work.instance_uuid, work.request_id, [{
-                'event': 'conductor_schedule_and_build_instances', 'result': 'Error', 'start_time': work.created_at,
+                'event': EVENT, 'result': 'Error', 'start_time': work.created_at,
                 'finish_time': moment, 'details': (work.error or {}).get('message'),
                 'traceback': (work.error or {}).get('details')}])
             instances.add_fault(conn, work.instance_uuid, work.fault())
@@ -522,6 +524,8 @@ def _end_in_cell(work: BootWork) -> str | None:
         uuid = work.instance_uuid
         if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):
             instances.add_fault(conn, uuid, work.fault())
+            # A fault's column is short: the event has the whole reason.
+            instances.add_events(conn, uuid, work.request_id, [work.event(EVENT, 'Error', work.env.host)])
         else:
             row = instances.get(conn, uuid)
             state = row['vm_state'] if row is not None else None

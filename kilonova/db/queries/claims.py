@@ -19,7 +19,7 @@ from kilonova.db.clock import db_utcnow
 from kilonova.db.models import cell as models
 from kilonova.db.queries import device_history, services
 from kilonova.db.queries import instances as instance_queries
-from kilonova.errors import ClaimConflict, Conflict, HostRejected, KeyGone, ReleasePending
+from kilonova.errors import ClaimConflict, Conflict, HostRejected, KeyGone, ReleasePending, shortened
 
 operations = models.Operation.__table__
 devices_table = models.PciDevice.__table__
@@ -183,7 +183,7 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
 
 def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
     """Note that a host took back what it did under the key, where the row still stands there."""
-    conn.execute(_MARK.values(written=f'{key}{_UNDONE}{reason[:_REASON]}'), _parts(key))
+    conn.execute(_MARK.values(written=f'{key}{_UNDONE}{shortened(reason, _REASON)}'), _parts(key))
 
 
 def _check_attempt(conn: sa.Connection, key: str) -> None:

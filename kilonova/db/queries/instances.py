@@ -17,7 +17,7 @@ from kilonova.db import engine
 from kilonova.db.clock import db_age
 from kilonova.db.models import cell as models
 from kilonova.db.queries import state_changes
-from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound
+from kilonova.errors import InstanceInvalidState, InstanceIsLocked, InstanceNotFound, shortened
 
 instances = models.Instance.__table__
 extras = models.InstanceExtra.__table__
@@ -36,7 +36,7 @@ EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context',
 # The key of the system metadata that says why a server is locked.
 LOCKED_REASON = 'locked_reason'
 STATES = frozenset(('vm_state', 'task_state'))
-# Characters of an action's message.
+# Characters of the message of an action, and of a fault.
 _MESSAGE = 255
 # Columns of block_device_mapping in a row of a server.
 _VOLUME = 'volume_row_'
@@ -364,7 +364,8 @@ def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[s
         actions.c.action == action['action'])).scalars())
     for uuid, messages in texts.items():
         if uuid not in there:
-            start_action(conn, uuid, {**action, 'finish_time': utcnow(), 'message': '; '.join(messages)[:_MESSAGE]})
+            start_action(conn, uuid, {**action, 'finish_time': utcnow(),
+                                      'message': shortened('; '.join(messages), _MESSAGE)})
 
 
 def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str | None = None) -> None:
@@ -410,9 +411,9 @@ def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[
 
 
 def add_fault(conn: sa.Connection, uuid: str, fault: dict[str, Any]) -> None:
-    """``fault``: {code, message, details, host}; the message is cut at 255 characters (the column)."""
+    """Insert a fault: {code, message, details, host}. A message that is longer than its column is shortened."""
     conn.execute(faults.insert(), {'instance_uuid': uuid, 'created_at': utcnow(), 'deleted': 0, **fault,
-                                   'message': (fault.get('message') or '')[:255]})
+                                   'message': shortened(fault.get('message') or '', _MESSAGE)})
 
 
 def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | None:

@@ -12,6 +12,7 @@ from kilonova.db.models.cell import Instance, InstanceExtra, Service, TaskLog
 from kilonova.db.queries import owners
 from kilonova.db.queries.owners import Owner
 from kilonova.db.rows import Row, insert_missing, many
+from kilonova.errors import shortened
 
 instances = Instance.__table__
 extras = InstanceExtra.__table__
@@ -66,7 +67,7 @@ def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
 def end_audit(conn: Connection, task_id: int, state: str, errors: int, message: str) -> None:
     """How it ended."""
     conn.execute(task_log.update().where(task_log.c.id == task_id).values(
-        state=state, errors=errors, message=message[:255]))
+        state=state, errors=errors, message=shortened(message, 255)))
 
 
 def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:

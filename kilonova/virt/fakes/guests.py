@@ -29,10 +29,15 @@ class FakeGuests(Part):
         return int(domain.state if domain else PowerState.SHUTDOWN)
 
     @scripted
+    def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        self.fake.check(instance)
+
+    @scripted
     def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
               power_on: bool = True, plugged: Plugged | None = None) -> None:
+        self.fake.check(instance)
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = FakeDisk(instance.local_root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on, plugged)
@@ -40,6 +45,7 @@ class FakeGuests(Part):
     @scripted
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
+        self.fake.check(instance)
         self.fake.connect(instance)
         self.fake.prepare(pci_devices)
 

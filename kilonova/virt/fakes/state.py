@@ -18,8 +18,9 @@ from kilonova.pci.device import MDEV
 from kilonova.pci.ports import requests_of_ports
 from kilonova.states import PowerState
 from kilonova.virt import driver
+from kilonova.virt.hardware import tuning
 from kilonova.virt.parts.disks import ImageClient
-from kilonova.virt.parts.guests import ConsoleAddress, GuestFailed, Plugged
+from kilonova.virt.parts.guests import ConsoleAddress, GuestFailed, NotOnThisHost, Plugged
 from kilonova.virt.parts.host import Listener, MdevUnavailable
 from kilonova.virt.parts.moves import Moves
 from kilonova.virt.parts.volumes import VolumeCounters, VolumeUnsupported, why_locked
@@ -98,6 +99,8 @@ class FakeState:
         self.screens: dict[tuple[str, str], ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: Listener | None = None
+        # Most and least CPU shares that a guest may have here.
+        self.cpu_shares = tuning.CPU_LIMITS['shares']
         self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
 
@@ -140,6 +143,13 @@ class FakeState:
             yield
         if error:
             raise error
+
+    def check(self, instance: objects.Instance) -> None:
+        """Raise NotOnThisHost or errors.Invalid for what guests of this host can't have."""
+        asked, (least, most) = tuning.of(instance.flavor.extra_specs or {}).cpu, self.cpu_shares
+        if not least <= asked.get('shares', least) <= most:
+            raise NotOnThisHost(name='quota:cpu_shares', value=asked['shares'],
+                                reason=f'it must be from {least} to {most}')
 
     def running(self, instance: objects.Instance) -> FakeDomain:
         domain = self.domains.get(instance.uuid)

@@ -35,13 +35,16 @@ PROPERTIES = ('hw_firmware_type', 'hw_maxphysaddr_bits', 'hw_maxphysaddr_mode', 
               'hw_sound_model', 'hw_usb_model', 'hw_vif_multiqueue_enabled', 'hw_video_model', 'hw_video_ram',
               'hw_viommu_model', 'hw_virtio_packed_ring', 'hw_watchdog_action', 'os_secure_boot')
 
-# What the kernel takes: smallest, largest. A quota below 0 is none.
-_CPU_LIMITS = {'shares': (2, 262144), 'period': (1000, 1000000), 'quota': (1000, 18446744073709551)}
+# What the kernel takes as shares: smallest, largest, by the version of the host's control groups.
+CPU_SHARES = {1: (2, 262144), 2: (1, 10000)}
+# What the kernel of some host takes: smallest, largest. A quota below 0 is none; its most are 44 bits of microseconds.
+CPU_LIMITS = {'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
+              'period': (1000, 1000000), 'quota': (1000, 2 ** 44 - 1)}
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
-_MOST_DISK = 10 ** 15
+MOST_DISK = 10 ** 15
 # Bits of a physical address that a guest of QEMU may have; libvirt's numbers of random bytes have 32 bits.
 _ADDRESS_BITS = (32, 52)
-_MOST_RANDOM = 2 ** 32 - 1
+MOST_RANDOM = 2 ** 32 - 1
 
 
 class InvalidTuning(errors.Invalid):
@@ -134,7 +137,7 @@ def _number(name: str, value: str) -> int:
 
 def _cpu(extra_specs: Mapping[str, str]) -> dict[str, int]:
     found = {}
-    for part, (smallest, largest) in _CPU_LIMITS.items():
+    for part, (smallest, largest) in CPU_LIMITS.items():
         name = f'quota:cpu_{part}'
         if name not in extra_specs:
             continue
@@ -152,8 +155,8 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
         if match is None:
             continue
         number = _number(name, value)
-        if not 0 <= number <= _MOST_DISK:
-            raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {_MOST_DISK}')
+        if not 0 <= number <= MOST_DISK:
+            raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_DISK}')
         # QEMU refuses to start with these.
         if match['what'] != 'total' and f'quota:disk_total_{match["unit"]}_sec{match["burst"] or ""}' in extra_specs:
             raise InvalidTuning(name=name, value=number, reason='there is a limit of the total as well')
@@ -248,8 +251,8 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
         if name not in extra_specs:
             continue
         number = _number(name, extra_specs[name])
-        if not 0 <= number <= _MOST_RANDOM:
-            raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {_MOST_RANDOM}')
+        if not 0 <= number <= MOST_RANDOM:
+            raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_RANDOM}')
         # 0 is no limit, and the usual period.
         numbers[name] = number or None
     rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))

@@ -7,6 +7,7 @@
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.etree import ElementTree
@@ -38,6 +39,8 @@ class HostCapabilities:
     cells: tuple[HostCell, ...]
     guests: tuple[tuple[str, tuple[str, ...]], ...]
     uuid: str | None = None
+    # {architecture: {machine type: most vCPUs, None if libvirt doesn't say}}.
+    machines: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     # {'mode': 'emulate', 'bits': 46}: how wide the physical addresses are; None: libvirt doesn't say.
     address_space: dict[str, Any] | None = None
 
@@ -60,7 +63,19 @@ def parse(text: str, test: bool = False) -> HostCapabilities:
         cpu_model=cpu.findtext('model') or '', cpu_vendor=cpu.findtext('vendor') or '',
         cpu_features=tuple(sorted(feature.get('name', '') for feature in cpu.findall('feature'))),
         cells=tuple(_cell(cell) for cell in root.findall('./host/topology/cells/cell')),
-        guests=guests, uuid=root.findtext('./host/uuid'), address_space=_address_space(cpu.find('maxphysaddr')))
+        guests=guests, uuid=root.findtext('./host/uuid'), machines={} if test else _machines(root),
+        address_space=_address_space(cpu.find('maxphysaddr')))
+
+
+def _machines(root: ElementTree.Element) -> dict[str, dict[str, int | None]]:
+    """Of one that kinds of domains (kvm, qemu) tell differently the most vCPUs of any."""
+    found: dict[str, dict[str, int | None]] = {}
+    for arch in root.iterfind('guest/arch'):
+        known = found.setdefault(arch.get('name', ''), {})
+        for machine in (*arch.iterfind('machine'), *arch.iterfind('domain/machine')):
+            name, most = machine.text or '', machine.get('maxCpus', '')
+            known[name] = max(known.get(name) or 0, int(most)) if most.isdigit() else known.get(name)
+    return found
 
 
 def _address_space(element: ElementTree.Element | None) -> dict[str, Any] | None:

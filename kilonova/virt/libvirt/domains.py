@@ -92,8 +92,12 @@ class Domains:
             return guest
         return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
 
+    def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        """Check what flavor and image ask for: see ``parts.guests.Guests.check``."""
+        builder.build(self._bare(instance, image_meta), builder.ASKED)
+
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Where on this host the server's guest runs; UnsupportedHardware."""
+        """Return where on this host the server's guest runs. Raises UnsupportedHardware, NotOnThisHost."""
         domain = builder.build(self._bare(instance, image_meta), builder.PLACE)
         return {'cpuset': domain.cpuset,
                 'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
@@ -154,12 +158,11 @@ class Domains:
         """The same for a guest that goes on with the definition that it has. MdevUnavailable."""
         self._mediated.ensure(hostdevs.host_devices(pci_devices))
 
-    def place_tags(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
-        """Know where the guest will find what has tags before its config drive is made: libvirt gives out addresses
-        when it gets the domain."""
-        if tags.of(spec.disks, [given.volume for given in spec.volumes]) or tags.told(instance.vifs):
-            self._disks.begin(instance.uuid)
-            self.note(instance, spec, self._libvirt.define(xml, instance.uuid))
+    def define_first(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
+        """Define the domain before its disks are made: what libvirt can't do on this host it refuses now, and it gives
+        out the addresses at which the guest will find what has tags, for the config drive."""
+        self._disks.begin(instance.uuid)
+        self.note(instance, spec, self._libvirt.define(xml, instance.uuid))
 
     def note(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
         """Know where the guest finds what has tags."""

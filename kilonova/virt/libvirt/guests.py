@@ -63,6 +63,10 @@ class Guests:
         return int(guest.power_state() if guest else PowerState.SHUTDOWN)
 
     @translated
+    def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        self._domains.check(instance, image_meta)
+
+    @translated
     def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
@@ -74,7 +78,7 @@ class Guests:
         # 2. an earlier try's guest must not hold the disks that are replaced
         self._domains.remove(instance.uuid)
         # 3. disks
-        self._domains.place_tags(instance, guest, xml)
+        self._domains.define_first(instance, guest, xml)
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files, asked=asked)
         # 4. the guest
         self._domains.replace(instance, xml, power_on, plugged)
@@ -96,7 +100,7 @@ class Guests:
         xml = self._domains.prepare(guest)
         # It must not hold the disks that are replaced.
         self._domains.remove(instance.uuid)
-        self._domains.place_tags(instance, guest, xml)
+        self._domains.define_first(instance, guest, xml)
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files,
                            keep_ephemeral=preserve_ephemeral)
         self._domains.replace(instance, xml, power_on)

@@ -38,7 +38,7 @@ from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.libvirt.storage.volumes import HostVolumes
 from kilonova.virt.libvirt.transfer import LOOK, Transfers, Way
 from kilonova.virt.parts.disks import ImageMeta
-from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
+from kilonova.virt.parts.guests import GuestFailed, NotOnThisHost, UnsupportedHardware
 from kilonova.virt.parts.live_migrations import LiveDisk, LiveGuest, LiveOffer, LivePlace, LiveTold, PlacedOffer
 
 LOG = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class LiveMigrations:
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
         try:
             return self._domains.place(instance, image_meta)
-        except UnsupportedHardware as error:
+        except (UnsupportedHardware, NotOnThisHost) as error:
             raise errors.MigrationPreCheckError(reason=str(error)) from error
 
     @translated

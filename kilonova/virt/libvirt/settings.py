@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ from kilonova.virt.libvirt.storage import files
 from kilonova.virt.parts.host import DriverMisconfigured
 
 DEFAULT_URI = 'qemu:///system'
+# The kernel has this file where all control groups are of version 2.
+CONTROLLERS = '/sys/fs/cgroup/cgroup.controllers'
 _CACHED = frozenset({'file', 'block', 'network'})
 _CACHE_MODES = frozenset({'default', 'none', 'writethrough', 'writeback', 'directsync', 'unsafe'})
 
@@ -57,8 +60,15 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
         cells={cell.id: cell.cpus & offer.shared for cell in cells} if offer is not None else {},
         video_models=guests.video_models, has_uefi=guests.has_uefi, has_secure_boot=guests.has_secure_boot,
         consoles=consoles(conf, guests), small_page=min((size for cell in cells for size in cell.pages), default=4),
-        models=guests.models, realtime_priority=options.realtime_scheduler_priority)
+        models=guests.models, realtime_priority=options.realtime_scheduler_priority,
+        machine_types=capabilities.machines.get(capabilities.arch, {}), control_groups=control_groups())
     return replace(made, address_spaces=address_spaces(made) if guests.has_address_spaces else frozenset())
+
+
+def control_groups() -> int:
+    """Return the version of the control groups with which libvirt limits guests: 1 where only a part is of version 2.
+    """
+    return 2 if os.path.exists(CONTROLLERS) else 1
 
 
 def address_spaces(settings: Settings) -> frozenset[str]:

@@ -61,8 +61,17 @@ class InterfaceFailed(errors.HostRejected):
     msg_fmt = 'Port %(port)s could not be plugged into host %(host)s: %(reason)s'
 
 
+class NotOnThisHost(errors.HostRejected):
+    """Guests of this host can't have what the server asks for; those of another host may. Nothing was made for it.
+
+    ``name``: the extra spec, image property or column of the flavor; ``reason``: what the host accepts.
+    """
+
+    msg_fmt = "'%(value)s' of '%(name)s' is not possible on this host: %(reason)s"
+
+
 class UnsupportedHardware(errors.Invalid):
-    """A device model or bus that this kind of guest can't have."""
+    """A device model or bus that guests of this kind can't have on any host."""
 
     msg_fmt = "Requested hardware '%(model)s' is not supported by the '%(virt)s' virt driver"
 
@@ -81,6 +90,13 @@ class Guests(Protocol):
         """Its power state (kilonova.states.PowerState); SHUTDOWN when there is no such domain, SUSPENDED when it is off
         and its memory is saved."""
 
+    def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        """Check that guests of this host can have what flavor and image ask for, with ``instance`` as it will be here:
+        flavor, and place on the NUMA cells. Changes nothing. Whatever makes a domain checks the same before disks.
+
+        Raises NotOnThisHost if another host may take it; UnsupportedHardware or another errors.Invalid if none does.
+        """
+
     def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (),
@@ -95,8 +111,8 @@ class Guests(Protocol):
         through moves too. Where the guest finds its disks, volumes and interfaces with tags it notes in
         ``instance.device_metadata``; so does whatever else makes the domain, or changes what is in it. Errors:
         errors.ImageUnacceptable, FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor,
-        InterfaceUnsupported, InterfaceFailed, VolumeUnsupported, UnsupportedHardware, GuestFailed, whatever the
-        download raises; what was made until then stays for ``destroy``.
+        InterfaceUnsupported, InterfaceFailed, VolumeUnsupported, UnsupportedHardware, NotOnThisHost, GuestFailed,
+        errors.DevicesFailed, whatever the download raises; what was made until then stays for ``destroy``.
         """
 
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,

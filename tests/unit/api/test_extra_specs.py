@@ -17,7 +17,9 @@ from kilonova.api.schemas import extra_specs
     ('hw:mem_page_size', '2MB'), ('hw:mem_page_size', 'large'), ('hw:boot_menu', 'yes'),
     ('resources:VCPU', '2'), ('resources1:CUSTOM_X', '1'), ('resources_A:VGPU', '1'), ('resources-b:PGPU', '1'),
     ('trait:HW_CPU_X86_VMX', 'required'), ('trait_A:CUSTOM_X', 'forbidden'), ('trait1:COMPUTE_NODE', 'required'),
-    ('group_policy', 'isolate'), ('quota:cpu_quota', '-1'), ('quota:cpu_shares', '1024'), ('quota:cpu_period', '1'),
+    ('group_policy', 'isolate'), ('quota:cpu_quota', '-1'), ('quota:cpu_shares', '1'),
+    ('quota:cpu_shares', '262144'), ('quota:cpu_quota', '-99999'), ('quota:cpu_quota', str(2 ** 44 - 1)),
+    ('quota:cpu_period', '1000'),
     ('quota:vif_inbound_peak', '1'), ('quota:vif_outbound_average', '1'), ('quota:disk_read_bytes_sec', '1'),
     ('quota:disk_total_iops_sec_max', '1'), ('quota:disk_write_bytes_sec_max_length', '1'),
     ('hw:pmu', 'False'), ('hw:redirected_usb_ports', '2'), ('hw:sound_model', 'virtio'), ('hw:usb_model', 'qemu-xhci'),
@@ -44,7 +46,11 @@ def test_good_specs(key, value):
     ('pci_passthrough:nosuch', 'a:1'), ('hw:mem_page_size', '2 horses'), ('hw:cpu_quota', '1'),
     ('resources:NOSUCH', '1'), ('trait:NOSUCH', 'required'), ('hw:redirected_usb_ports', '16'), ('os:secure_boot', 'x'),
     ('hide_hypervisor_id', 'maybe'), ('hw:pmu', ''), ('quota:disk_read_bytes_sec_length', '1'),
-    ('hw:viommu_model', 'amd'), ('hw:tpm_secret_security', 'x'), ('hw:watchdog_action', 'x'),
+    ('quota:cpu_shares', '0'), ('quota:cpu_shares', '262145'), ('quota:cpu_period', '999'),
+    ('quota:cpu_period', '1000001'), ('quota:cpu_quota', '0'), ('quota:cpu_quota', '999'),
+    ('quota:cpu_quota', str(2 ** 44)), ('quota:disk_read_iops_sec', str(10 ** 15 + 1)), ('hw:serial_port_count', '5'),
+    ('hw_rng:rate_bytes', str(2 ** 32)), ('hw:viommu_model', 'amd'), ('hw:tpm_secret_security', 'x'),
+    ('hw:watchdog_action', 'x'),
     # These shape guests, but 2.86 does not know them.
     ('hw:maxphysaddr_mode', 'emulate'), ('hw:maxphysaddr_bits', '42')])
 def test_bad_specs(key, value):

@@ -62,5 +62,5 @@ def test_what_the_fault_says_when_no_host_built_the_server():
                              f'Build of instance {SERVER} was re-scheduled: no room for {SERVER}']
     error = boot.FLOW.exhausted(work, errors.HostRejected(f'Build of instance {SERVER} was re-scheduled: disk full'))
     assert isinstance(error, errors.MaxRetriesExceeded)
-    assert str(error) == ('Exceeded maximum number of retries. Exhausted all hosts available for retrying build '
-                          f'failures for instance {SERVER}. Hosts said: disk full; no room for')
+    assert str(error) == ('Hosts said: disk full; no room for (Exceeded maximum number of retries. Exhausted all hosts '
+                          f'available for retrying build failures for instance {SERVER}.)')

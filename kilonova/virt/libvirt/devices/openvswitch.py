@@ -20,6 +20,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from kilonova.errors import shortened
 from kilonova.objects.vif import Plug, Vif
 from kilonova.virt.parts.guests import InterfaceFailed
 
@@ -65,7 +66,7 @@ class OpenVSwitch:
         except errors as error:
             # Without the port, of which the library's errors are full.
             cause = getattr(error, 'kwargs', {}).get('err', error)
-            raise self._failed(vif, f'{type(cause).__name__}: {cause}'[:_MOST_TEXT]) from error
+            raise self._failed(vif, shortened(f'{type(cause).__name__}: {cause}', _MOST_TEXT)) from error
 
     def _failed(self, vif: Vif, reason: str) -> InterfaceFailed:
         return InterfaceFailed(port=vif.id, host=self._conf.host, reason=reason)

@@ -9,7 +9,7 @@ from kilonova.virt.hardware import tuning
 from kilonova.virt.libvirt.domain.disk import places
 from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import Clock, Domain, Element, Kernel, Os, Timer, node
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 # Wherever the guest's kernel looks for a console: a screen, a serial port, a paravirtual one.
 _CONSOLES = 'console=tty0 console=ttyS0 console=hvc0'
@@ -67,6 +67,7 @@ class OsConfigurator:
     """hvm on the image's or host's machine type, from its disk or from the image's own kernel; BIOS or UEFI."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        self._check_machine(guest)
         firmware = self._firmware(guest)
         secure = firmware is not None and self._secure_boot(guest)
         if secure:
@@ -78,23 +79,39 @@ class OsConfigurator:
                        bootmenu=guest.asks('hw:boot_menu', 'hw_boot_menu'), smbios=guest.settings.is_qemu,
                        firmware=firmware, secure_boot=secure, kernel=self._kernel(guest))
 
+    def _check_machine(self, guest: GuestSpec) -> None:
+        """Raise NotOnThisHost if the host's QEMU has no such machine type, or not with that many vCPUs."""
+        known, machine, vcpus = guest.settings.machine_types, guest.machine, guest.flavor.vcpus
+        if not known or machine is None:
+            return
+        if machine not in known:
+            # Those with a version are many, and each QEMU has others.
+            raise NotOnThisHost(name='hw_machine_type', value=machine, reason='its QEMU has {}'.format(
+                ', '.join(sorted(name for name in known if '.' not in name)) or ', '.join(sorted(known))))
+        most = known[machine]
+        if most is not None and vcpus > most:
+            raise NotOnThisHost(name='vcpus', value=vcpus, reason=f'machine type {machine} has at most {most}')
+
     def _firmware(self, guest: GuestSpec) -> str | None:
         """'efi' where the image asks for UEFI; arm's board has nothing else."""
         wanted = guest.tuning.firmware or (tuning.UEFI if guest.settings.arch == 'aarch64' else None)
         if wanted != tuning.UEFI or not guest.settings.is_qemu:
             return None
         if not guest.settings.has_uefi:
-            raise UnsupportedHardware(model='firmware uefi', virt=guest.settings.virt_type)
+            raise NotOnThisHost(name='hw_firmware_type', value=tuning.UEFI, reason='it has no firmware of UEFI')
         return 'efi'
 
     def _secure_boot(self, guest: GuestSpec) -> bool:
         if guest.tuning.secure_boot == tuning.DISABLED:
             return False
         can = guest.settings.has_secure_boot and 'q35' in (guest.machine or '')
-        if not can and guest.tuning.secure_boot == tuning.REQUIRED:
+        if can or guest.tuning.secure_boot != tuning.REQUIRED:
+            return can
+        if guest.image_property('hw_machine_type') and 'q35' not in (guest.machine or ''):
             raise UnsupportedHardware(model=f'secure boot on machine type {guest.machine}',
                                       virt=guest.settings.virt_type)
-        return can
+        raise NotOnThisHost(name='os:secure_boot', value=tuning.REQUIRED, reason=(
+            f'it has no firmware with secure boot for its machine type {guest.machine}'))
 
     def _kernel(self, guest: GuestSpec) -> Kernel | None:
         if guest.kernel is None:

@@ -23,6 +23,11 @@ class Configurator(Protocol):
 
 # What depends on the host that the guest runs on, not on the guest.
 PLACE: tuple[Configurator, ...] = (cpu.PlaceConfigurator(), cpu.CpuQuotaConfigurator())
+# What flavor and image ask for, whatever disks, ports and devices the guest has.
+ASKED: tuple[Configurator, ...] = (
+    cpu.MemoryConfigurator(), cpu.CpuConfigurator(), *PLACE, board.OsConfigurator(), board.FeaturesConfigurator(),
+    devices.VideoConfigurator(), devices.SoundConfigurator(), devices.ControllerConfigurator(),
+    devices.IommuConfigurator())
 CONFIGURATORS: tuple[Configurator, ...] = (
     cpu.MemoryConfigurator(),
     cpu.CpuConfigurator(),

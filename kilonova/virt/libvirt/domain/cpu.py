@@ -4,10 +4,10 @@ from __future__ import annotations
 from kilonova.objects import cpuset
 from kilonova.objects.instance_extra import InstanceNUMACell, InstanceNUMATopology
 from kilonova.objects.vif import VHOST_USER
-from kilonova.virt.hardware import constraints, cpu_features, topology
+from kilonova.virt.hardware import constraints, cpu_features, topology, tuning
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.xml import Cpu, CpuTune, Domain, GuestCell, MemoryBacking, NumaTune
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost
 
 
 class MemoryConfigurator:
@@ -38,8 +38,8 @@ class CpuConfigurator:
         parts = {'sockets': layout.sockets, 'cores': layout.cores, 'threads': layout.threads}
         mode, addresses = settings.guest_cpu_mode, guest.tuning.address_space
         if addresses is not None and addresses.mode not in settings.address_spaces:
-            raise UnsupportedHardware(model=f'physical addresses {addresses.mode} with cpu_mode {mode}',
-                                      virt=settings.virt_type)
+            raise NotOnThisHost(name='hw:maxphysaddr_mode', value=addresses.mode, reason=(
+                f'with cpu_mode {mode} it must be {" or ".join(sorted(settings.address_spaces)) or "left out"}'))
         if settings.domain_type not in ('kvm', 'qemu'):
             # libvirt's test driver has no CPU models.
             if limits.liked or threads is not None or addresses is not None:
@@ -54,14 +54,15 @@ class CpuConfigurator:
 
 def _model(guest: GuestSpec) -> str:
     """The first of [libvirt]cpu_models that has, with [libvirt]cpu_model_extra_flags, the features that flavor and
-    image require by traits (trait:HW_CPU_X86_AVX2). UnsupportedHardware: none has."""
+    image require by traits (trait:HW_CPU_X86_AVX2). Raises NotOnThisHost if none has."""
     settings = guest.settings
     needed = cpu_features.wanted(guest.required_traits) - {name for name, policy in settings.cpu_flags
                                                            if policy == 'require'}
     for name, has in settings.cpu_models.items():
         if needed <= has:
             return name
-    raise UnsupportedHardware(model=f'CPU with {", ".join(sorted(needed))}', virt=settings.virt_type)
+    raise NotOnThisHost(name='trait:HW_CPU_*', value=', '.join(sorted(needed)), reason=(
+        f'none of [libvirt]cpu_models has it ({", ".join(settings.cpu_models)})'))
 
 
 def _threads(guest: GuestSpec) -> int | None:
@@ -116,16 +117,23 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
     found = reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime))
     if not found:
         # hw:emulator_threads_policy=share, and the host shares none.
-        raise UnsupportedHardware(model='realtime of all CPUs without [compute]cpu_shared_set',
-                                  virt=guest.settings.virt_type)
+        raise NotOnThisHost(name='hw:emulator_threads_policy', value=policy, reason=(
+            'a guest all of whose CPUs are realtime needs [compute]cpu_shared_set there'))
     return found
 
 
 class CpuQuotaConfigurator:
-    """The flavor's quota:cpu_shares, _period and _quota, beside the pins that the guest may have."""
+    """Write the flavor's quota:cpu_shares, _period and _quota, beside the pins that the guest may have.
+
+    Raises NotOnThisHost if the host's version of control groups has other bounds of shares.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        limits = guest.tuning.cpu
+        limits, version = guest.tuning.cpu, guest.settings.control_groups
         if limits:
+            least, most = tuning.CPU_SHARES[version] if version is not None else tuning.CPU_LIMITS['shares']
+            if 'shares' in limits and not least <= limits['shares'] <= most:
+                raise NotOnThisHost(name='quota:cpu_shares', value=limits['shares'], reason=(
+                    f'it must be from {least} to {most} (control groups of version {version})'))
             domain.cputune = domain.cputune or CpuTune()
             domain.cputune.limits = limits

@@ -25,7 +25,7 @@ from kilonova.virt.libvirt.xml_devices import (
     Video,
     Watchdog,
 )
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 # Of the field's models, those that QEMU has.
 _VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})
@@ -76,8 +76,10 @@ class InputConfigurator:
 
 
 class VideoConfigurator:
-    """An adapter where there is a screen, or where hw_video_model or hw_video_ram ask for one. UnsupportedHardware:
-    this host can't give the model."""
+    """An adapter where there is a screen, or where hw_video_model or hw_video_ram ask for one.
+
+    Raises UnsupportedHardware for a model that no host gives, NotOnThisHost for one that this host doesn't give.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         model, ram = guest.tuning.video_model, guest.tuning.video_ram
@@ -86,8 +88,11 @@ class VideoConfigurator:
         known = guest.settings.video_models or _VIDEO_MODELS
         defaults = tuning.SIZED_VIDEO if ram else _VIDEO_DEFAULTS
         model = model or next((name for name in defaults if name in known), defaults[0])
-        if model not in _VIDEO_MODELS or model not in (guest.settings.video_models or _VIDEO_MODELS):
+        if model not in _VIDEO_MODELS:
             raise UnsupportedHardware(model=f'video {model}', virt=guest.settings.virt_type)
+        if model not in known:
+            raise NotOnThisHost(name='hw_video_model', value=model,
+                                reason=f'it must be one of {", ".join(sorted(known))}')
         domain.devices.append(Video(model, ram * 1024 or None))
 
 
@@ -110,27 +115,33 @@ class RngConfigurator:
 
 
 class SoundConfigurator:
-    """hw:sound_model, hw_sound_model. UnsupportedHardware: the host's QEMU or libvirt is too old for it."""
+    """hw:sound_model, hw_sound_model. Raises NotOnThisHost if the host's QEMU or libvirt is too old for it."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         model = guest.tuning.sound
         if model and guest.settings.is_qemu:
-            _check_model(guest, 'sound', model, guest.settings.models.sound)
+            _check_model('hw:sound_model', model, guest.settings.models.sound)
             domain.devices.append(Sound(model))
 
 
 class IommuConfigurator:
-    """hw:viommu_model, hw_viommu_model; what auto is depends on the board. UnsupportedHardware: this board has none of
-    that model."""
+    """hw:viommu_model, hw_viommu_model; what auto is depends on the board.
+
+    Raises NotOnThisHost if boards of this host have none of that model, UnsupportedHardware if the image's board has
+    none on any host.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         model = guest.iommu
         if not model or not guest.settings.is_qemu:
             return
-        _check_model(guest, 'IOMMU', model, guest.settings.models.iommu)
+        _check_model('hw:viommu_model', model, guest.settings.models.iommu)
         if not guest.is_pcie:
-            raise UnsupportedHardware(model=f'IOMMU {model} on machine type {guest.machine}',
-                                      virt=guest.settings.virt_type)
+            if guest.image_property('hw_machine_type'):
+                raise UnsupportedHardware(model=f'IOMMU {model} on machine type {guest.machine}',
+                                          virt=guest.settings.virt_type)
+            raise NotOnThisHost(name='hw:viommu_model', value=model, reason=(
+                f'its machine type {guest.machine} has none, one of PCI Express (q35) is needed'))
         domain.devices.append(Iommu(model, self._intel(guest) if model == tuning.INTEL else {}))
 
     def _intel(self, guest: GuestSpec) -> dict[str, str]:
@@ -140,10 +151,10 @@ class IommuConfigurator:
         return {'intremap': 'on', 'caching_mode': 'on', **many, 'iotlb': 'on', 'aw_bits': '48'}
 
 
-def _check_model(guest: GuestSpec, kind: str, model: str, known: frozenset[str]) -> None:
-    """UnsupportedHardware, for a host that is known to have others."""
+def _check_model(name: str, model: str, known: frozenset[str]) -> None:
+    """Raise NotOnThisHost for a host that is known to have others."""
     if known and model not in known:
-        raise UnsupportedHardware(model=f'{kind} {model}', virt=guest.settings.virt_type)
+        raise NotOnThisHost(name=name, value=model, reason=f'it must be one of {", ".join(sorted(known))}')
 
 
 class ControllerConfigurator:
@@ -154,7 +165,7 @@ class ControllerConfigurator:
         settings = guest.settings
         model = guest.tuning.usb
         if model and settings.is_qemu:
-            _check_model(guest, 'USB', model, settings.models.usb)
+            _check_model('hw:usb_model', model, settings.models.usb)
             domain.devices.append(Controller('usb', model=model, index=0))
             if model == _ICH9:
                 # Its slow devices are theirs, and without the first a guest finds none of them.

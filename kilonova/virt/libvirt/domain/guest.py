@@ -139,6 +139,10 @@ class Settings:
     realtime_priority: int = 1
     has_uefi: bool = True
     has_secure_boot: bool = True
+    # {machine type: most vCPUs, None if libvirt doesn't say}; empty: not known.
+    machine_types: Mapping[str, int | None] = field(default_factory=dict)
+    # Version of the host's control groups, 1 or 2; None: not known.
+    control_groups: int | None = None
     consoles: Consoles = field(default_factory=Consoles)
 
     @property

@@ -23,6 +23,7 @@ from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_utils import strutils
 
+from kilonova.errors import shortened
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.parts.volumes import VolumeFailed, VolumeUnsupported
 
@@ -178,4 +179,4 @@ def _without_secrets(text: str, volume: AttachedVolume) -> str:
     for name in _SECRETS:
         if volume.connection.get(name):
             text = text.replace(str(volume.connection[name]), '***')
-    return ' '.join(str(strutils.mask_password(text)).split())[:_MOST_TEXT]
+    return shortened(' '.join(str(strutils.mask_password(text)).split()), _MOST_TEXT)

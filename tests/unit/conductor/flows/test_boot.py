@@ -22,6 +22,7 @@ from kilonova.errors import (
     NoValidHost,
     Unanswered,
     Unsent,
+    shortened,
 )
 from tests.unit.conductor.site import DISK, SERVER, Sent, Site, primitive, steps, uuid
 
@@ -158,8 +159,8 @@ def test_all_hosts_refuse(site: Site) -> None:
     site.answers['build_and_run_instance'] = [
         HostRejected(f'Build of instance {SERVER} was re-scheduled: small'), HostRejected('full')]
     go(site)
-    text = ('Exceeded maximum number of retries. Exhausted all hosts available for retrying build failures for '
-            f'instance {SERVER}. Hosts said: small; full')
+    text = ('Hosts said: small; full (Exceeded maximum number of retries. Exhausted all hosts available for retrying '
+            f'build failures for instance {SERVER}.)')
     assert site.asked()[-1] == 'gpu3 undo_build' and site.held() == {}
     assert site.state() == ('error', None) and site.kept() is None and site.action() == 'Error'
     assert site.faults() == [(500, text, 'gpu3')] and cell_of(site) == 'cell1'
@@ -549,7 +550,7 @@ def test_a_host_that_dies_may_run_the_guest(site: Site, claimed: bool, forced: b
         text = ('Exceeded maximum number of retries. compute service of host gpu2 is down, and its hypervisor may '
                 'still run the server: start the service again, or make sure that the host is off and force the '
                 f'service down. No other host was tried for instance {SERVER}')
-        assert site.faults()[0][:2] == (500, text[:255])
+        assert site.faults()[0][:2] == (500, shortened(text, 255))
 
 
 # --- several servers -------------------------------------------------------------------------------------------------

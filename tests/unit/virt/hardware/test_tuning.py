@@ -96,7 +96,7 @@ def test_random_numbers(flavor: dict[str, str], random: tuple[int | None, int | 
 
 @pytest.mark.parametrize(('extra_specs', 'properties', 'said'), [
     ({'quota:cpu_shares': 'many'}, {}, "'many' of 'quota:cpu_shares'"),
-    ({'quota:cpu_shares': '1'}, {}, 'from 2 to 262144'), ({'quota:cpu_period': '999'}, {}, 'from 1000 to 1000000'),
+    ({'quota:cpu_shares': '0'}, {}, 'from 1 to 262144'), ({'quota:cpu_period': '999'}, {}, 'from 1000 to 1000000'),
     ({'quota:cpu_quota': '5'}, {}, "'5' of 'quota:cpu_quota'"),
     ({'quota:disk_read_iops_sec': '-1'}, {}, 'quota:disk_read_iops_sec'),
     ({'quota:disk_read_iops_sec': '1', 'quota:disk_total_iops_sec': '1'}, {}, 'a limit of the total'),

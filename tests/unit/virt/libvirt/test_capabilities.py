@@ -29,6 +29,15 @@ def test_a_kvm_host() -> None:
     assert found.supported() == [['x86_64', 'qemu', 'hvm'], ['x86_64', 'kvm', 'hvm']]
 
 
+def test_machine_types_and_how_many_cpus_each_has() -> None:
+    told = KVM.replace("<domain type='qemu'/><domain type='kvm'/>", (
+        "<machine maxCpus='255'>pc-i440fx-7.2</machine><machine canonical='pc-i440fx-7.2' maxCpus='255'>pc</machine>"
+        "<machine>none</machine><domain type='qemu'/><domain type='kvm'><machine maxCpus='710'>pc</machine></domain>"))
+    assert capabilities.parse(told).machines == {'x86_64': {'pc-i440fx-7.2': 255, 'pc': 710, 'none': None}, 'i686': {}}
+    assert capabilities.parse(KVM).machines == {'x86_64': {}, 'i686': {}}
+    assert capabilities.parse(told, test=True).machines == {}
+
+
 def test_a_look_at_the_emulators_that_failed_is_no_answer() -> None:
     """libvirt keeps it until it is asked for its capabilities again: so they aren't kept here either."""
     failed = KVM.replace("<arch name='x86_64'>", "<arch name='i686'>")

@@ -13,7 +13,7 @@ from kilonova.virt.libvirt.domain.board import (
     SysinfoConfigurator,
 )
 from kilonova.virt.libvirt.domain.guest import GuestDisk
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 UEFI, Q35 = {'hw_firmware_type': 'uefi'}, {'hw_firmware_type': 'uefi', 'hw_machine_type': 'q35'}
@@ -61,12 +61,38 @@ def test_firmware(configure: Configure, asked: dict[str, Any], firmware: str | N
 
 
 @pytest.mark.parametrize(('properties', 'settings', 'said'), [
-    (UEFI, {'has_uefi': False}, 'firmware uefi'), ({**UEFI, 'os_secure_boot': 'required'}, {}, 'machine type pc'),
-    ({**Q35, 'os_secure_boot': 'required'}, {'has_secure_boot': False}, 'secure boot')])
+    (UEFI, {'has_uefi': False}, "'uefi' of 'hw_firmware_type'"),
+    ({**UEFI, 'os_secure_boot': 'required'}, {}, "'required' of 'os:secure_boot' .* machine type pc"),
+    ({**Q35, 'os_secure_boot': 'required'}, {'has_secure_boot': False}, "'required' of 'os:secure_boot'")])
 def test_firmware_that_the_host_does_not_have(configure: Configure, properties: dict[str, str],
                                               settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UnsupportedHardware, match=said):
+    with pytest.raises(NotOnThisHost, match=said):
         configure(OsConfigurator(), properties=properties, settings=settings)
+
+
+def test_secure_boot_of_an_image_that_names_another_board(configure: Configure) -> None:
+    with pytest.raises(UnsupportedHardware, match='secure boot on machine type pc'):
+        configure(OsConfigurator(), properties={**UEFI, 'os_secure_boot': 'required', 'hw_machine_type': 'pc'})
+
+
+MACHINES = {'pc': 255, 'pc-i440fx-7.2': 255, 'q35': 288, 'virt': None}
+
+
+@pytest.mark.parametrize(('machine', 'vcpus', 'said'), [
+    ('pc-q35-99.0', 1, "'pc-q35-99.0' of 'hw_machine_type' is not possible on this host: its QEMU has pc, q35, virt"),
+    ('pc', 256, "'256' of 'vcpus' is not possible on this host: machine type pc has at most 255"),
+    (None, 256, "'256' of 'vcpus' is not possible on this host: machine type pc has at most 255"),
+    ('pc', 255, None), ('q35', 256, None), ('virt', 512, None), ('pc-i440fx-7.2', 1, None)])
+def test_machine_types_that_the_hosts_qemu_has(configure: Configure, machine: str | None, vcpus: int,
+                                               said: str | None) -> None:
+    """Siblings of "found 1.5"."""
+    asked = {'settings': {'machine_types': MACHINES}, 'flavor': {'vcpus': vcpus},
+             'properties': {} if machine is None else {'hw_machine_type': machine}}
+    if said is None:
+        assert configure(OsConfigurator(), **asked).find('os/type') is not None
+        return
+    with pytest.raises(NotOnThisHost, match=f'^{said}$'):
+        configure(OsConfigurator(), **asked)
 
 
 @pytest.mark.parametrize(('properties', 'command_line'), [

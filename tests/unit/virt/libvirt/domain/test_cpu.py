@@ -11,7 +11,7 @@ from kilonova.virt.hardware import constraints, numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.cpu import CpuConfigurator, MemoryConfigurator
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost
 from tests.unit.virt.builders import new_vif
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
@@ -73,7 +73,7 @@ def test_the_first_model_with_what_traits_require(configure: Configure, asked: d
     """[libvirt]cpu_models, together with what [libvirt]cpu_model_extra_flags gives all guests."""
     settings = {'cpu_mode': 'custom', 'cpu_models': MODELS, 'cpu_flags': (('sha-ni', 'require'), ('svm', 'disable'))}
     assert configure(CpuConfigurator(), settings=settings, **asked).findtext('cpu/model') == model
-    with pytest.raises(UnsupportedHardware, match=r'CPU with avx512f, svm'):
+    with pytest.raises(NotOnThisHost, match=r"^'avx512f, svm' of 'trait:HW_CPU_.*' is .* \(Nehalem, Haswell, EPYC\)$"):
         configure(CpuConfigurator(), settings=settings, extra_specs={
             'trait:HW_CPU_X86_SVM': 'required', 'trait:HW_CPU_X86_AVX512F': 'required'})
 
@@ -147,7 +147,7 @@ def test_all_cpus_are_realtime_where_the_emulator_is_elsewhere(configure: Config
 
 def test_the_emulator_never_runs_where_it_would_get_no_time(configure: Configure) -> None:
     specs = {**REALTIME, 'hw:emulator_threads_policy': 'share'}
-    with pytest.raises(UnsupportedHardware, match='cpu_shared_set'):
+    with pytest.raises(NotOnThisHost, match=r'hw:emulator_threads_policy.*cpu_shared_set'):
         configure(*CONFIGURATORS, settings={**SETTINGS, 'shared_cpus': frozenset()}, extra_specs=specs,
                   flavor={'vcpus': 2, 'memory_mb': 2048}, instance={'numa_topology': placed(specs)})
 
@@ -157,6 +157,23 @@ def test_the_priority_is_the_hosts(configure: Configure) -> None:
     found = configure(*CONFIGURATORS, settings={**SETTINGS, 'realtime_priority': 7}, extra_specs=specs,
                       flavor={'vcpus': 2, 'memory_mb': 2048}, instance={'numa_topology': placed(specs)})
     assert text(found.find('cputune/vcpusched')) == '<vcpusched vcpus="1" scheduler="fifo" priority="7"/>'
+
+
+@pytest.mark.parametrize(('version', 'taken', 'refused', 'bounds'), [
+    (2, ('1', '10000'), ('10001', '16384', '262144'), 'from 1 to 10000'),
+    (1, ('2', '16384', '262144'), ('1',), 'from 2 to 262144'), (None, ('1', '262144'), (), '')])
+def test_shares_are_those_of_the_hosts_control_groups(configure: Configure, version: int | None, taken: tuple[str, ...],
+                                                      refused: tuple[str, ...], bounds: str) -> None:
+    """"found 1.5"."""
+    for shares in taken:
+        found = configure(*CONFIGURATORS, settings={'control_groups': version},
+                          extra_specs={'quota:cpu_shares': shares})
+        assert found.findtext('cputune/shares') == shares
+    for shares in refused:
+        with pytest.raises(NotOnThisHost, match=(
+                f"^'{shares}' of 'quota:cpu_shares' is not possible on this host: it must be {bounds} "
+                fr'\(control groups of version {version}\)$')):
+            configure(*CONFIGURATORS, settings={'control_groups': version}, extra_specs={'quota:cpu_shares': shares})
 
 
 @pytest.mark.parametrize(('asked', 'addresses'), [
@@ -170,7 +187,7 @@ def test_the_width_of_addresses(configure: Configure, asked: dict[str, Any], add
     cpu = found.find('cpu')
     assert cpu is not None and [part.tag for part in cpu] == ['maxphysaddr', 'topology']
     assert text(cpu.find('maxphysaddr')) == addresses
-    with pytest.raises(UnsupportedHardware, match=r'physical addresses .* with cpu_mode host-model'):
+    with pytest.raises(NotOnThisHost, match=r"'hw:maxphysaddr_mode' .* with cpu_mode host-model it must be left out"):
         configure(CpuConfigurator(), **asked)
 
 

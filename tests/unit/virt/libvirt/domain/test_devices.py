@@ -20,7 +20,7 @@ from kilonova.virt.libvirt.domain.devices import (
     VideoConfigurator,
 )
 from kilonova.virt.libvirt.domain.guest import Consoles, DeviceModels, GuestDisk, Spice
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 from tests.unit.virt.builders import MDEV, MDEV2
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
@@ -122,11 +122,14 @@ def test_video(configure: Configure, properties: dict[str, str], video: str) -> 
     assert text(domain.find('devices/video')) == video
 
 
-@pytest.mark.parametrize(('model', 'models'), [('gop', frozenset()), ('qxl', frozenset({'vga', 'virtio'}))])
-def test_a_graphics_adapter_that_the_host_does_not_have(configure: Configure, model: str,
-                                                        models: frozenset[str]) -> None:
-    with pytest.raises(UnsupportedHardware, match=f'video {model}'):
-        configure(*CONFIGURATORS, settings={'video_models': models}, properties={'hw_video_model': model})
+@pytest.mark.parametrize(('model', 'error', 'said'), [
+    ('gop', UnsupportedHardware, 'video gop'),
+    ('qxl', NotOnThisHost, "'qxl' of 'hw_video_model' is not possible on this host: it must be one of vga, virtio")])
+def test_a_graphics_adapter_that_the_host_does_not_have(configure: Configure, model: str, error: type[Exception],
+                                                        said: str) -> None:
+    with pytest.raises(error, match=said):
+        configure(*CONFIGURATORS, settings={'video_models': frozenset({'vga', 'virtio'})},
+                  properties={'hw_video_model': model})
 
 
 Q35 = {'hw_machine_type': 'q35'}
@@ -182,14 +185,20 @@ def test_an_ich9_has_companions_for_slow_devices(configure: Configure) -> None:
 
 
 @pytest.mark.parametrize(('extra_specs', 'properties', 'said'), [
-    ({'hw:sound_model': 'virtio'}, {}, 'sound virtio'), ({'hw:usb_model': 'vt82c686b-uhci'}, {}, 'USB vt82c686b-uhci'),
-    ({'hw:viommu_model': 'smmuv3'}, Q35, 'IOMMU smmuv3'),
-    ({'hw:viommu_model': 'intel'}, {}, 'IOMMU intel on machine type pc'),
-    ({'hw:viommu_model': 'auto'}, {}, 'IOMMU intel on machine type pc')])
+    ({'hw:sound_model': 'virtio'}, {}, "'virtio' of 'hw:sound_model' .* ich9, usb"),
+    ({'hw:usb_model': 'vt82c686b-uhci'}, {}, "'vt82c686b-uhci' of 'hw:usb_model' .* qemu-xhci"),
+    ({'hw:viommu_model': 'smmuv3'}, Q35, "'smmuv3' of 'hw:viommu_model' .* intel"),
+    ({'hw:viommu_model': 'intel'}, {}, "'intel' of 'hw:viommu_model' .* machine type pc has none"),
+    ({'hw:viommu_model': 'auto'}, {}, "'intel' of 'hw:viommu_model' .* machine type pc has none")])
 def test_models_that_the_host_does_not_have(configure: Configure, extra_specs: dict[str, str],
                                             properties: dict[str, str], said: str) -> None:
-    with pytest.raises(UnsupportedHardware, match=said):
+    with pytest.raises(NotOnThisHost, match=said):
         configure(*CONFIGURATORS, settings={'models': MODELS}, extra_specs=extra_specs, properties=properties)
+
+
+def test_an_iommu_on_a_board_that_the_image_names_and_that_has_none(configure: Configure) -> None:
+    with pytest.raises(UnsupportedHardware, match='IOMMU intel on machine type pc'):
+        configure(*CONFIGURATORS, extra_specs={'hw:viommu_model': 'intel'}, properties={'hw_machine_type': 'pc'})
 
 
 def test_the_port_of_the_guest_agent(configure: Configure) -> None:
