@@ -100,12 +100,12 @@ class ComputeNode(Watched, Base):
     host_ip = mapped_column(sa.String(39))
     supported_instances = mapped_column(sa.Text)
     metrics = mapped_column(sa.Text)
-    pci_stats = mapped_column(sa.Text)
+    pci_stats = mapped_column(MediumText)
     extra_resources = mapped_column(sa.Text)
     stats = mapped_column(sa.Text, default='{}')
     # Which usage the row tells, as the host counts them: an older one that comes late is not written.
     usage_serial = mapped_column(sa.BigInteger, nullable=False, default=0, server_default='0')
-    numa_topology = mapped_column(sa.Text)
+    numa_topology = mapped_column(MediumText)
     ram_allocation_ratio = mapped_column(sa.Float)
     cpu_allocation_ratio = mapped_column(sa.Float)
     disk_allocation_ratio = mapped_column(sa.Float)
@@ -244,22 +244,25 @@ class InstanceInfoCache(SoftDelete, Base):
 
 
 class InstanceExtra(SoftDelete, Base):
-    """A server's JSON columns: flavor {cur, old, new}, PCI requests (a bare list), else an envelope each."""
+    """A server's JSON columns: flavor {cur, old, new}, PCI requests (a bare list), else an envelope each.
+
+    They grow with extra specs, vCPUs and devices, so that MySQL's TEXT (65,535 bytes) holds not all that is accepted.
+    """
 
     __tablename__ = 'instance_extra'
     __table_args__ = (index('instance_extra', 'instance_uuid'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
     instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'), nullable=False)
-    device_metadata = mapped_column(sa.Text)
-    numa_topology = mapped_column(sa.Text)
-    pci_requests = mapped_column(sa.Text)
-    flavor = mapped_column(sa.Text)
-    vcpu_model = mapped_column(sa.Text)
-    migration_context = mapped_column(sa.Text)
-    keypairs = mapped_column(sa.Text)
-    trusted_certs = mapped_column(sa.Text)
-    resources = mapped_column(sa.Text)
+    device_metadata = mapped_column(MediumText)
+    numa_topology = mapped_column(MediumText)
+    pci_requests = mapped_column(MediumText)
+    flavor = mapped_column(MediumText)
+    vcpu_model = mapped_column(MediumText)
+    migration_context = mapped_column(MediumText)
+    keypairs = mapped_column(MediumText)
+    trusted_certs = mapped_column(MediumText)
+    resources = mapped_column(MediumText)
 
 
 class InstanceMetadata(SoftDelete, Base):
