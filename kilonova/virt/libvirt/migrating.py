@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import os
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
@@ -30,6 +31,8 @@ _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
 # Go on with a post-copy that broke off (VIR_MIGRATE_POSTCOPY_RESUME, of libvirt 8.5).
 RESUME = 1 << 19
+# How often the numbers of a job are asked for, and the seconds between two times.
+TRIES, AGAIN = 5, 0.2
 
 _GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 
@@ -76,10 +79,30 @@ def state(guest: Guest) -> tuple[int, int] | None:
     return int(found), int(reason)
 
 
+def _stats(guest: Guest) -> dict[str, int]:
+    """Return the statistics of the guest's job; ask again when QEMU has none for a moment.
+
+    libvirt says so by an internal error: "migration was active, but no RAM info was set".
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            found: dict[str, int] = guest.call('jobStats', 0)
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_INTERNAL_ERROR or not left:
+                raise
+            time.sleep(AGAIN)
+        else:
+            return found
+    raise AssertionError
+
+
 def _job(guest: Guest) -> dict[str, int] | None:
-    """libvirt's numbers of what it does with the guest now: 'operation', 'memory_total' …; None: nothing."""
+    """Return libvirt's numbers of what it does with the guest now ('operation', 'memory_total' …), None for nothing.
+
+    Raises libvirtError if they can't be read.
+    """
     try:
-        found: dict[str, int] = guest.call('jobStats', 0)
+        found = _stats(guest)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
             # All there is to know of a guest that arrives: only its source counts.

@@ -34,6 +34,8 @@ LOOK, LATER = 0.1, 1.0
 LEAST_GIB = 2
 # Seconds until a post-copy that broke off, and doesn't go on, is given up.
 MENDING = 60.0
+# Seconds without numbers of a migration after which it is aborted.
+BLIND = 60.0
 _NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
 
 
@@ -100,12 +102,15 @@ class Transfers:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
             is_over = call is None or call.ended        # looked at before the job: it may end in between
-            job = migrating.outgoing(guest)
-            if job is None and is_over:
+            job = watch.read(guest)
+            # A guest whose numbers can't be read is on its way as long as the call lasts.
+            if job is None and is_over and (watch.unread is None or call is not None):
                 break
+            if watch.unread is not None and call is None and watch.blind > 2 * BLIND:
+                raise watch.unread
             if job is not None and watch.reason is None:
                 watch.reason = self._look(guest, job, told, time.monotonic() - since, watch)
-            if job is not None and watch.reason is not None:
+            if (job is not None or watch.unread is not None) and watch.reason is not None:
                 migrating.abort(guest)
             time.sleep(pause)
             pause = min(pause * 1.5, LATER)
@@ -186,11 +191,35 @@ class Transfers:
 
 @dataclass
 class _Watch:
-    """What came of looking at one migration; ``reason``: why it is aborted."""
+    """What came of looking at one migration.
+
+    ``reason``: why it is aborted; ``unread``: why its numbers could not be read at the last look, ``blind`` the seconds
+    since when.
+    """
 
     reason: Exception | None = None
     downtime: int | None = None
     hastened: bool = False
+    unread: libvirt.libvirtError | None = None
+    blind: float = 0
+    _since: float = 0
+
+    def read(self, guest: Guest) -> dict[str, int] | None:
+        """Return the numbers of the migration, None if none runs or they can't be read (``unread``).
+
+        BLIND seconds without them are a reason to abort the migration.
+        """
+        try:
+            job = migrating.outgoing(guest)
+        except libvirt.libvirtError as error:
+            if self.unread is None:
+                self._since = time.monotonic()
+            self.unread, self.blind = error, time.monotonic() - self._since
+            if self.blind > BLIND and self.reason is None:
+                self.reason = error
+            return None
+        self.unread, self.blind = None, 0
+        return job
 
 
 @dataclass(frozen=True)
