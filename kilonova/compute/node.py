@@ -213,7 +213,7 @@ class Node:
 
     # -- healing -------------------------------------------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
-        """Healing: what servers hold here and Placement doesn't know of is added to their allocations.
+        """Heal: write what servers hold here and Placement doesn't know of into their allocations.
 
         Placement is asked about all servers with devices at start; later only about those that lacked some or couldn't
         be asked about, and those whose devices the scheduler didn't have allocated. What fails waits for the next look.
@@ -248,7 +248,7 @@ class Node:
 
     def _lacking(self, ctxt: RequestContext, placement: PlacementClient, uuids: Collection[str], held: dict[str, Held],
                  wanted: dict[str, dict[str, dict[str, int]]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Of these servers those that lack devices in Placement: {uuid: (its allocations as read, what is missing)}."""
+        """Return the servers that lack devices in Placement: {uuid: (its allocations as read, what is lacking)}."""
         lacking = {}
         for uuid, instance in self._at_rest(ctxt, uuids).items():
             if uuid not in self._doubted and _chosen_by_placement(instance):
@@ -289,8 +289,9 @@ class Node:
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(provider_uuid, generation, {
                     name: {**given, 'reserved': 0} for name, given in inventory.items()})
-            placement.claim(uuid, pci_placement.with_added(there['allocations'], more), project_id=there['project_id'],
-                            user_id=there['user_id'], generation=there['consumer_generation'])
+            placement.claim(uuid, pci_placement.with_devices(there['allocations'], more),
+                            project_id=there['project_id'], user_id=there['user_id'],
+                            generation=there['consumer_generation'])
         finally:
             self.book.use_up(used_up)
 

@@ -132,25 +132,23 @@ def in_use(view: Mapping[str, Provider]) -> dict[str, frozenset[tuple[str, str |
 
 def lacking(there: Mapping[str, Mapping[str, Any]],
             wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """What a server's allocations in Placement, {provider uuid: {'resources': {resource class: count}}}, are short of
-    ``wanted``: in the form of ``wanted``, only what is missing."""
-    found: dict[str, dict[str, int]] = {}
-    for uuid, resources in wanted.items():
-        held = there[uuid]['resources'] if uuid in there else {}
-        short = {name: count - held.get(name, 0) for name, count in resources.items() if count > held.get(name, 0)}
-        if short:
-            found[uuid] = short
-    return found
+    """Return the providers of which a server's allocations have less than ``wanted``, with all that is wanted there.
+
+    ``there``: the allocations in Placement, {provider uuid: {'resources': {resource class: count}}}.
+    """
+    return {uuid: dict(resources) for uuid, resources in wanted.items()
+            if any(count > there.get(uuid, {}).get('resources', {}).get(name, 0) for name, count in resources.items())}
 
 
-def with_added(there: Mapping[str, Mapping[str, Any]],
-               more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-    """A server's allocations with what they were short of, all else as it is."""
-    made = {uuid: {'resources': dict(given['resources'])} for uuid, given in there.items()}
-    for uuid, resources in more.items():
-        held = made.setdefault(uuid, {'resources': {}})['resources']
-        held.update({name: held.get(name, 0) + count for name, count in resources.items()})
-    return made
+def with_devices(there: Mapping[str, Mapping[str, Any]],
+                 more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+    """Return a server's allocations with what ``lacking`` found, and all else as it is.
+
+    A provider of a device has one resource class. What a server holds there of another class is the same device under
+    the class that [pci]device_spec gave it before: it is exchanged, or the device would count twice.
+    """
+    return {uuid: {'resources': dict(resources)}
+            for uuid, resources in {**{uuid: given['resources'] for uuid, given in there.items()}, **more}.items()}
 
 
 def _provider(view: dict[str, Provider], nodename: str, device: PciDevice) -> Provider:

@@ -228,3 +228,22 @@ def test_a_one_time_use_device_stays_reserved(make_cloud):
             for row in client.list_providers() if '_' in row['name']} == {
                 f'gpu1_{ONE.upper()}': [1], f'gpu1_{TWO.upper()}': [0]}
     cloud.assert_clean()
+
+
+@pytest.mark.parametrize('resource_class', ['PGPU', 'CUSTOM_RENAMED'])
+def test_a_class_that_is_renamed_while_a_server_holds_the_device(make_cloud, resource_class):
+    """The server's allocation has the device once, under its new class; the device is free when the server goes."""
+    cloud = make_cloud({'gpu1': [ONE, TWO]})
+    server = cloud.boot(cloud.flavor(gpus=1))
+    (held,) = cloud.hostdevs(server)
+    before = others(cloud, server)
+    cloud.specs['gpu1'] = [json.dumps({'vendor_id': '10de', 'product_id': '13f1', 'resource_class': resource_class})]
+    restart(cloud)
+    assert cloud.placement.allocations()[server] == {**before, f'gpu1_{held.upper()}': {resource_class: 1}}
+    cloud.assert_clean()
+    cloud.computes['gpu1'].node.update()
+    providers = cloud.placement.client.list_providers(name=f'gpu1_{held.upper()}')
+    assert list(cloud.placement.client.get_inventory(providers[0]['uuid'])[0]) == [resource_class]
+    cloud.request('DELETE', f'/servers/{server}')
+    cloud.settle()
+    cloud.assert_empty()

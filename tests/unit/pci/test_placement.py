@@ -104,6 +104,7 @@ def test_devices_in_use():
 
 
 def test_what_allocations_lack_is_added_and_all_else_stays():
+    """A device's former class goes with what is added for it."""
     there = {
         'root': {'resources': {'VCPU': 4, 'MEMORY_MB': 512}, 'generation': 7},
         'rp1': {'resources': {'A': 1, 'B': 5}, 'generation': 2},
@@ -111,11 +112,11 @@ def test_what_allocations_lack_is_added_and_all_else_stays():
     }
     wanted = {'rp1': {'A': 3}, 'rp2': {'A': 1}, 'rp3': {'A': 1}}
     more = placement.lacking(there, wanted)
-    assert more == {'rp1': {'A': 2}, 'rp3': {'A': 1}}
-    made = placement.with_added(there, more)
+    assert more == {'rp1': {'A': 3}, 'rp3': {'A': 1}}
+    made = placement.with_devices(there, more)
     assert made == {
         'root': {'resources': {'VCPU': 4, 'MEMORY_MB': 512}},
-        'rp1': {'resources': {'A': 3, 'B': 5}},
+        'rp1': {'resources': {'A': 3}},
         'rp2': {'resources': {'A': 3}},
         'rp3': {'resources': {'A': 1}},
     }
