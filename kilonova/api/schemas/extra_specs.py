@@ -2,6 +2,7 @@
 
     check({'pci_passthrough:alias': 'a1:1'})       # None
     check({'hw:nosuch': '1'})                      # Invalid
+    check({'hw:nosuch': '1'}, validated=False)     # None: the request is of a version before 2.86
 
 Who adds specs of their own (a scheduler filter's, say) may add their rows: an entry point in the group
 ``kilonova.api.extra_spec_validators`` names a function that returns an iterable of ``Spec``. Their namespaces are then
@@ -35,10 +36,15 @@ class InvalidExtraSpec(Invalid):
 
 
 class Spec(NamedTuple):
-    """``name`` is a regular expression for the whole key; ``check`` says what is wrong with a value, or None."""
+    """``name`` is a regular expression for the whole key; ``check`` says what is wrong with a value, or None.
+
+    ``always``: values are checked at every microversion. Nova has no check of such a spec, so there is no version from
+    which on its users expect one.
+    """
 
     name: str
     check: Callable[[str], str | None]
+    always: bool = False
 
 
 def _text(value: str) -> None:
@@ -126,6 +132,8 @@ SPECS: tuple[Spec, ...] = (
     Spec('hw:ephemeral_encryption_format', _word('luks', 'plain')),
     Spec('hw:hide_hypervisor_id', _boolean),
     Spec('hw:locked_memory', _boolean),
+    Spec('hw:maxphysaddr_bits', _whole(*tuning.ADDRESS_BITS), always=True),
+    Spec('hw:maxphysaddr_mode', _word(tuning.PASSTHROUGH, tuning.EMULATE), always=True),
     Spec('hw:mem_encryption', _boolean),
     Spec('hw:mem_encryption_model', _word('amd-sev', 'amd-sev-es', 'amd-sev-snp')),
     Spec('hw:mem_page_size', _form(r'(large|small|any)|\d+([kKMGT]i?)?(b|bit|B)?')),
@@ -167,16 +175,16 @@ _NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trai
 
 
 class _Table(NamedTuple):
-    """``rows``: (compiled name, check); ``namespaces``: whose unknown names are mistakes."""
+    """``rows``: (compiled name, its row); ``namespaces``: whose unknown names are mistakes."""
 
-    rows: tuple[tuple[re.Pattern[str], Callable[[str], str | None]], ...]
+    rows: tuple[tuple[re.Pattern[str], Spec], ...]
     namespaces: re.Pattern[str]
 
 
 def _compile(more: Iterable[Spec] = ()) -> _Table:
     more = tuple(more)
     theirs = [spec.name.partition(':')[0] for spec in more if ':' in spec.name]
-    return _Table(tuple((re.compile(spec.name), spec.check) for spec in (*SPECS, *more)),
+    return _Table(tuple((re.compile(spec.name), spec) for spec in (*SPECS, *more)),
                   re.compile('|'.join(f'({name})' for name in (_NAMESPACES, *theirs))))
 
 
@@ -189,16 +197,20 @@ def _table() -> _Table:
     return _compile(spec for extension in found for spec in extension.obj)
 
 
-def check(values: Mapping[str, str]) -> None:
-    """Raises InvalidExtraSpec for the first spec that is unknown or malformed."""
+def check(values: Mapping[str, str], *, validated: bool = True) -> None:
+    """Raise InvalidExtraSpec for the first spec that is unknown or malformed.
+
+    ``validated`` False: the request's microversion is from before the check (2.86), so that only rows of ``always``
+    count.
+    """
     table = _table()
     for key, value in values.items():
-        found = next((rule for name, rule in table.rows if name.fullmatch(key)), None)
+        found = next((row for name, row in table.rows if name.fullmatch(key)), None)
         if found is None:
             namespace, colon, _ = key.partition(':')
-            if colon and table.namespaces.fullmatch(namespace):
+            if validated and colon and table.namespaces.fullmatch(namespace):
                 raise InvalidExtraSpec(reason=f"extra spec '{key}' does not appear to be a valid extra spec.")
             continue
-        problem = found(value)
+        problem = found.check(value) if validated or found.always else None
         if problem is not None:
             raise InvalidExtraSpec(reason=problem)

@@ -256,8 +256,7 @@ def delete_spec(call: Call) -> None:
 
 def _specs(call: Call, values: dict[str, Any]) -> dict[str, str]:
     specs = {key: str(value) for key, value in values.items()}
-    if call.version >= VALIDATED_SPECS_SINCE:
-        extra_specs.check(specs)
+    extra_specs.check(specs, validated=call.version >= VALIDATED_SPECS_SINCE)
     return specs
 
 

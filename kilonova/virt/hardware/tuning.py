@@ -43,7 +43,7 @@ CPU_LIMITS = {'shares': (min(least for least, _ in CPU_SHARES.values()), max(mos
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
 MOST_DISK = 10 ** 15
 # Bits of a physical address that a guest of QEMU may have; libvirt's numbers of random bytes have 32 bits.
-_ADDRESS_BITS = (32, 52)
+ADDRESS_BITS = (32, 52)
 MOST_RANDOM = 2 ** 32 - 1
 
 
@@ -239,8 +239,8 @@ def _address_space(extra_specs: Mapping[str, str], image: str | None, image_bits
     if bits is not None:
         if mode != EMULATE:
             raise InvalidTuning(name=name, value=bits, reason='it needs hw:maxphysaddr_mode=emulate')
-        if not _ADDRESS_BITS[0] <= bits <= _ADDRESS_BITS[1]:
-            raise InvalidTuning(name=name, value=bits, reason='it must be from {} to {}'.format(*_ADDRESS_BITS))
+        if not ADDRESS_BITS[0] <= bits <= ADDRESS_BITS[1]:
+            raise InvalidTuning(name=name, value=bits, reason='it must be from {} to {}'.format(*ADDRESS_BITS))
     return None if mode is None else AddressSpace(mode, bits)
 
 

@@ -1,7 +1,12 @@
 """The table of extra specs (2.86)."""
 from __future__ import annotations
 
+import ast
 import contextlib
+import itertools
+import pathlib
+import re
+from collections.abc import Iterator
 from importlib import metadata
 
 import pytest
@@ -9,10 +14,21 @@ import stevedore
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kilonova
 from kilonova.api.schemas import extra_specs
+from kilonova.virt.hardware import topology, tuning
+
+DISK = [f'quota:disk_{what}_{unit}_sec{burst}' for what, unit, burst in itertools.product(
+    ('read', 'write', 'total'), ('bytes', 'iops'), ('', '_max', '_max_length'))]
+
+
+OF_ADDRESSES = [('hw:maxphysaddr_mode', 'wide'), ('hw:maxphysaddr_bits', '31'), ('hw:maxphysaddr_bits', '53'),
+                ('hw:maxphysaddr_bits', '65'), ('hw:maxphysaddr_bits', 'wide'), ('hw:maxphysaddr_bits', '9' * 400)]
 
 
 @pytest.mark.parametrize(('key', 'value'), [
+    ('hw:maxphysaddr_mode', 'emulate'), ('hw:maxphysaddr_mode', 'passthrough'), ('hw:maxphysaddr_bits', '32'),
+    ('hw:maxphysaddr_bits', '52'),
     ('hw:cpu_policy', 'dedicated'), ('hw:numa_nodes', '2'), ('hw:numa_cpus.0', '0-3,^2'), ('hw:numa_mem.1', '1024'),
     ('hw:mem_page_size', '2MB'), ('hw:mem_page_size', 'large'), ('hw:boot_menu', 'yes'),
     ('resources:VCPU', '2'), ('resources1:CUSTOM_X', '1'), ('resources_A:VGPU', '1'), ('resources-b:PGPU', '1'),
@@ -50,9 +66,7 @@ def test_good_specs(key, value):
     ('quota:cpu_period', '1000001'), ('quota:cpu_quota', '0'), ('quota:cpu_quota', '999'),
     ('quota:cpu_quota', str(2 ** 44)), ('quota:disk_read_iops_sec', str(10 ** 15 + 1)), ('hw:serial_port_count', '5'),
     ('hw_rng:rate_bytes', str(2 ** 32)), ('hw:viommu_model', 'amd'), ('hw:tpm_secret_security', 'x'),
-    ('hw:watchdog_action', 'x'),
-    # These shape guests, but 2.86 does not know them.
-    ('hw:maxphysaddr_mode', 'emulate'), ('hw:maxphysaddr_bits', '42')])
+    ('hw:watchdog_action', 'x'), *OF_ADDRESSES])
 def test_bad_specs(key, value):
     with pytest.raises(extra_specs.InvalidExtraSpec, match=r'^Validation failed; '):
         extra_specs.check({key: value})
@@ -113,3 +127,55 @@ def test_values_that_would_cost_too_much(specs):
     """Finding 6.8, and patterns that tried each way to cut a list of ranges in two."""
     with pytest.raises(extra_specs.InvalidExtraSpec):
         extra_specs.check(specs)
+
+
+# --- each name that means something here passes ----------------------------------------------------------------------
+SOURCES = pathlib.Path(kilonova.__file__).parent
+NAME = re.compile(r'(accel|hw|hw_rng|hw_video|os|pci_passthrough|quota):[a-z0-9_.]+')
+# Names of other things: keys of bodies of requests.
+NO_SPECS = {'os:scheduler_hints'}
+# The beginnings of names that the code puts together, and what the names are.
+MADE = {
+    'hw:': ['hw:numa_cpus.0', 'hw:numa_mem.0'], 'hw:cpu_': [f'hw:cpu_{part}' for part in topology.PARTS],
+    'hw:cpu_max_': [f'hw:cpu_max_{part}' for part in topology.PARTS],
+    'quota:cpu_': [f'quota:cpu_{part}' for part in tuning.CPU_LIMITS],
+    'quota:disk_': DISK, 'quota:disk_total_': DISK}
+
+
+def literals() -> Iterator[ast.expr]:
+    """The texts of the package, and the parts of texts that are put together."""
+    for path in sorted(SOURCES.rglob('*.py')):
+        if path.name == 'extra_specs.py':
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant | ast.JoinedStr):
+                yield node
+
+
+def test_each_name_that_the_code_reads_is_known_found_1_14():
+    """What the driver, the scheduler or the API reads may be set, at every version."""
+    rows = [re.compile(spec.name) for spec in extra_specs.SPECS]
+    read, begun = set(), set()
+    for node in literals():
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
+            read.add(node.value)
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            text = str(node.values[0].value)
+            begin = re.fullmatch(r'(?:accel|hw|hw_rng|hw_video|os|pci_passthrough|quota):[a-z0-9_.]*', text)
+            if begin is not None:
+                begun.add(text)
+    # A beginning is a whole constant, too.
+    read -= {name for name in read if name in begun}
+    assert len(read) > 25 and {'hw:maxphysaddr_bits', 'pci_passthrough:alias', 'accel:device_profile'} <= read
+    assert begun == MADE.keys()
+    assert all(tuning._DISK.fullmatch(name) for name in DISK)
+    names = read - NO_SPECS | {name for made in MADE.values() for name in made}
+    assert [name for name in sorted(names) if not any(row.fullmatch(name) for row in rows)] == []
+
+
+def test_each_name_in_the_guides_is_known_found_1_14():
+    rows = [re.compile(spec.name) for spec in extra_specs.SPECS]
+    pages = (SOURCES.parent / 'docs' / 'admin').glob('*.md')
+    names = {found[1] for page in pages for found in re.finditer(rf'`(({NAME.pattern}))(?==|`)', page.read_text())}
+    assert len(names) > 25
+    assert [name for name in sorted(names - NO_SPECS) if not any(row.fullmatch(name) for row in rows)] == []

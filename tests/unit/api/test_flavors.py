@@ -207,3 +207,19 @@ def test_access_to_public_flavors(site):
     body = {'addTenantAccess': {'tenant': 'p2'}}
     assert site.request('POST', f'/flavors/{flavor}/action', body, version='2.6').status_int == 200
     assert site.fault('POST', f'/flavors/{flavor}/action', body, version='2.7')[0] == 409
+
+
+@pytest.mark.parametrize('version', ['2.1', '2.85', '2.86', 'latest'])
+def test_the_width_of_addresses_is_checked_at_every_version_found_1_14(site, version):
+    """No version of Nova's brings a check of these, so there is none before which they are let through."""
+    flavor = site.flavor()
+    path = f'/flavors/{flavor}/os-extra_specs'
+    good = {'hw:maxphysaddr_mode': 'emulate', 'hw:maxphysaddr_bits': '42'}
+    assert site.ok('POST', path, {'extra_specs': good}, version=version)['extra_specs'] == good
+    for name, value in (('hw:maxphysaddr_bits', '31'), ('hw:maxphysaddr_bits', '65'), ('hw:maxphysaddr_bits', 'wide'),
+                        ('hw:maxphysaddr_mode', 'wide')):
+        for method, where, body in (('POST', path, {'extra_specs': {name: value}}),
+                                    ('PUT', f'{path}/{name}', {name: value})):
+            response = site.request(method, where, body, version=version)
+            assert response.status_int == 400 and f"'{value}'" in response.json['badRequest']['message']
+    assert site.ok('GET', path)['extra_specs'] == good
