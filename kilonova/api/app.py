@@ -45,8 +45,8 @@ _TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
 
 
 class Front:
-    """What every request meets behind its id: below one of PREFIXES ``api``, else ``documents`` ('/v2.1' and '/v2.1/'
-    themselves are such).
+    """What every request meets behind its id: below one of PREFIXES ``api``, else ``documents`` ('/v2.1', '/v2.1/' and
+    a GET of '/v2.1/<project>' are such).
 
     Whatever comes out of these, webob's own pages and unexpected exceptions included, leaves as a fault; each request
     is a line of the log, and its id is in the answer under its older name, too. As in the field documents about
@@ -76,6 +76,8 @@ class Front:
     def _application(self, environ: WSGIEnvironment) -> WSGIApplication:
         """Whose request it is; its prefix goes to SCRIPT_NAME."""
         path = environ.get('PATH_INFO', '')
+        if versions.is_document(environ['REQUEST_METHOD'], path):
+            return self._documents
         for prefix in self.PREFIXES:
             if path.startswith(f'{prefix}/') and len(path) > len(prefix) + 1:
                 environ['SCRIPT_NAME'] = environ.get('SCRIPT_NAME', '') + prefix

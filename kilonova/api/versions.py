@@ -23,6 +23,8 @@ MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
 DOCUMENT = 'kilonova.version_document'
 # Where the API of Kilonova's own begins, which has no microversions.
 OWN_PATH = '/kilonova/v1'
+# A version, or a version and a project: what catalogs have as the URL of the compute service.
+_DOCUMENT_PATH = re.compile(r'/(?P<version>v2|v2\.1)(/[0-9a-f-]+)?/?', re.ASCII)
 _FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
 
 
@@ -93,6 +95,11 @@ def _media_types(version_id: str) -> list[dict[str, str]]:
     return [{'base': 'application/json', 'type': _MEDIA_TYPES[version_id]}]
 
 
+def is_document(method: str, path: str) -> bool:
+    """Return whether a request asks for the document of a version: by its path, or by a project's path below it."""
+    return method in ('GET', 'HEAD') and _DOCUMENT_PATH.fullmatch(path) is not None
+
+
 class Discovery:
     """WSGI application of '/', the version documents and every unknown root; nobody needs a token for them."""
 
@@ -103,12 +110,12 @@ class Discovery:
         environ[DOCUMENT] = True
         request = webob.Request(environ)
         base = self._prefix or request.application_url.rstrip('/')
-        path = request.path_info.strip('/')
+        path, document = request.path_info.strip('/'), _DOCUMENT_PATH.fullmatch(request.path_info)
         more: list[tuple[str, str]]
         if request.path_info in ('', '/'):
             body, status, more = self._versions(base), 200, []
-        elif path in ('v2', 'v2.1'):
-            body, status, more = self._document(path, base)
+        elif document is not None:
+            body, status, more = self._document(document['version'], base)
         elif path == OWN_PATH[1:]:
             body, status, more = {'version': _entry(_OWN, f'{base}{OWN_PATH}/')}, 200, []
         else:

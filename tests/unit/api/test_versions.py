@@ -114,3 +114,28 @@ def test_links_follow_the_prefix_and_the_project(make_site):
     assert links[0]['href'] == f'https://cloud.example/compute/v2.1/abc/flavors/{flavor}'
     code, message = site.fault('GET', f'/abc/flavors/{flavor}', project='abd')
     assert code == 400 and message.startswith('Malformed request URL')
+
+
+@pytest.mark.parametrize('method', ['GET', 'HEAD'])
+@pytest.mark.parametrize('token', ['', 'bob:abc123', 'bob:other'])
+@pytest.mark.parametrize(('mount', 'version_id'), [('/v2.1', 'v2.1'), ('/v2', 'v2.0')])
+@pytest.mark.parametrize('path', ['/abc123', '/abc123/', '/6f70656e-7374-6163-6b20-342065766572'])
+def test_the_url_of_the_catalog_is_the_document_found_1_15(site, method, token, mount, version_id, path):
+    """Clients ask the URL of the catalog, which names a project, for the versions; some before they have a token."""
+    response = site.request(method, path, mount=mount, headers={'X-Auth-Token': token})
+    assert response.status_int == 200
+    plain = site.request(method, '/', mount=mount, headers={'X-Auth-Token': ''})
+    assert response.body == plain.body and bool(response.body) == (method == 'GET')
+    assert response.headers.get('OpenStack-API-Version') == (None if mount == '/v2' else 'compute 2.1')
+    assert response.headers['Content-Length'] == plain.headers['Content-Length']
+    if method == 'GET':
+        assert response.json['version']['id'] == version_id
+        assert response.json['version']['links'][0]['href'] == f'http://localhost{mount}/'
+
+
+@pytest.mark.parametrize(('method', 'path', 'token', 'code'), [
+    ('POST', '/abc123', '', 401), ('GET', '/abc123/servers', '', 401), ('GET', '/servers', '', 401),
+    ('GET', '/abc123/nosuch', '', 401), ('DELETE', '/abc123/', 'bob:abc123', 404),
+    ('GET', '/nosuch', 'bob:abc123', 404)])
+def test_what_else_is_below_a_version_needs_a_token_found_1_15(site, method, path, token, code):
+    assert site.request(method, path, headers={'X-Auth-Token': token}).status_int == code
