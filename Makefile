@@ -59,7 +59,7 @@ bootstrap-ceph:
 
 .PHONY: bootstrap-tempest
 bootstrap-tempest:
-	@$(PYTHON) -m tools.bootstrap --tempest --network --volume
+	@$(PYTHON) -m tools.bootstrap --tempest --network --volume $(if $(REAL),--guests)
 
 .PHONY: demo
 demo: bootstrap $(if $(WITH_NETWORK),bootstrap-network) $(if $(WITH_VOLUME),bootstrap-volume) ## up, then boot and resize GPU servers with the openstack command, every result checked (NETWORK=1: and one on a network, VOLUME=1: and one with a volume)
@@ -151,8 +151,8 @@ test-ceph: bootstrap-ceph ## QEMU guests whose volumes (by Cinder) or disks are 
 	@$(TESTS) ceph
 
 .PHONY: tempest
-tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY=word: some
-	@$(PYTHON) -m tools.acceptance $(ONLY)
+tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY=word: some; GUESTS=qemu: the tests that look into guests (as root)
+	@$(PYTHON) -m tools.acceptance $(if $(REAL),--guests $(REAL)) $(ONLY)
 
 .PHONY: routes
 routes: bootstrap ## print the API's routes: method, path, versions, rule, handler

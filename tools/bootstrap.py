@@ -251,7 +251,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='python3 -m tools.bootstrap', description=__doc__)
     parser.add_argument('--test', action='store_true',
                         help='also what only the tests need: MariaDB, PostgreSQL, libvirtd, QEMU, Cyborg, Neutron, '
-                             'Cinder')
+                             'Cinder, Tempest')
     parser.add_argument('--guests', action='store_true', help='also what real guests need: libvirtd, QEMU, syslinux')
     parser.add_argument('--cyborg', action='store_true', help='also Cyborg, the accelerator service')
     parser.add_argument('--network', action='store_true', help='also Neutron, the network service, and OVN')
@@ -270,7 +270,7 @@ def main(argv: list[str]) -> int:
             ('test', args.test), ('guests', args.guests or args.vfio), ('vfio', args.vfio),
             ('network', args.network), ('ceph', args.ceph)) if asked])
         layout = Layout.at()
-        environments(layout, services=not args.no_services, tempest=args.tempest,
+        environments(layout, services=not args.no_services, tempest=args.tempest or args.test,
                      cyborg=args.cyborg or args.test, network=args.network or args.test,
                      volume=args.volume or args.test)
         if os.environ.get('KILONOVA_VENV') and (wrong := foreign(layout.venv)) is not None:

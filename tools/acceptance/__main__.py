@@ -1,13 +1,16 @@
-"""``python3 -m tools.acceptance [regex …]``: Tempest's tests of compute against a one-machine cloud of its own.
+"""``python3 -m tools.acceptance [--guests qemu] [regex …]``: Tempest's tests of compute against a one-machine cloud of
+its own.
 
 Starts the cloud, with Neutron and Cinder, in a new directory with ports of its own, writes tempest.conf, runs all tests
 of tempest.api.compute, and the scenarios that look into no guest, but those that exclusions.txt leaves out, and takes
-the cloud away. With words, only tests in whose name one of these
-regular expressions is found. The last line counts; the exit code is 0 only if all that ran passed: a test that Tempest
-skipped by itself counts as failed, as it belongs into exclusions.txt with its reason.
+the cloud away. With ``--guests qemu`` guests are real, and the tests are those that look into them, and all scenarios;
+they run on the machine ``outside``, which reaches guests by their floating addresses. With words, only tests in whose
+name one of these regular expressions is found. The last line counts; the exit code is 0 only if all that ran passed: a
+test that Tempest skipped by itself counts as failed, as it belongs into exclusions.txt with its reason.
 """
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import os
@@ -66,24 +69,28 @@ def prepare_results() -> None:
     ask([program('stestr'), 'init'])
 
 
-def listed() -> list[str]:
-    """The identifiers of all tests of the compute API and of the scenarios, sorted."""
-    lines = ask([program('stestr'), 'list', '|'.join(f'^{re.escape(name)}' for name in exclusions.PREFIXES)])
-    found = sorted(line for line in lines.splitlines() if line.startswith(exclusions.PREFIXES))
+def listed(guests: str) -> list[str]:
+    """Return the identifiers of all tests that concern clouds with this kind of guests, sorted.
+
+    Raises CloudError if Tempest lists none.
+    """
+    prefixes = exclusions.PREFIXES[guests]
+    lines = ask([program('stestr'), 'list', '|'.join(f'^{re.escape(name)}' for name in prefixes)])
+    found = sorted(line for line in lines.splitlines() if line.startswith(prefixes))
     if not found:
-        raise CloudError(f'Tempest lists no test of {exclusions.PREFIXES[0]}')
+        raise CloudError(f'Tempest lists no test of {prefixes[0]}')
     return found
 
 
 @contextmanager
-def cloud() -> Iterator[Cloud]:
-    """A cloud of the shipped hosts; nothing of it is left."""
+def cloud(guests: str) -> Iterator[Cloud]:
+    """A cloud of the shipped hosts, with this kind of guests; nothing of it is left."""
     directory = Path(tempfile.mkdtemp(prefix='kilonova-tempest-'))
     layout = Layout.at(directory / 'var')
     try:
         extra = directory / 'extra.conf'
         extra.write_text(settings.EXTRA)
-        yield control.up(layout, extra=extra, network=True, volume=True)
+        yield control.up(layout, extra=extra, kind=guests, network=True, volume=True)
     finally:
         control.down(layout)
         # What the daemons said is wanted after a failure.
@@ -105,12 +112,13 @@ def outcomes(lines: str, wanted: Sequence[str]) -> dict[str, str]:
             for identifier, name in of_class.items()}
 
 
-def suite(wanted: Sequence[str]) -> dict[str, str]:
-    """Run these tests; their outcomes."""
-    chosen = RESULTS / 'chosen.txt'
+def suite(started: Cloud, wanted: Sequence[str]) -> dict[str, str]:
+    """Run these tests, where guests can be reached; return their outcomes."""
+    chosen, outside = RESULTS / 'chosen.txt', started.outside_machine
     chosen.write_text('\n'.join(wanted) + '\n')
-    subprocess.run([program('stestr'), 'run', '--concurrency', str(AT_ONCE), '--load-list', str(chosen)], cwd=RESULTS,
-                   env=environment(), check=False)
+    argv = (program('stestr'), 'run', '--concurrency', str(AT_ONCE), '--load-list', str(chosen))
+    subprocess.run(outside.inside(*argv) if outside else argv, cwd=RESULTS,
+                   env=environment() | (outside.environment if outside else {}), check=False)
     return outcomes(table(), wanted)
 
 
@@ -134,21 +142,27 @@ def report(found: dict[str, str], left: dict[str, exclusions.Exclusion]) -> int:
     return 1 if bad or not found else 0
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
+    """Run the suite as the command line says; return the exit code."""
+    parser = argparse.ArgumentParser(prog='python3 -m tools.acceptance')
+    parser.add_argument('--guests', choices=control.GUESTS, default=control.GUESTS[0])
+    parser.add_argument('words', nargs='*', metavar='regex')
+    chosen = parser.parse_args(argv)
+    guests, words = chosen.guests, chosen.words
     try:
         prepare_results()
-        excluded = exclusions.parse(exclusions.PATH.read_text())
-        with cloud() as started:
+        excluded = exclusions.of_guests(exclusions.parse(exclusions.PATH.read_text()), guests)
+        with cloud(guests) as started:
             write_private(RESULTS / 'tempest.conf',
                           settings.tempest_conf(started, settings.prepare(started), RESULTS))
             # Identifiers of some tests depend on the settings.
-            run, left = exclusions.split(listed(), excluded)
+            run, left = exclusions.split(listed(guests), excluded)
             if words:
                 run = [identifier for identifier in run if any(re.search(word, identifier) for word in words)]
                 left = {}
             if not run:
                 raise CloudError(f'no test to run is called so: {" ".join(words)}')
-            found = suite(run)
+            found = suite(started, run)
     except (CloudError, exclusions.ExclusionsError) as error:
         print(f'error: {error}', file=sys.stderr)
         return 1

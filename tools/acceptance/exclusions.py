@@ -5,8 +5,9 @@
     [lacks] what an entry needs that isn't built
     tempest.api.compute.servers.test_x.SomeTest.test_y     # the reason of this one
 
-Under ``guests`` an entry may end in ``.*`` (all below a package, module or class); elsewhere it names
-one test and says its reason after ``#``.
+Under ``guests`` and ``elsewhere`` an entry may end in ``.*`` (all below a package, module or class) and the section's
+title is its reason; under the others it names one test and says its reason after ``#``. Entries of some sections count
+only for one kind of guests (SECTIONS).
 """
 from __future__ import annotations
 
@@ -16,13 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PATH = Path(__file__).with_name('exclusions.txt')
-# What the names of the tests begin with. The scenarios are those that look into no guest: none has a full system here.
+# What the names of the tests begin with, by the kind of guests. Without real guests: all of the API, and the scenarios
+# that look into no guest. With real ones: all scenarios, and the tests of the API that log in to a guest, or whose
+# outcome depends on what a guest, its network or its disks do; what the others test is the same with any guest.
 _BOOT = 'tempest.scenario.test_volume_boot_pattern.TestVolumeBootPattern.test_'
-PREFIXES = ('tempest.api.compute.', f'{_BOOT}bootable_volume_', f'{_BOOT}create_server_from_volume_snapshot',
-            f'{_BOOT}image_defined_boot_from_volume', 'tempest.scenario.test_server_advanced_ops.',
-            'tempest.scenario.test_server_multinode.', 'tempest.scenario.test_server_volume_attachment.')
+_ADMIN, _SERVERS = 'tempest.api.compute.admin.test_', 'tempest.api.compute.servers.test_'
+PREFIXES = {
+    'test': ('tempest.api.compute.', f'{_BOOT}bootable_volume_', f'{_BOOT}create_server_from_volume_snapshot',
+             f'{_BOOT}image_defined_boot_from_volume', 'tempest.scenario.test_server_advanced_ops.',
+             'tempest.scenario.test_server_multinode.', 'tempest.scenario.test_server_volume_attachment.'),
+    'qemu': ('tempest.scenario.', 'tempest.api.compute.volumes.test_attach_volume.',
+             'tempest.api.compute.volumes.test_volume_snapshots.',
+             *(f'{_ADMIN}{name}' for name in ('assisted_volume_snapshots.', 'create_server.', 'live_migration.',
+                                              'volume.', 'volume_swap.')),
+             *(f'{_SERVERS}{name}' for name in ('attach_interfaces.', 'create_server.', 'device_tagging.', 'novnc.',
+                                                'server_actions.', 'server_personality.', 'server_rescue.'))),
+}
+# The kind of guests for which the entries of a section count; of the others they count for each.
+SECTIONS = {'guests': 'test', 'pretended': 'test', 'elsewhere': 'qemu', 'real': 'qemu'}
 # Sections whose title is the reason of all their entries.
-WHOLE = ('guests',)
+WHOLE = ('guests', 'elsewhere')
 _SECTION = re.compile(r'^\[(?P<name>[a-z]+)\] (?P<title>\S.*)$')
 _ENTRY = re.compile(r'^(?P<test>tempest\.(?:api\.compute|scenario)\.[\w.]+?(?P<all>\.\*)?)(?:\s+#\s*(?P<why>\S.*))?$')
 
@@ -71,6 +85,12 @@ def parse(text: str) -> list[Exclusion]:
             raise ExclusionsError(f'line {number}: {test} stands here twice')
         found[test] = Exclusion(test, bool(entry['all']), section, entry['why'] or title)
     return list(found.values())
+
+
+def of_guests(exclusions: Iterable[Exclusion], guests: str) -> list[Exclusion]:
+    """Return the entries that count where guests are of this kind (``test`` or ``qemu``) and tests of theirs run."""
+    return [entry for entry in exclusions if SECTIONS.get(entry.section, guests) == guests
+            and entry.test.startswith(tuple(prefix.removesuffix('.') for prefix in PREFIXES[guests]))]
 
 
 def split(identifiers: Iterable[str], exclusions: Iterable[Exclusion]) -> tuple[list[str], dict[str, Exclusion]]:

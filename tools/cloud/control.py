@@ -32,8 +32,9 @@ from tools.cloud.services import RABBITMQ_SERVER, Cloud, Service
 from tools.guest import image as guests
 
 READY_WITHIN = 120.0
-# The machine of the proxies of consoles.
-CONSOLES = 'console-proxies'
+# The machine of the proxies of consoles, and the one on the network outside of the cloud, with its address there.
+CONSOLES, OUTSIDE = 'console-proxies', 'outside'
+OUTER_ADDRESS = '203.0.113.1/24'
 # Kinds of guests: those of libvirt's test driver, and those of QEMU on machines of their own.
 GUESTS = ('test', 'qemu')
 GUEST_DIRECTORY = ROOT / 'build' / 'guest'
@@ -92,11 +93,11 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
     """The same with a machine for each host, where guests are real."""
     if kind == 'test':
         return cloud
-    if CONSOLES in cloud.hosts:
-        raise CloudError(f'no host can be called {CONSOLES!r}: a machine of the cloud itself is called so')
+    if taken := {CONSOLES, OUTSIDE} & set(cloud.hosts):
+        raise CloudError(f'no host can be called {taken.pop()!r}: a machine of the cloud itself is called so')
     layout, path = cloud.layout, cloud.layout.machines / 'addresses.json'
     kept = json.loads(path.read_text()) if path.exists() else {}
-    found = machine.addresses(kept, [*cloud.hosts, CONSOLES])
+    found = machine.addresses(kept, [*cloud.hosts, CONSOLES, *((OUTSIDE,) if cloud.network else ())])
     if found != kept:
         write_private(path, json.dumps(kept | found, indent=1) + '\n')
     served = tuple(cloud.ports[name] for name in ('rabbitmq', 'keystone', 'placement', 'glance',
@@ -104,12 +105,20 @@ def with_machines(cloud: Cloud, kind: str) -> Cloud:
                                                   *(('cinder',) if cloud.volume else ())))
     hidden = tuple(str(path) for path in (layout.var / 'hosts', layout.var / 'data', layout.machines))
     made = {host: machine.Machine(str(layout.machines / host), host, found[host], hidden, (str(layout.host(host)),),
-                                  served, (cloud.ports[f'health-compute-{host}'],), cloud.network)
+                                  served, (cloud.ports[f'health-compute-{host}'],), cloud.network, cloud.network,
+                                  routes=cloud.network and host == next(iter(cloud.hosts)),
+                                  shares=(str(cinder.share_path(layout)),) if cloud.volume else ())
             for host in cloud.hosts}
     consoles = machine.Machine(str(layout.machines / CONSOLES), CONSOLES, found[CONSOLES], services=served,
                                offers=tuple(cloud.ports[name] for name in services.PROXIES))
+    outside = machine.Machine(
+        str(layout.machines / OUTSIDE), OUTSIDE, found[OUTSIDE], outside=True, outer_address=OUTER_ADDRESS,
+        services=tuple(cloud.ports[name] for name in (
+            'keystone', 'placement', 'glance', 'api', 'neutron', *(('cinder',) if cloud.volume else ()),
+            *services.PROXIES))) if cloud.network else None
     works = guests.kvm_works(guests.build(GUEST_DIRECTORY), GUEST_DIRECTORY)
-    return replace(cloud, machines=made, console_machine=consoles, virt_type='kvm' if works else 'qemu')
+    return replace(cloud, machines=made, console_machine=consoles, outside_machine=outside,
+                   virt_type='kvm' if works else 'qemu')
 
 
 def kind_of(layout: Layout, asked: str | None) -> str:
@@ -156,8 +165,11 @@ def up(layout: Layout, *, hosts: Path = DEFAULT_HOSTS, extra: Path | None = None
         write_private(settings_path(layout), json.dumps(
             {'hosts': str(hosts.resolve()), 'extra': str(extra.resolve()) if extra else None, 'guests': kind,
              'cyborg': cloud.cyborg, 'network': cloud.network, 'volume': cloud.volume}) + '\n')
-        if cloud.console_machine:
-            machine.prepare(layout.machines, [*cloud.machines.values(), cloud.console_machine])
+        if cloud.machines:
+            machine.prepare(layout.machines, [*cloud.machines.values(), *(
+                other for other in (cloud.console_machine, cloud.outside_machine) if other)])
+        if cloud.stored:
+            cinder.share_path(layout).mkdir(parents=True, exist_ok=True)
         end_undescribed(cloud)
         if databases.prepare_services(cloud):
             say('  made the databases of the services')
@@ -297,8 +309,9 @@ def fill_services(cloud: Cloud) -> None:
     if cloud.network and neutron.seed(render.url(cloud.ports, 'neutron'), keystone.token,
                                       keystone.named('projects')['demo']['id']):
         say(f'  made the network {neutron.NETWORK}')
-    if cloud.volume and cinder.seed(render.url(cloud.ports, 'cinder'), keystone.token):
-        say(f'  made the volume types {", ".join(cinder.TYPES)}')
+    kinds = cinder.types(stored=cloud.stored)
+    if cloud.volume and cinder.seed(render.url(cloud.ports, 'cinder'), keystone.token, kinds):
+        say(f'  made the volume types {", ".join(kinds)}')
     mark.write_text(wanted)
 
 

@@ -48,6 +48,12 @@ def ensure_guest(url: str, token: str, guest: Guest) -> bool:
     return one or two or three or four
 
 
+def ensure_system(url: str, token: str, disk: Path, name: str, **more: str) -> str:
+    """Upload the disk of the guest that one can log in to as an image of this name, unless it is there; return its
+    id."""
+    return _ensure(url, token, name, disk, disk_format='qcow2', min_disk=1, min_ram=96, **more)[0]
+
+
 def _ensure(url: str, token: str, name: str, path: Path, **fields: str | int) -> tuple[str, bool]:
     """The image's id, and whether it had to be uploaded: it wasn't there, was another, or an upload was cut short."""
     content = path.read_bytes()

@@ -34,8 +34,10 @@ from tools.cloud import process
 from tools.cloud.layout import ROOT, CloudError, write_private
 from tools.cloud.links import Links, connected, listening
 
-# The network device of a machine with tunnels that leads to the cables, and its other end, at the cables' bridge.
+# The network device of a machine with tunnels that leads to the cables, and the cables' bridge.
 UPLINK, CABLES = 'up0', 'cables'
+# The same for the network outside of the cloud.
+OUTWARD, OUTER = 'out0', 'outer'
 NEEDED = ('unshare', 'ip', 'mount', 'hostname', 'cp', 'setpriv', 'ssh', 'ssh-keygen', 'sshd', 'rsync')
 # Seconds for the programs of a machine that is shut down, and for one to come up.
 GRACE, UP_WITHIN = 10.0, 60.0
@@ -84,7 +86,11 @@ _SSH_CONF = """Host *
 class Machine:
     """``directory``: its own, beside those of the other machines. ``hides``: directories of which it sees nothing but
     ``keeps``. ``services``: ports of 127.0.0.1 here that answer there; ``offers``: ports there that answer here.
-    ``tunnels``: there are cables, too, for what guests send one another (``tools.cloud.switch``), behind UPLINK."""
+    ``tunnels``: there are cables, too, for what guests send one another (``tools.cloud.switch``), behind UPLINK.
+    ``outside``: there are cables of the network outside of the cloud, behind OUTWARD; ``routes``: the routers of guests
+    have their legs on that network here; ``outer_address``: the machine's own address on that network, with its mask.
+    ``shares``: directories that all machines and their host share; each is mounted upon itself, as a share of NFS is.
+    """
 
     directory: str
     name: str
@@ -94,11 +100,15 @@ class Machine:
     services: tuple[int, ...] = ()
     offers: tuple[int, ...] = ()
     tunnels: bool = False
+    outside: bool = False
+    routes: bool = False
+    outer_address: str = ''
+    shares: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, directory: Path) -> Machine:
         kept: dict[str, Any] = json.loads((directory / 'machine.json').read_text())
-        kept |= {name: tuple(kept[name]) for name in ('hides', 'keeps', 'services', 'offers')}
+        kept |= {name: tuple(kept[name]) for name in ('hides', 'keeps', 'services', 'offers', 'shares')}
         return cls(**kept)
 
     @property
@@ -237,13 +247,19 @@ def _connect(machine: Machine, first: int) -> None:
         _lay((first, ours), (other, theirs))
         for pid, name, near, far in ((first, ours, machine, peer), (other, theirs, peer, machine)):
             _do(*_in_network(pid, 'ip', 'route', 'add', far.address, 'dev', name, 'src', near.address))
-        if machine.tunnels and peer.tunnels:
-            ends = (first, f't{peer.number}'), (other, f't{machine.number}')
-            _lay(*ends)
-            for pid, name in ends:
-                _do(*_in_network(pid, 'ip', 'link', 'set', name, 'master', CABLES))
-                # What comes by one cable never leaves by another: each pair of machines has its own.
-                _do(*_in_network(pid, 'ip', 'link', 'set', name, 'type', 'bridge_slave', 'isolated', 'on'))
+        for letter, bridge, wanted in (('t', CABLES, machine.tunnels and peer.tunnels),
+                                       ('o', OUTER, machine.outside and peer.outside)):
+            if wanted:
+                _lay_to_bridges((first, f'{letter}{peer.number}'), (other, f'{letter}{machine.number}'), bridge)
+
+
+def _lay_to_bridges(near: tuple[int, str], far: tuple[int, str], bridge: str) -> None:
+    """Lay a cable between the bridges of this name in the networks of two processes."""
+    _lay(near, far)
+    for pid, name in (near, far):
+        _do(*_in_network(pid, 'ip', 'link', 'set', name, 'master', bridge))
+        # What comes by one cable never leaves by another: each pair of machines has its own.
+        _do(*_in_network(pid, 'ip', 'link', 'set', name, 'type', 'bridge_slave', 'isolated', 'on'))
 
 
 def _lay(near: tuple[int, str], far: tuple[int, str]) -> None:
@@ -315,16 +331,32 @@ def _furnish(machine: Machine) -> None:
             path.mkdir(parents=True)
             _do('mount', '--bind', f'/run/kept/{number}', str(path))
             _do('umount', f'/run/kept/{number}')
+    for share in machine.shares:
+        _do('mount', '--bind', share, share)
     _do('hostname', machine.name)
     _do('ip', 'link', 'set', 'lo', 'up')
     _do('ip', 'address', 'add', f'{machine.address}/32', 'dev', 'lo')
     if machine.tunnels:
-        _do('ip', 'link', 'add', CABLES, 'type', 'bridge')
-        _do('ip', 'link', 'add', UPLINK, 'type', 'veth', 'peer', 'name', 'up1')
-        _do('ip', 'link', 'set', 'up1', 'master', CABLES)
-        for name in (CABLES, UPLINK, 'up1'):
-            # It would answer for addresses that others of its devices have.
-            _do('ip', 'link', 'set', name, 'arp', 'off', 'up')
+        _add_bridge(CABLES, UPLINK)
+    if machine.outer_address:
+        _do('ip', 'link', 'add', OUTER, 'type', 'bridge')
+        # Open vSwitch in user space passes frames on as they are: nothing is left to a network card.
+        _do('ethtool', '-K', OUTER, 'tx', 'off', 'sg', 'off', 'tso', 'off', 'gso', 'off')
+        _do('ip', 'link', 'set', OUTER, 'up')
+        _do('ip', 'address', 'add', machine.outer_address, 'dev', OUTER)
+    elif machine.outside:
+        _add_bridge(OUTER, OUTWARD)
+
+
+def _add_bridge(bridge: str, device: str) -> None:
+    """Add a bridge for cables, and a device that leads to it."""
+    other = f'{device}-far'
+    _do('ip', 'link', 'add', bridge, 'type', 'bridge')
+    _do('ip', 'link', 'add', device, 'type', 'veth', 'peer', 'name', other)
+    _do('ip', 'link', 'set', other, 'master', bridge)
+    for name in (bridge, device, other):
+        # It would answer for addresses that others of its devices have.
+        _do('ip', 'link', 'set', name, 'arp', 'off', 'up')
 
 
 def _write_etc(etc: Path, machine: Machine) -> None:

@@ -220,12 +220,15 @@ def kilonova(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str
 
 
 def compute(layout: Layout, ports: Mapping[str, int], host: str, node_file: Path, settings: str,
-            machine: tuple[str, str] | None = None) -> str:
-    """compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``.
-    ``machine``: its address and the kind of its guests, where these are real."""
+            machine: tuple[str, str] | None = None, *, share: Path | None = None) -> str:
+    """Return compute-HOST.conf: what is that host's own, then ``settings``, the text of its description's ``.conf``.
+    ``machine``: its address and the kind of its guests, where these are real; ``share``: the directory of the shares
+    with their volumes."""
     libvirt: dict[str, str | int] = {'virt_type': machine[1] if machine else 'qemu'}
     if machine is None:
         libvirt['connection_uri'] = f'test://{quote(str(node_file))}'
+    if share is not None:
+        libvirt['nfs_mount_point_base'] = str(share)
     own = ini({
         'DEFAULT': {
             'host': host,

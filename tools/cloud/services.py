@@ -62,6 +62,8 @@ class Cloud:
     machines: Mapping[str, Machine] = field(default_factory=dict)
     # Where the proxies of consoles run beside machines: only these reach the guests' ports.
     console_machine: Machine | None = None
+    # A machine on the network outside of the cloud, where packets of guests move.
+    outside_machine: Machine | None = None
     virt_type: str = 'qemu'
     # Whether Cyborg runs.
     cyborg: bool = False
@@ -74,6 +76,11 @@ class Cloud:
     def data_path(self) -> bool:
         """Whether packets of guests move: there are both."""
         return self.network and bool(self.machines)
+
+    @property
+    def stored(self) -> bool:
+        """Whether volumes have data: real guests read and write them."""
+        return self.volume and bool(self.machines)
 
     @property
     def config_arguments(self) -> list[str]:
@@ -173,6 +180,8 @@ def machines(cloud: Cloud) -> list[Service]:
     found = []
     if cloud.console_machine:
         found.append(_machine(cloud.console_machine, PROXIES))
+    if cloud.outside_machine:
+        found.append(_machine(cloud.outside_machine, ()))
     for host, machine in cloud.machines.items():
         carriers = _carriers(cloud, machine) if cloud.data_path else []
         found += [
@@ -229,7 +238,8 @@ def write_configuration(cloud: Cloud) -> None:
         settings = own.read_text() if own.exists() else ''
         files[layout.compute_conf(host)] = render.compute(
             layout, ports, host, node_file, settings,
-            (cloud.machines[host].address, cloud.virt_type) if cloud.machines else None)
+            (cloud.machines[host].address, cloud.virt_type) if cloud.machines else None,
+            share=cinder.shares(layout) if cloud.stored else None)
         layout.instances(host).mkdir(parents=True, exist_ok=True)
     if cloud.cyborg:
         files |= {cyborg.conf_path(layout): cyborg.conf(layout, ports, secrets),
@@ -242,7 +252,8 @@ def write_configuration(cloud: Cloud) -> None:
                   layout.etc / 'neutron' / 'gunicorn.conf.py': neutron.gunicorn(ports),
                   **{neutron.agent_path(layout, host): neutron.agent(ports, secrets, host) for host in cloud.machines}}
     if cloud.volume:
-        files[cinder.conf_path(layout)] = cinder.conf(layout, ports, secrets)
+        files[cinder.conf_path(layout)] = cinder.conf(layout, ports, secrets, stored=cloud.stored)
+        files |= {cinder.shares_path(layout): f'{cinder.SHARE}\n'} if cloud.stored else {}
     for name in ('rabbitmq', 'keystone', 'glance', 'placement', 'cyborg', 'neutron', 'cinder', 'kilonova'):
         layout.data(name).mkdir(parents=True, exist_ok=True)
     for stale in (*layout.etc.glob('compute-*.conf'), *(layout.etc / 'cyborg').glob('agent-*.conf'),

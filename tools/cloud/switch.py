@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
 from tools.cloud.layout import ROOT, CloudError
-from tools.cloud.machine import UPLINK, Machine
+from tools.cloud.machine import OUTWARD, UPLINK, Machine
 
 RUN = Path('/run/openvswitch')
 SOCKET = RUN / 'db.sock'
@@ -28,6 +29,8 @@ SCHEMA = Path('/usr/share/openvswitch/vswitch.ovsschema')
 NEEDED = (VSCTL, SWITCH, CONTROLLER, '/usr/sbin/haproxy', '/usr/sbin/ethtool')
 # The bridge that guests are plugged into, and the one with the end of the tunnels and the cables of the machine.
 GUESTS, TUNNELS = 'br-int', 'br-phy'
+# The bridge to the network outside of the cloud, and what Neutron calls that network.
+OUTER, OUTSIDE = 'br-ex', 'outside'
 _QUIET = ('-vconsole:warn', '-vsyslog:off')
 _WITHIN = 60.0
 
@@ -35,7 +38,8 @@ _WITHIN = 60.0
 def argv(machine: Machine, southbound: int) -> tuple[str, ...]:
     """``southbound``: the port of OVN's southbound database."""
     return machine.inside('env', f'PYTHONPATH={ROOT}', sys.executable, '-P', '-m', 'tools.cloud.switch', machine.name,
-                          tunnel_address(machine), f'tcp:127.0.0.1:{southbound}')
+                          tunnel_address(machine), f'tcp:127.0.0.1:{southbound}',
+                          *(('outside',) if machine.outside else ()), *(('routes',) if machine.routes else ()))
 
 
 def tunnel_address(machine: Machine) -> str:
@@ -43,9 +47,10 @@ def tunnel_address(machine: Machine) -> str:
 
 
 # -- in the machine ---------------------------------------------------------------------------------------------------
-def serve(name: str, address: str, southbound: str) -> int:
-    """Run until one of the programs ends, or SIGTERM. The database goes with the machine, not with this process: who
-    is started again has the ports of guests that run."""
+def serve(name: str, address: str, southbound: str, *roles: str) -> int:
+    """Run until one of the programs ends, or SIGTERM. ``roles``: ``outside``, with a bridge to the network outside;
+    ``routes``, where routers have their legs on that network. The database goes with the machine, not with this
+    process: who is started again has the ports of guests that run."""
     RUN.mkdir(exist_ok=True)
     database, running, stopping = RUN / 'conf.db', {}, Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
@@ -53,7 +58,7 @@ def serve(name: str, address: str, southbound: str) -> int:
         _do(TOOL, 'create', str(database), str(SCHEMA))
     running[SERVER] = _start(SERVER, f'--remote=punix:{SOCKET}', str(database))
     _wait_for('--no-wait', 'init')
-    running[SWITCH] = _switch(name, address, southbound)
+    running[SWITCH] = _switch(name, address, southbound, roles)
     running[CONTROLLER] = _start(CONTROLLER, f'unix:{SOCKET}')
     while not stopping.is_set() and all(child.poll() is None for child in running.values()):
         time.sleep(0.2)
@@ -61,7 +66,7 @@ def serve(name: str, address: str, southbound: str) -> int:
         # connections from before); elsewhere, too, it is watched and started again.
         if running[SWITCH].poll() == -signal.SIGABRT:
             print('ovs-vswitchd failed an assertion and is started again', flush=True)
-            running[SWITCH] = _switch(name, address, southbound)
+            running[SWITCH] = _switch(name, address, southbound, roles)
     for child in running.values():
         child.terminate()
     for child in running.values():
@@ -69,18 +74,21 @@ def serve(name: str, address: str, southbound: str) -> int:
     return 0
 
 
-def _switch(name: str, address: str, southbound: str) -> subprocess.Popen[bytes]:
+def _switch(name: str, address: str, southbound: str, roles: Sequence[str]) -> subprocess.Popen[bytes]:
     """Open vSwitch, with its bridges."""
     child = _start(SWITCH, f'unix:{SOCKET}')
     _wait_for(
         'set', 'Open_vSwitch', '.', *(f'external_ids:{key}={value}' for key, value in (
             ('system-id', name), ('hostname', name), ('ovn-remote', southbound), ('ovn-encap-type', 'geneve'),
-            ('ovn-encap-ip', address), ('ovn-bridge-datapath-type', 'netdev'))),
-        *(part for bridge in (GUESTS, TUNNELS) for part in (
+            ('ovn-encap-ip', address), ('ovn-bridge-datapath-type', 'netdev'),
+            *((('ovn-bridge-mappings', f'{OUTSIDE}:{OUTER}'),) if 'outside' in roles else ()),
+            *((('ovn-cms-options', 'enable-chassis-as-gw'),) if 'routes' in roles else ()))),
+        *(part for bridge in (GUESTS, TUNNELS, *((OUTER,) if 'outside' in roles else ())) for part in (
             '--', '--may-exist', 'add-br', bridge, '--', 'set', 'Bridge', bridge, 'datapath_type=netdev')),
-        '--', 'set', 'Bridge', GUESTS, 'fail_mode=secure', '--', '--may-exist', 'add-port', TUNNELS, UPLINK)
+        '--', 'set', 'Bridge', GUESTS, 'fail_mode=secure', '--', '--may-exist', 'add-port', TUNNELS, UPLINK,
+        *(('--', '--may-exist', 'add-port', OUTER, OUTWARD) if 'outside' in roles else ()))
     for command in (('address', 'replace', f'{address}/24', 'dev', TUNNELS), ('link', 'set', TUNNELS, 'up'),
-                    ('link', 'set', GUESTS, 'up')):
+                    ('link', 'set', GUESTS, 'up'), *((('link', 'set', OUTER, 'up'),) if 'outside' in roles else ())):
         _do('ip', *command)
     return child
 

@@ -82,7 +82,7 @@ def build(directory: Path) -> Guest:
     if missing:
         raise CloudError(f'not installed: {", ".join(missing)}; make bootstrap-guests installs it')
     with alone(directory):
-        kernel = _kernel(directory)
+        kernel = unpacked(directory)
         total = hashlib.sha256(kernel.name.encode() + BUSYBOX.read_bytes())
         for path in (INIT, NET, Path(__file__)):
             total.update(path.read_bytes())
@@ -120,8 +120,11 @@ def run(argv: Sequence[str], cwd: Path, text: str | None = None) -> str:
     return done.stdout
 
 
-def _kernel(directory: Path) -> Path:
-    """The unpacked kernel package; the one that is there already, however old."""
+def unpacked(directory: Path) -> Path:
+    """Return the unpacked kernel package below a directory; the one that is there already, however old it is.
+
+    Raises CloudError if apt does not have the package.
+    """
     found = sorted(directory.glob('linux-image-*'))
     if found:
         return found[-1]

@@ -12,6 +12,7 @@ from tools.acceptance import exclusions, settings
 from tools.acceptance.exclusions import ExclusionsError
 from tools.cloud import ports, services
 from tools.cloud.layout import SECRET_NAMES, Layout
+from tools.cloud.machine import Machine
 
 A = 'tempest.api.compute.servers.test_a.ATest'
 TEXT = f"""
@@ -57,9 +58,20 @@ def test_an_entry_that_leaves_no_test_out(gone):
         exclusions.split(TESTS, exclusions.parse(TEXT + f'{gone}  # why'))
 
 
+@pytest.mark.parametrize(('guests', 'left'), [('test', {'lacks', 'guests', 'pretended'}),
+                                              ('qemu', {'lacks', 'real', 'elsewhere'})])
+def test_each_kind_of_guests_has_entries_of_its_own(guests, left):
+    """Entries about tests that don't run with these guests are left out."""
+    text = ''.join(f'[{section}] x\ntempest.api.compute.volumes.test_attach_volume.ATest.test_{section}  # why\n'
+                   for section in ('lacks', 'guests', 'pretended', 'real', 'elsewhere'))
+    other = {'test': '', 'qemu': '[more] x\ntempest.api.compute.flavors.test_a.ATest.test_a  # why\n'}[guests]
+    found = exclusions.of_guests(exclusions.parse(text + other), guests)
+    assert {entry.section for entry in found} == left
+
+
 def test_the_list_of_the_tree_is_one():
     found = exclusions.parse(exclusions.PATH.read_text())
-    assert {entry.section for entry in found} == {'guests', 'lacks'}
+    assert {entry.section for entry in found} == {'lacks', *exclusions.SECTIONS}
 
 
 def test_outcomes_of_tests_and_of_whole_classes():
@@ -83,12 +95,14 @@ def test_nothing_that_ran_is_no_success():
     assert acceptance.report({}, {}) == 1
 
 
-def test_configuration_names_the_cloud(tmp_path):
+@pytest.mark.parametrize('real', [False, True])
+def test_configuration_names_the_cloud(tmp_path, real):
     layout = Layout(var=tmp_path / 'var', venv=tmp_path, services_venv=tmp_path, tempest_venv=tmp_path,
                     cyborg_venv=tmp_path, neutron_venv=tmp_path, cinder_venv=tmp_path)
     hosts = {'gpu1': Path('a.xml'), 'gpu2': Path('b.xml')}
     numbers = {name: 20000 + number for number, name in enumerate(ports.names_for(hosts))}
-    cloud = services.Cloud(layout, numbers, dict.fromkeys(SECRET_NAMES, 'secret'), hosts, None)
+    cloud = services.Cloud(layout, numbers, dict.fromkeys(SECRET_NAMES, 'secret'), hosts, None,
+                           machines={'gpu1': Machine('/m', 'gpu1', '10.77.0.1')} if real else {})
     text = settings.tempest_conf(cloud, settings.Seen(('one', 'two'), ('small', 'large'), '2.104', 'far'), tmp_path)
     read = configparser.ConfigParser(interpolation=None)
     read.read_string(text)
@@ -98,6 +112,8 @@ def test_configuration_names_the_cloud(tmp_path):
         'min_microversion': '2.1', 'max_microversion': '2.104', 'min_compute_nodes': '2'}.items()
     on = {name for name, value in read['compute-feature-enabled'].items() if value == 'true'}
     assert on >= {'resize', 'rescue', 'shelve', 'live_migration', 'cold_migration', 'pause', 'suspend', 'snapshot'}
+    assert read['validation']['run_validation'] == str(real).lower()
+    assert (read['compute-feature-enabled']['swap_volume'] == 'true') is real
     assert (read['service_available']['cinder'], read['network']['public_network_id']) == ('true', 'far')
 
 

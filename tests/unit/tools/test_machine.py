@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.cloud import control, machine, neutron, ports, process, render, services
+from tools.cloud import cinder, control, machine, neutron, ports, process, render, services, switch
 from tools.cloud import layout as layouts
 from tools.cloud.layout import CloudError, Layout
 from tools.cloud.machine import Machine
@@ -41,7 +41,8 @@ def test_a_host_keeps_its_address() -> None:
 
 
 def test_a_machine_reads_what_was_written_for_it(tmp_path: Path) -> None:
-    made = Machine(str(tmp_path), 'gpu1', '10.77.0.7', ('/a', '/b'), ('/a/c',), (21001,), (21002, 21003), True)
+    made = Machine(str(tmp_path), 'gpu1', '10.77.0.7', ('/a', '/b'), ('/a/c',), (21001,), (21002, 21003), True, True,
+                   True, '203.0.113.1/24', ('/a/shared',))
     (tmp_path / 'machine.json').write_text(json.dumps(asdict(made)))
     assert Machine.load(tmp_path) == made and made.number == 7
 
@@ -81,6 +82,46 @@ def test_machines_with_a_network_have_a_switch_and_a_metadata_agent(cloud: servi
         assert [name for name in names if name in own.holds] == [*own.holds]
         assert table[f'switch-{host}'].argv[-3:] == (host, f'10.78.0.{number}', f'tcp:127.0.0.1:{PORTS["ovn-sb"]}')
     assert f'--remote=ptcp:{PORTS["ovn-sb"]}:127.0.0.1' in table['ovn-sb'].argv
+
+
+def test_a_network_leads_outside_by_one_machine_and_a_host_of_nobody_is_there(
+        cloud: services.Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The routers of guests go out by the first host; a machine of its own is on the network outside."""
+    monkeypatch.setattr(control.guests, 'build', lambda directory: None)
+    monkeypatch.setattr(control.guests, 'kvm_works', lambda guest, directory: False)
+    plain = dataclasses.replace(cloud, machines={})
+    assert control.with_machines(plain, 'qemu').outside_machine is None
+    made = control.with_machines(dataclasses.replace(plain, network=True), 'qemu')
+    assert made.outside_machine is not None and made.outside_machine.outer_address == '203.0.113.1/24'
+    assert {PORTS[name] for name in ('keystone', 'glance', 'api', 'neutron', 'novncproxy')} <= set(
+        made.outside_machine.services)
+    told = {host: switch.argv(one, 6642)[-2:] for host, one in made.machines.items()}
+    assert told == {'gpu1': ('outside', 'routes'), 'gpu2': ('tcp:127.0.0.1:6642', 'outside')}
+    assert 'machine-outside' in {service.name for service in services.table(made)}
+
+
+def test_a_host_cannot_have_the_name_of_a_machine_of_the_cloud(cloud: services.Cloud) -> None:
+    taken = dataclasses.replace(cloud, hosts={'outside': Path('/a.xml')})
+    with pytest.raises(CloudError, match="no host can be called 'outside'"):
+        control.with_machines(taken, 'qemu')
+
+
+def test_volumes_of_real_guests_are_files_that_all_hosts_have(cloud: services.Cloud) -> None:
+    """Cinder and each compute have the same directory for them; without real guests nothing is stored."""
+    layout = cloud.layout
+    layout.make_directories()
+    for path in cloud.hosts.values():
+        path.write_text('<node/>')
+    services.write_configuration(dataclasses.replace(cloud, volume=True))
+    text = cinder.conf_path(layout).read_text()
+    assert 'volume_driver = tools.cloud.volume_files.Driver\n' in text
+    assert f'nfs_mount_point_base = {cinder.shares(layout)}\n' in text
+    assert cinder.shares_path(layout).read_text() == f'{cinder.SHARE}\n'
+    assert all(f'nfs_mount_point_base = {cinder.shares(layout)}\n' in layout.compute_conf(host).read_text()
+               for host in cloud.hosts)
+    services.write_configuration(dataclasses.replace(cloud, volume=True, machines={}))
+    assert 'pretended_volumes' in cinder.conf_path(layout).read_text()
+    assert 'nfs_mount_point_base' not in layout.compute_conf('gpu1').read_text()
 
 
 def test_a_metadata_agent_asks_our_service_and_signs(cloud: services.Cloud) -> None:

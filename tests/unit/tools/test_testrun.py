@@ -117,7 +117,7 @@ def test_runs_that_wait_for_daemons_all_start_at_once(monkeypatch):
         return Counts(1, 0)
     monkeypatch.setattr(testrun, 'execute', execute)
     assert testrun.execute_all(runs, None) == {run.name: Counts(1, 0) for run in runs}
-    assert waiting < first and len(waiting) == 4
+    assert waiting < first and len(waiting) == 5
 
 
 def test_live_has_half_of_the_unit_tests_beside_it_and_nothing_else():
