@@ -160,8 +160,9 @@ class Host:
     def accelerators_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
         """Those of a server that is at home here, which are none of the host's ledger. DevicesMissing."""
         about = metadata(instance)
-        found = self.accelerators.devices(instance.flavor, holder.of(instance.uuid, about),
-                                          has_ports=holder.has_ports(instance.uuid, about))
+        has_ports = holder.has_ports(instance.uuid, about)
+        found = self.accelerators.devices(instance.flavor, holder.of(instance.uuid, about), has_ports=has_ports,
+                                          ports=_requests_of_ports(instance) if has_ports else {})
         self.check_present(instance, found)
         return found
 
@@ -176,8 +177,9 @@ class Host:
     def await_new(self, instance: objects.Instance, check: Callable[[], None]
                   ) -> tuple[list[objects.PciDevice], dict[str, dict[str, str | None]]]:
         """``await_accelerators`` of a new server; and what the bindings of ports say that are some of them."""
-        ports = {vif.profile[REQUEST]: vif.id for vif in instance.vifs if REQUEST in vif.profile}
-        requests = self.accelerators.await_bound(instance.flavor, instance.uuid, check, has_ports=bool(ports))
+        ports = _requests_of_ports(instance)
+        requests = self.accelerators.await_bound(instance.flavor, instance.uuid, check, has_ports=bool(ports),
+                                                 ports=ports)
         found = attached(requests, instance.uuid)
         self.check_present(instance, found)
         return found, accel_request.profiles(requests, ports)
@@ -187,6 +189,11 @@ class Host:
         missing = self.driver.devices.missing_devices(devices) if devices else []
         if missing:
             raise errors.DevicesMissing(addresses=', '.join(missing), uuid=instance.uuid)
+
+
+def _requests_of_ports(instance: objects.Instance) -> dict[str, str]:
+    """Return a dict from the accelerator request of each of the server's ports that is an accelerator to the port."""
+    return {vif.profile[REQUEST]: vif.id for vif in instance.vifs if REQUEST in vif.profile}
 
 
 def metadata(instance: objects.Instance) -> dict[str, str]:
