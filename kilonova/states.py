@@ -259,6 +259,7 @@ TRANSITIONS: dict[str, Rule] = {
     'reset.active':    _rule(ANY, ANY, _V.ACTIVE, None, 'reset_state'),
     'reset.error':     _rule(ANY, ANY, _V.ERROR, None, 'reset_state'),
     'host.stopped':    _rule((_V.ACTIVE, _V.PAUSED, _V.SUSPENDED), IDLE, _V.STOPPED, None, 'host boot'),
+    'host.resumed':    _rule((_V.ACTIVE, _V.RESIZED, _V.RESCUED), IDLE, None, None, 'host boot'),
 }
 
 Event = str

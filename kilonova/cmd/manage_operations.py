@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kilonova.cmd.cli import Cloud, Command, argument, table
+from kilonova.errors import shortened
 
 COLUMNS = ('operation', 'kind', 'server', 'state', 'step', 'attempt', 'host', 'conductor', 'since', 'database',
            'reason')
+# Characters of a reason in a table.
+LONGEST = 160
 # Kinds of operations that are about no server.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
@@ -18,13 +21,15 @@ OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 
 def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Operations under way and pending releases: at which step each is, who works on it, and the reason why it had to
-    wait the last time."""
+    """List operations under way, pending releases and servers that wait for their start after their host went down.
+
+    Each has its step, who works on it, and the reason why it had to wait the last time.
+    """
     rows = [_told(row) for row in _rows(cloud, server=args.server)]
     if args.format == 'json':
         print(json.dumps(rows, indent=2))
     else:
-        table(COLUMNS, [tuple(row.values()) for row in rows])
+        table(COLUMNS, [tuple({**row, 'reason': shortened(row['reason'] or '', LONGEST)}.values()) for row in rows])
     return 0
 
 

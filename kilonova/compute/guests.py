@@ -1,19 +1,22 @@
 """Guests against their rows: after the host booted, and now and then.
 
-A domain that is not there is a guest that is off; no server is ACTIVE without its guest. A server with an operation
+A domain that is not there is a guest that is off. A server that ran when its host went down and can't be started again
+at once gets an operation row, by which conductors have it tried again (``db.queries.resumes``): something that it needs
+may come back later than its host. Without such a row no server is ACTIVE without its guest. A server with an operation
 row belongs to its flow and is looked at when that is over.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.compute import records
 from kilonova.compute.host import Host, image_of
-from kilonova.compute.operation import tags_found
+from kilonova.compute.operation import readable, tags_found
 from kilonova.context import RequestContext
+from kilonova.rpc.interface import VersionCapError
 from kilonova.states import PowerState, VmState
 from kilonova.virt.parts.host import HypervisorUnavailable
 
@@ -28,6 +31,9 @@ KEPT = {VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
 # A host that was down when its server was soft-deleted comes back with the guest running.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
+# Seconds that a start of the service spends on servers that can't be started; the others are left to conductors then.
+PATIENCE = 60.0
+UNTRIED = 'Not tried yet: others of its host took long to fail'
 
 
 class Guests:
@@ -40,16 +46,56 @@ class Guests:
         self.later: set[str] = set()
 
     def boot(self) -> None:
-        """Once, at start: bring back what ran, or say that it is off; stop what was to be off while we were away."""
+        """Start the guests that ran, or say that they are off; stop those that were to be off while we were away.
+
+        Called once, when the service starts. Servers whose start fails, or that were waiting for it already, are left
+        to conductors.
+        """
         ctxt, host = self._ctxt(), self._host
         self.later, states = records.busy(ctxt, host.name), self._states()
+        failed: dict[str, str] = {}
+        spent = 0.0
         for instance in records.instances(ctxt, host.name):
             if instance.uuid in self.later:
                 continue
             if not _is_right(instance, states):
-                self._restore(ctxt, instance)
+                began = host.clock()
+                reason = self._restore(ctxt, instance) if spent < PATIENCE or not self._is_wanted(instance) else UNTRIED
+                if reason is not None:
+                    failed[instance.uuid] = reason
+                    spent += host.clock() - began
             elif instance.vm_state in WANTED_OFF and states.get(instance.uuid) == PowerState.RUNNING:
                 self._sync_fresh(ctxt, instance.uuid)
+        if failed or self.later:
+            self._resume_later(ctxt, failed)
+
+    def await_hypervisor(self, error: Exception) -> None:
+        """Say of each server that ran here that it waits for the hypervisor, which doesn't answer since this start."""
+        ctxt, host = self._ctxt(), self._host
+        busy = records.busy(ctxt, host.name)
+        waiting = {instance.uuid: readable(error) for instance in records.instances(ctxt, host.name)
+                   if instance.uuid not in busy and self._is_wanted(instance)}
+        if waiting:
+            host.upcalls.resume_later(ctxt, host.name, waiting, is_off=False)
+
+    def _is_wanted(self, instance: objects.Instance) -> bool:
+        """Return whether a server that is at rest is to be started again after its host went down."""
+        return bool(self._host.conf.resume_guests_state_on_host_boot and instance.power_state == PowerState.RUNNING
+                    and instance.vm_state in WANTED_RUNNING and instance.task_state is None)
+
+    def _resume_later(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
+        """Leave servers that could not be started, {uuid: why}, to conductors; those of the release before know only
+        that they are off."""
+        host = self._host
+        try:
+            host.upcalls.resume_later(ctxt, host.name, failed, is_off=True)
+        except VersionCapError as error:
+            LOG.warning('Servers that could not be started are off, and are not tried again: %s', error)
+            for uuid in failed:
+                with host.locks.hold(uuid):
+                    instance = records.instance(ctxt, uuid)
+                    if instance is not None and instance.host == host.name and instance.task_state is None:
+                        self._end(ctxt, instance, host.driver.guests.get_info(instance))
 
     def look_again(self) -> None:
         """Those that a flow worked on: when it is over and left a server whose guest is not running, like ``boot``."""
@@ -60,7 +106,9 @@ class Guests:
             self._recount(ctxt, uuid)
             instance = records.instance(ctxt, uuid)
             if instance is not None and instance.host == host.name and not _is_right(instance, self._states()):
-                self._restore(ctxt, instance)
+                reason = self._restore(ctxt, instance)
+                if reason is not None:
+                    self._resume_later(ctxt, {uuid: reason})
             self.later.discard(uuid)
 
     def sync(self) -> None:
@@ -79,45 +127,29 @@ class Guests:
         return {domain['uuid']: domain['state'] for domain in self._host.driver.guests.describe()}
 
     # -- one server ----------------------------------------------------------------------------------------------------
-    def _restore(self, ctxt: RequestContext, seen: objects.Instance) -> None:
+    def _restore(self, ctxt: RequestContext, seen: objects.Instance) -> str | None:
+        """Start the guest of a server that is to run, or say that the server is off.
+
+        Returns why the guest could not be started, else None. Raises HypervisorUnavailable, which says nothing about
+        the guest.
+        """
         host = self._host
         with host.locks.hold(seen.uuid):
             instance = records.instance(ctxt, seen.uuid)
             if instance is None or instance.task_state is not None or instance.host != host.name:
-                return
-            if (host.conf.resume_guests_state_on_host_boot and instance.power_state == PowerState.RUNNING
-                    and instance.vm_state in WANTED_RUNNING):
+                return None
+            if self._is_wanted(instance):
                 try:
-                    self._resume(ctxt, instance)
-                    return
+                    resume(ctxt, host, instance)
+                    return None
                 except HypervisorUnavailable:
-                    # It says nothing about this guest.
                     raise
-                except Exception:
+                except Exception as error:
                     LOG.exception('Failed to resume instance', instance_uuid=instance.uuid)
+                    return readable(error)
             state = host.driver.guests.get_info(instance)
             self._end(ctxt, instance, state if state == PowerState.SUSPENDED else PowerState.SHUTDOWN)
-
-    def _resume(self, ctxt: RequestContext, instance: objects.Instance) -> None:
-        LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
-        devices = self._devices(instance)
-        self._host.check_devices(instance, devices)
-        devices = devices + self._host.accelerators_of(instance)
-        # A rescued server goes on with the rescue: its own disk is what is to be repaired.
-        rescued = instance.vm_state == VmState.RESCUED
-        start = self._host.driver.rescues.restart if rescued else self._host.driver.power.power_on
-        start(instance, image_of(instance), devices)
-        if extra := tags_found(instance):
-            self._save(ctxt, objects.Save(instance_uuid=instance.uuid, extra=extra, expect={'host': self._host.name}))
-
-    def _devices(self, instance: objects.Instance) -> list[objects.PciDevice]:
-        """During VERIFY_RESIZE the destination's: on one host both ends are here."""
-        context = instance.migration_context if 'migration_context' in instance else None
-        devices = self._host.tracker.devices(instance.uuid)
-        if instance.vm_state != VmState.RESIZED or context is None:
-            return devices
-        new = {(device.compute_node_id, device.address) for device in context.new_pci_devices or ()}
-        return [device for device in devices if (device.compute_node_id, device.address) in new]
+            return None
 
     def _end(self, ctxt: RequestContext, instance: objects.Instance, state: int) -> None:
         """Its guest doesn't run: the server is off. Nobody who asked us suspended the guest, so it is stopped."""
@@ -173,10 +205,41 @@ class Guests:
                 expect={'host': self._host.name, 'task_state': [None]}))
 
     def _save(self, ctxt: RequestContext, save: objects.Save) -> None:
-        try:
-            self._host.upcalls.save(ctxt, save)
-        except errors.Conflict as error:
-            LOG.info('Not written, the server changed meanwhile: %s', error, instance_uuid=save.instance_uuid)
+        _save(ctxt, self._host, save)
+
+
+def _save(ctxt: RequestContext, host: Host, save: objects.Save) -> None:
+    try:
+        host.upcalls.save(ctxt, save)
+    except errors.Conflict as error:
+        LOG.info('Not written, the server changed meanwhile: %s', error, instance_uuid=save.instance_uuid)
+
+
+def resume(ctxt: RequestContext, host: Host, instance: objects.Instance) -> None:
+    """Start the guest of a server that ran when this host went down, with the devices that it had.
+
+    The caller holds the server's lock. Raises whatever keeps the guest from running; nothing is left of the try then.
+    """
+    LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
+    devices = _devices(host, instance)
+    host.check_devices(instance, devices)
+    devices = devices + host.accelerators_of(instance)
+    # A rescued server goes on with the rescue: its own disk is what is to be repaired.
+    rescued = instance.vm_state == VmState.RESCUED
+    start = host.driver.rescues.restart if rescued else host.driver.power.power_on
+    start(instance, image_of(instance), devices)
+    if extra := tags_found(instance):
+        _save(ctxt, host, objects.Save(instance_uuid=instance.uuid, extra=extra, expect={'host': host.name}))
+
+
+def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
+    """Return the devices of a server; during VERIFY_RESIZE the destination's, as on one host both ends are here."""
+    context = instance.migration_context if 'migration_context' in instance else None
+    devices = host.tracker.devices(instance.uuid)
+    if instance.vm_state != VmState.RESIZED or context is None:
+        return devices
+    new = {(device.compute_node_id, device.address) for device in context.new_pci_devices or ()}
+    return [device for device in devices if (device.compute_node_id, device.address) in new]
 
 
 def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:

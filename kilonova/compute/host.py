@@ -1,9 +1,10 @@
-"""``Host``: what every operation on this host works with, and its four calls upward.
+"""``Host``: what every operation on this host works with, and its calls upward.
 
     host.upcalls.check_key(ctxt, key, host.name)    # KeyGone: the operation doesn't stand here (any more)
     host.upcalls.claim(ctxt, claim)                 # objects.Claim, objects.Save
     host.upcalls.save(ctxt, save)
     host.upcalls.bind_ports(ctxt, key, uuid, …)     # those that are functions of devices which were claimed here
+    host.upcalls.resume_later(ctxt, host.name, …)   # servers that could not be started when this host was
 
 Silence means ask, never undo (operations.md, rules 12–14): a claim or save that isn't answered is sent again with the
 same key, with growing pauses. The conductor recognises what it wrote under that key.
@@ -54,6 +55,8 @@ class ConductorClient(Protocol):
     def bind_ports(self, ctxt: RequestContext, *, key: str, instance_uuid: str, host: str,
                    profiles: Mapping[str, Mapping[str, Any]]) -> Any: ...
 
+    def resume_later(self, ctxt: RequestContext, *, host: str, reasons: Mapping[str, str], is_off: bool) -> object: ...
+
 
 class Upcalls:
     """``stopping`` ends the asking when the process ends; ``pauses`` are the seconds between two askings."""
@@ -91,6 +94,14 @@ class Upcalls:
         found: Any = self._ask(f'binding of ports of {uuid}', lambda: self._client.bind_ports(
             ctxt, key=key, instance_uuid=uuid, host=host, profiles=profiles), check)
         return list(found)
+
+    def resume_later(self, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
+        """Have these servers, {uuid: why they were not started}, tried again later; see ``rpc.conductor``.
+
+        Raises VersionCapError if conductors of the release before are still there.
+        """
+        self._ask(f'word of servers of {host} that wait to be started', lambda: self._client.resume_later(
+            ctxt, host=host, reasons=reasons, is_off=is_off))
 
     def _ask(self, what: str, send: Callable[[], object], check: Callable[[], None] = lambda: None) -> object:
         asked = 0

@@ -51,6 +51,7 @@ from kilonova.compute.ports import Ports
 from kilonova.compute.report import Heartbeat, Send, audit_usage
 from kilonova.compute.tracker import Tracker
 from kilonova.context import RequestContext, get_admin_context
+from kilonova.rpc.interface import VersionCapError
 from kilonova.rpc.notify import OFF, Notifications
 from kilonova.timers import Timers
 from kilonova.virt.driver import ComputeDriver
@@ -62,6 +63,8 @@ LOG = logging.getLogger(__name__)
 LOOK_AGAIN = 5
 # Seconds between two looks whether a period of usage is over.
 AUDIT_PERIOD = 60
+# Seconds after which the servers of a host say that they wait for its hypervisor.
+HYPERVISOR_LATE = 10.0
 # Seconds that timers get to end.
 STOP_TIMEOUT = 10.0
 
@@ -94,6 +97,8 @@ class ComputeManager:
         self.timers = Timers(self.stopping)
         self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
+        # Whether servers say that they wait for the hypervisor.
+        self._told = False
         types = CardTypes(self.host, self.node.book, self.node.kinds, self.node.update)
         self.endpoint = Endpoint(self.host, self.keys, OPERATIONS,
                                  own=(self.cancel, self.report_again, self.set_host_enabled,
@@ -101,12 +106,16 @@ class ComputeManager:
 
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:
-        """Look at the host, bring its guests in order, listen (``serve``), then report up. Errors refuse the start."""
+        """Look at the host, bring its guests in order, listen (``serve``), then report up. Errors refuse the start.
+
+        Guests are started before Placement is told of the host, as they need nothing of it.
+        """
         self.host.driver.host.listen(self.hypervisor)
         self._until_answered(self.host.driver.host.init_host)
         self._until_answered(self.node.start)
         self._until_answered(lambda: evacuated.clean_all(self.host, self._ctxt()))
         self._until_answered(self.guests.boot)
+        self._until_answered(self.node.announce)
         self._until_answered(self.care.start)
         if self.stopping.is_set():
             return
@@ -153,8 +162,8 @@ class ComputeManager:
         volume_usage.poll(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
-        """A conductor, Placement or hypervisor that doesn't answer yet is waited for."""
-        asked = 0
+        """Call ``act`` until the conductor, Placement and the hypervisor that it asks answer, or this process ends."""
+        asked, waited = 0, 0.0
         while not self.stopping.is_set():
             try:
                 act()
@@ -163,7 +172,18 @@ class ComputeManager:
                 pause = self._pauses[min(asked, len(self._pauses) - 1)]
                 asked += 1
                 LOG.warning('Not started yet: %s; trying again in %s s', error, pause)
+                if isinstance(error, HypervisorUnavailable) and waited >= HYPERVISOR_LATE and not self._told:
+                    self._tell_of_hypervisor(error)
                 self.stopping.wait(pause)
+                waited += pause
+
+    def _tell_of_hypervisor(self, error: HypervisorUnavailable) -> None:
+        """Say of the servers that ran here why they don't run yet; a conductor that doesn't answer hears it later."""
+        try:
+            self.guests.await_hypervisor(error)
+            self._told = True
+        except (errors.Unanswered, VersionCapError) as silent:
+            LOG.info('Its servers do not say yet that they wait for the hypervisor: %s', silent)
 
     # -- what is declared in ``rpc.compute`` and needs more than the host --------------------------------------------
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> None:

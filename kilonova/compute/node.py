@@ -1,7 +1,8 @@
 """The compute node in step with its host: what the hypervisor tells goes to the database, the ledger and Placement.
 
     node = Node(host, placement, get_admin_context)
-    node.start()           # records, ledger, provider tree; before anything else happens here
+    node.start()           # records and ledger; before anything else happens here
+    node.announce()        # the first look: what the host has goes to the database and to Placement
     node.update()          # the same look again, each update_resources_interval
 """
 from __future__ import annotations
@@ -62,7 +63,11 @@ class Node:
 
     # -- start ---------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Make or find the records, fill the ledger, report to Placement. Unanswered: nothing is lost, start again."""
+        """Make or find the records and fill the ledger.
+
+        Guests can be started from then on. Placement is not asked: it may come back later than this host. Raises
+        Unanswered; nothing is lost then, start again.
+        """
         ctxt, host = self._ctxt(), self._host
         resources = host.driver.host.get_available_resource()
         for kind in self.kinds:
@@ -78,7 +83,10 @@ class Node:
         self._fill_ledger(ctxt)
         self._doubted = {device.instance_uuid for device in host.tracker.host_devices.held()}
         self._adopt(ctxt)
-        self._report(ctxt, resources, refresh=True)
+
+    def announce(self) -> None:
+        """Write what the host has, and tell Placement. Raises Unanswered; nothing is lost then, call it again."""
+        self._report(self._ctxt(), self._host.driver.host.get_available_resource(), refresh=True)
         self.set_disabled(self.service.disabled)
 
     def set_disabled(self, disabled: bool) -> None:

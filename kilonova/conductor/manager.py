@@ -28,7 +28,7 @@ from kilonova.conductor.runner import Runner
 from kilonova.context import RequestContext, get_admin_context
 from kilonova.db import engine
 from kilonova.db.engine import Databases
-from kilonova.db.queries import claims, group_claims
+from kilonova.db.queries import claims, group_claims, resumes
 from kilonova.db.queries.cells import Cells
 from kilonova.objects import Claim, Save
 from kilonova.rpc.baseapi import ping
@@ -73,6 +73,12 @@ class ConductorEndpoint(ObjectCalls):
                    profiles: dict[str, dict[str, Any]]) -> Any:
         """See ``flows.ports.bind_devices``."""
         return ports.bind_devices(self._networks, self._own.main(), key, instance_uuid, host, profiles)
+
+    @engine.silence()
+    def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
+        """See ``queries.resumes.plan``."""
+        resumes.plan(self._own.main(), ctxt, host, reasons, is_off)
+        return {}
 
 
 class ComputeTaskEndpoint:

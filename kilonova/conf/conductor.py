@@ -19,4 +19,10 @@ OPTS = [
     cfg.IntOpt('lease_time', default=30, min=3,
                help='Seconds without renewal after which another conductor may take over the operations of this '
                     'one. Renewed six times in that span.'),
+    cfg.IntOpt('host_boot_resume_timeout', default=3600, min=0,
+               help='Seconds for which a server that ran when its host went down, and that the host could not start '
+                    'again at once ([DEFAULT]resume_guests_state_on_host_boot), is tried again: a device, its '
+                    'storage or a service that it needs may come back later than the host. They count from the last '
+                    'start of its nova-compute. Then the server is SHUTOFF, and its action says why. 0: it is tried '
+                    'once more.'),
 ]

@@ -59,6 +59,11 @@ class Life(Interface):
 class Power(Interface):
     """A guest starts, runs and stops where it is."""
 
+    @long_call('6.13')
+    def resume_guest(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Start a guest that ran when its host went down: {is_running: whether it runs (False: the server changed
+        meanwhile), power_state}."""
+
     @long_call('6.11')
     def stop_instance(self, ctxt: RequestContext, instance: Instance, clean_shutdown: bool, key: str) -> Any: ...
 

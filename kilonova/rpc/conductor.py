@@ -15,7 +15,7 @@ from kilonova.rpc.interface import Interface, call, cast
 
 
 class Conductor(Interface):
-    """Objects' remote calls, and the four calls of a host that works on an operation."""
+    """Objects' remote calls, the four calls of a host that works on an operation, and one of a host that starts."""
 
     topic = 'conductor'
     version = '3.5'
@@ -45,6 +45,10 @@ class Conductor(Interface):
     @call('3.5')
     def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,
                    profiles: dict[str, dict[str, Any]]) -> Any: ...
+
+    @call('3.5')
+    def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
+        """A host was started and could not start these servers again, {server: why}: see ``db.queries.resumes``."""
 
 
 class ComputeTask(Interface):

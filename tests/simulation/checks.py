@@ -24,6 +24,7 @@ from kilonova.rpc.interface import Client
 from tests.simulation import hosts, ports, volumes
 from tests.simulation.accounts import Accounts
 from tests.simulation.cloud import ABANDONED, DATABASES, Cloud
+from tests.simulation.power_cut import PowerCut
 from tests.simulation.users import GONE, Users
 
 # Virtual seconds in which all operations must have ended when nothing is wrong any more.
@@ -50,6 +51,7 @@ class Checks:
         self._connections: dict[str, sqlite3.Connection] = {}
         self._owners: dict[tuple[str, str], tuple[str | None, str]] = {}
         self._accounts = Accounts(cloud, self._query, wrong)
+        self.power_cut = PowerCut(cloud, self._query, wrong)
         # The most CPUs that were pinned at one time.
         self.looks = self.pins = 0
 

@@ -96,6 +96,13 @@ class Shape:
     profiles: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def processes(self) -> list[str]:
+        """All daemons, in the order in which they start."""
+        return [*(f'conductor{n + 1}' for n in range(self.conductors)),
+                *(f'scheduler{n + 1}' for n in range(self.schedulers)),
+                *(f'api{n + 1}' for n in range(self.apis)), *self.devices]
+
 
 def _gpus(count: int, each: int) -> dict[str, list[dict[str, Any]]]:
     return {f'gpu{host}': [hosts.gpu(f'0000:{host:02x}:{slot:02x}.0') for slot in range(each)]
@@ -319,10 +326,7 @@ class Cloud:
 
     def names(self) -> list[str]:
         """All daemons, in the order in which they start."""
-        shape = self.shape
-        return [*(f'conductor{n + 1}' for n in range(shape.conductors)),
-                *(f'scheduler{n + 1}' for n in range(shape.schedulers)),
-                *(f'api{n + 1}' for n in range(shape.apis)), *shape.devices]
+        return self.shape.processes
 
     def databases(self) -> engine.Databases:
         """A process's own pools."""

@@ -26,6 +26,7 @@ from kilonova.virt.hardware import numa
 from kilonova.virt.hardware.offer import Offer
 from kilonova.virt.parts.disks import Check, ImageMeta
 from kilonova.virt.parts.guests import Plugged
+from kilonova.virt.parts.host import HypervisorUnavailable
 from kilonova.virt.parts.moves import MoveOffer
 from kilonova.virt.parts.volume_snapshots import Merge
 from tests.simulation.timeline import Timeline
@@ -35,7 +36,8 @@ LASTS = {'spawn': 2000, 'migrate_disk_and_power_off': 3000, 'finish_migration': 
          'power_on': 800, 'reboot': 1500, 'finish_revert_migration': 1200, 'confirm_migration': 100}
 # Calls that a hypervisor refuses, and how often, whichever host is asked: {'spawn': 1}. One run a process.
 REFUSALS: dict[str, int] = {}
-# Calls that write to the disk.
+# Calls that read the disk, and that write to it.
+STORED = frozenset(('spawn', 'power_on', 'restart', 'reboot', 'resume', 'rescue', 'finish_migration'))
 WRITING = frozenset(('spawn', 'migrate_disk_and_power_off', 'finish_migration', 'snapshot'))
 
 
@@ -57,6 +59,8 @@ class Machine:
         self.rescued: set[str] = set()
         self.connected: dict[str, set[str]] = {}
         self.full = False
+        # Whether they are there: after a power cut they may come later than the compute service.
+        self.has_libvirtd = self.has_storage = True
         # Seconds that a guest takes to be made; and the servers that a long call works on now.
         self.long = 0.0
         self.at_work: list[str] = []
@@ -114,6 +118,12 @@ class Driver(FakeDriver):
 
     @contextlib.contextmanager
     def around(self, name: str, *args: Any) -> Iterator[None]:
+        if not self.box.has_libvirtd:
+            self.timeline.step()
+            raise HypervisorUnavailable(host=self.conf.host, reason='its libvirtd is not there')
+        if not self.box.has_storage and name in STORED:
+            self.timeline.step()
+            raise OSError(5, 'Input/output error')
         uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
         if uuid is None:
             self.timeline.step()

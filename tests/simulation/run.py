@@ -108,6 +108,7 @@ def _play(cloud: Cloud, story: Story, users: Users, checks: Checks) -> None:
     user = Process('user')
     prompt = Prompt(cloud, story, troubles.spans, checks, users.wrong)
     users.heard = prompt.accepted
+    troubles.cut = checks.power_cut.begin
 
     def send(act: Act) -> None:
         timeline.after(act.time, lambda: timeline.spawn(

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from tests.simulation import plots, tours
+from tests.simulation import plots, power_cut, tours
 from tests.simulation.cloud import Shape
 from tests.simulation.parts import Act, Trouble
 
@@ -72,6 +72,8 @@ def plan(seed: str, named: Sequence[str] = ()) -> tuple[list[str], str]:
     """(the plots of this seed's story, the shape of its cloud). ``named``: plots that it has; else the seed chooses."""
     chance = random.Random(f'{seed}/plan')
     names = list(named)
+    if power_cut.NAME in names:
+        return [power_cut.NAME], chance.choice(power_cut.SUITS)
     if not names and chance.random() < 0.85:
         names = chance.sample(sorted(plots.PLOTS), chance.choice((1, 1, 2)))
     suits = plots.SUITS.get(names[0]) if names else None
@@ -82,6 +84,8 @@ def plan(seed: str, named: Sequence[str] = ()) -> tuple[list[str], str]:
 
 def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -> Story:
     """The story of this seed, of about ``length`` acts. ``named``: see ``plan``."""
+    if power_cut.NAME in named:
+        return _cut(seed, shape)
     chance = random.Random(f'{seed}/story')
     apis = [f'api{number + 1}' for number in range(shape.apis)]
     flavors = [name for name, _, _ in shape.flavors]
@@ -142,6 +146,13 @@ def make(seed: str, shape: Shape, length: int = 20, named: Sequence[str] = ()) -
         others += lost
     return Story(seed, shape.name, slow, chance.choice((2.0, 20.0, 90.0)), chance.choice((0.0002, 0.001, 0.004)), acts,
                  sorted(plotted + others, key=lambda each: each.time), names)
+
+
+def _cut(seed: str, shape: Shape) -> Story:
+    """Return the story of a power cut, in which nothing else goes wrong."""
+    chance = random.Random(f'{seed}/pace')
+    acts, troubles = power_cut.make(seed, shape, shape.processes)
+    return Story(seed, shape.name, 0.0, 2.0, chance.choice((0.0002, 0.001, 0.004)), acts, troubles, [power_cut.NAME])
 
 
 # In place of a stop and a reboot, and what brings the server back.

@@ -36,6 +36,8 @@ class Troubles:
         self._over = False
         self._operator = Process('operator')
         self.rebooted = False
+        # What cuts the power (``power_cut.PowerCut.begin``).
+        self.cut: Callable[[Trouble], None] = lambda trouble: None
         # What operators want to say of hosts.
         self._down: dict[str, bool] = {}
         # Operators who are at something.
@@ -143,6 +145,10 @@ class Troubles:
         self._cloud.kill(trouble.target)
         self._cloud.machines[trouble.target].reboot()
         self._timeline.after(trouble.lasts, lambda: self._cloud.start(trouble.target))
+
+    def _power_cut(self, trouble: Trouble) -> None:
+        self.rebooted = True
+        self.cut(trouble)
 
     def _lose(self, trouble: Trouble) -> Callable[[], None] | None:
         """A machine is off, one at a time, and an operator says so; later it is there again, and the operator takes it

@@ -17,6 +17,7 @@ from kilonova.api.v2.servers.show import host_id
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db.engine import Database
 from kilonova.db.queries import actions, cells, decisions
+from kilonova.db.queries.resumes import WAITING
 from kilonova.errors import Invalid, NotFound, UnknownMarker, shortened
 
 # --- rules -----------------------------------------------------------------------------------------------------------
@@ -120,9 +121,12 @@ _ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a
 
 
 def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
-    """Give the messages of failed actions their reasons; ``hidden``: without hosts. One statement where one failed,
-    two more for those who may not see hosts."""
-    failed = [row for row in rows if row['message'] == FAILED]
+    """Give the messages of actions that failed, or that wait after a failure, their reasons.
+
+    ``hidden``: without hosts. Runs one statement where there is such an action, two more for those who may not see
+    hosts.
+    """
+    failed = [row for row in rows if row['message'] in (FAILED, WAITING)]
     if not failed:
         return
     with cell.read() as conn:
@@ -134,7 +138,8 @@ def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], h
     for row in failed:
         if row['id'] in found:
             reason = ' '.join(found[row['id']].split())
-            row['message'] = shortened(f'{FAILED}: {without_hosts(reason, names) if hidden else reason}', LONGEST)
+            told = without_hosts(reason, names) if hidden else reason
+            row['message'] = shortened(f'{row["message"]}: {told}', LONGEST)
 
 
 def without_hosts(text: str, names: Iterable[str]) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from oslo_log import log as logging
 
 from kilonova import errors, objects
+from kilonova.compute import records
 from kilonova.compute.endpoint import order
+from kilonova.compute.guests import WANTED_RUNNING, resume
 from kilonova.compute.host import image_of
 from kilonova.compute.operation import Facts, Operation, Reply, SaveFields, readable, tags_found
 from kilonova.compute.ops.build import opened
@@ -39,6 +41,21 @@ def start(op: Operation) -> Reply:
     with _whole(op, 'start') as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
+
+
+@order(Compute.resume_guest, forward=True)
+def resume_guest(op: Operation) -> Reply:
+    """Start a guest that ran when this host went down, unless it runs or its server is not at rest any more."""
+    with op.turn():
+        host, server = op.host, records.instance(op.ctxt, op.instance.uuid)
+        if (server is None or server.host != host.name or server.task_state is not None
+                or server.vm_state not in WANTED_RUNNING):
+            return {'is_running': False}
+        state = host.driver.guests.get_info(server)
+        if state not in (PowerState.RUNNING, PowerState.PAUSED):
+            resume(op.ctxt, host, server)
+            state = host.driver.guests.get_info(server)
+        return {'is_running': True, 'power_state': state}
 
 
 @order(Compute.reboot_instance)
@@ -74,7 +91,7 @@ def suspend(op: Operation) -> Reply:
 
 
 @order(Compute.resume_instance)
-def resume(op: Operation) -> Reply:
+def resume_instance(op: Operation) -> Reply:
     """Let the guest go on from its saved memory with the devices that its server holds."""
     with _whole(op, 'resume') as reply:
         op.host.driver.power.resume(op.instance, op.host.devices_of(op.instance), op.check)

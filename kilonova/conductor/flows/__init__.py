@@ -11,6 +11,7 @@ from kilonova.conductor.flows import (
     boot,
     delete,
     evacuate,
+    host_boot,
     host_removal,
     interfaces,
     live_migrate,
@@ -30,7 +31,7 @@ FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
     live_migrate.FLOW, delete.Delete(), delete.SoftDelete(), *one_step.FLOWS, backup.Backup(), *shelve.FLOWS,
     *unshelve.FLOWS, beside.Release(), beside.Mirror(), host_removal.HostRemoval(), network_changed.NetworkChanged(),
-    *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS)}
+    *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS, host_boot.Resume())}
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:

@@ -51,9 +51,10 @@ def list_events(conn: sa.Connection, action_id: int) -> list[dict[str, Any]]:
 
 
 def reasons(conn: sa.Connection, action_ids: Iterable[int]) -> dict[int, str]:
-    """What the last failed event of each action says, as far as one says anything."""
+    """Return what the last event of each action says that failed, or has not ended, as far as one says anything."""
     rows = conn.execute(sa.select(events.c.action_id, events.c.details).where(
-        events.c.action_id.in_(list(action_ids)), events.c.result == 'Error', events.c.details.is_not(None))
+        events.c.action_id.in_(list(action_ids)), events.c.details.is_not(None),
+        sa.or_(events.c.result == 'Error', events.c.result.is_(None)))
         .order_by(events.c.id))
     return {row.action_id: row.details for row in rows}
 

@@ -28,6 +28,9 @@ operations = cell_models.Operation.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
+# Kinds of rows that run beside a server's others: what a host is to give back; a server that it is to start again after
+# it went down.
+RELEASE, RESUME = 'release', 'resume_on_host_boot'
 FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release', 'shelve_offload')
 # What waits for a confirm or a revert.
 MOVES = ('resize', 'migration')
@@ -402,12 +405,15 @@ def of_instance(conn: sa.Connection, instance_uuid: str) -> list[Operation]:
 
 
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
-    """Which of these servers a restarted ``host`` leaves to their flow: they have a running or waiting row, or
-    something to give back there, such as the disk that a move put aside."""
+    """Return which of these servers a restarted ``host`` leaves to their flow.
+
+    They have a running or waiting row, something to give back there, such as the disk that a move put aside, or a row
+    that has the host start them.
+    """
     return set(conn.execute(sa.select(operations.c.instance_uuid).where(
         operations.c.instance_uuid.in_(list(uuids)), sa.or_(
             operations.c.slot.in_([RUN, WAIT]),
-            sa.and_(operations.c.kind == 'release', operations.c.host == host)))).scalars())
+            sa.and_(operations.c.kind.in_([RELEASE, RESUME]), operations.c.host == host)))).scalars())
 
 
 def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:

@@ -28,9 +28,12 @@ def working(cloud: Any, parse: Any) -> Any:
     with databases.api().write() as connection:
         connection.execute(Operation.__table__.insert().values(
             uuid=BOOT, kind='boot', instance_uuid=S2, slot='run', not_before=db_now() + 3600, created_at=db_utcnow(),
-            **values))
+            outputs=json.dumps({'tries': 3, 'reason': REASON}), **values))
     databases.dispose()
     return cloud
+
+
+REASON = f'The image service did not answer: {"a" * 200}'
 
 
 def test_list(working: Any) -> None:
@@ -44,6 +47,10 @@ def test_list(working: Any) -> None:
     assert resize['state'] == 'running, the steps of this attempt are being undone'
     assert boot['database'] == 'api' and boot['step'] == FLOWS['boot'].steps[0].name and boot['conductor'] is None
     assert boot['state'].startswith('goes on in 3') and boot['state'].endswith(' s')
+    # Why it waits; a table has the beginning of it.
+    assert (boot['reason'], resize['reason']) == (REASON, None)
+    table = '\n'.join(working('operation', 'list')[1])
+    assert 'The image service did not answer: a' in table and REASON not in table
     assert [row['operation'] for row in json.loads('\n'.join(
         working('operation', 'list', '--server', S1, '--format', 'json')[1]))] == [RESIZE]
     assert any(RESIZE in line and 'ctl1' in line for line in working('operation', 'list')[1])

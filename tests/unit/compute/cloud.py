@@ -97,6 +97,8 @@ class Cell:
         self.services: dict[str, objects.Service] = {}
         self.migrations: dict[str, objects.Migration] = {}
         self.busy: set[str] = set()
+        # {server that waits for its start after its host went down: why}
+        self.waiting: dict[str, str] = {}
         self.ended: set[str] = set()
         self.written: dict[str, str] = {}
         self.checks: list[str] = []
@@ -119,6 +121,16 @@ class Cell:
     def save_instance(self, ctxt: Any, *, save: objects.Save) -> dict:
         given = json.loads(json.dumps(save.primitive_data()))
         return self._around('save_instance', lambda: self._save(given))
+
+    def resume_later(self, ctxt: Any, *, host: str, reasons: dict[str, str], is_off: bool) -> dict:
+        return self._around('resume_later', lambda: self._resume_later(host, reasons, is_off))
+
+    def _resume_later(self, host: str, reasons: dict[str, str], is_off: bool) -> dict:
+        self.waiting.update(reasons)
+        self.busy.update(reasons)
+        for uuid in reasons if is_off else ():
+            self.instances[uuid]['power_state'] = 4
+        return {}
 
     def _around(self, method: str, act: Any) -> Any:
         if self.unanswered.get(method):

@@ -25,6 +25,7 @@ from kilonova.pci import kinds
 from kilonova.pci.request import PciInvalidAlias
 from kilonova.pci.spec import PciConfigInvalidSpec
 from kilonova.rpc.compute import Compute
+from kilonova.rpc.interface import VersionCapError
 from kilonova.rpc.versions import SERVICE_VERSION
 from kilonova.virt.parts.host import HypervisorUnavailable
 from tests.unit.compute.cloud import GPUS, build, flavor, gpu, new_conf, new_context, requests
@@ -356,12 +357,14 @@ def test_comparing_with_placement_never_fails_a_start_or_a_look(cloud, unreporte
         return on_read
     placement.on_read = fail(errors.Unanswered(who='Placement', reason='away'))
     manager.node.start()
+    manager.node.announce()
     manager.node.update()
     named = [record.getMessage() for record in caplog.records if unreported in record.getMessage()
              and record.levelno == logging.WARNING]
     assert len(named) == 1 and address in named[0]
     placement.on_read = fail(ValueError('no JSON'))
     manager.node.start()
+    manager.node.announce()
     assert 'no JSON' in caplog.text
     placement.on_read = lambda uuid: None
     cloud.cell.unanswered['InstanceList.get_uuids_with_operations'] = 1
@@ -549,12 +552,51 @@ def test_host_boot_without_resume_says_shutoff_and_start_brings_the_devices_back
     assert cloud.drivers['gpu1'].domains[server.uuid].hostdevs == list(cloud.cell.held(server.uuid))
 
 
-def test_a_guest_that_can_not_be_resumed_is_off(cloud, caplog):
+def test_a_guest_that_can_not_be_resumed_is_tried_again_later(cloud, caplog):
+    """Its server stays ACTIVE, and the conductor hears why its guest is off."""
     server = cloud.boot(cloud.host('gpu1', GPUS))
     cloud.drivers['gpu1'].fail('power_on', OSError('no'))
-    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
-    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'
+    manager = cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    row = cloud.cell.instances[server.uuid]
+    assert (row['vm_state'], row['power_state']) == ('active', 4)
+    assert cloud.cell.waiting == {server.uuid: 'OSError on the compute host'}
     assert 'Failed to resume instance' in caplog.text
+    # Nobody says meanwhile that it is off.
+    manager.guests.sync()
+    assert row['vm_state'] == 'active'
+    asked = {'instance': cloud.cell.instance(server.uuid), 'key': 'r/0.resume_guest/1'}
+    assert manager.endpoint.resume_guest(new_context(), **asked) == {'is_running': True, 'power_state': 1}
+    assert server.uuid in cloud.drivers['gpu1'].domains
+
+
+def test_a_guest_that_can_not_be_resumed_beside_conductors_of_the_release_before_is_off(cloud, caplog):
+    server = cloud.boot(cloud.host('gpu1', GPUS))
+    cloud.drivers['gpu1'].fail('power_on', OSError('no'))
+    cloud.cell.errors['resume_later'] = VersionCapError(version='3.5', cap='3.4')
+    cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped' and cloud.cell.waiting == {}
+    assert 'are not tried again' in caplog.text
+
+
+@pytest.mark.parametrize('change', [{'vm_state': 'stopped'}, {'task_state': 'powering-off'}, {'host': 'gpu2'}, None])
+def test_a_server_that_is_not_to_run_any_more_is_not_resumed(cloud, change):
+    manager = cloud.host('gpu1', GPUS)
+    server = cloud.boot(manager)
+    domain = cloud.drivers['gpu1'].domains.pop(server.uuid)
+    asked = cloud.cell.instance(server.uuid)
+    if change is None:
+        del cloud.cell.instances[server.uuid]
+    else:
+        cloud.cell.instances[server.uuid].update(change)
+    told = manager.endpoint.resume_guest(new_context(), instance=asked, key='r/0.resume_guest/1')
+    assert told == {'is_running': False} and cloud.drivers['gpu1'].domains == {}
+    # A guest that runs is left as it is.
+    if change is not None:
+        cloud.cell.instances[server.uuid].update(vm_state='active', task_state=None, host='gpu1')
+        cloud.drivers['gpu1'].domains[server.uuid] = domain
+        told = manager.endpoint.resume_guest(new_context(), instance=asked, key='r/0.resume_guest/2')
+        assert told == {'is_running': True, 'power_state': 1}
+        assert cloud.drivers['gpu1'].domains[server.uuid] is domain
 
 
 def test_a_guest_without_its_devices_is_not_resumed(cloud):
@@ -562,7 +604,9 @@ def test_a_guest_without_its_devices_is_not_resumed(cloud):
     for row in cloud.cell.rows.values():
         row.update(status='available', instance_uuid=None)
     cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
-    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped' and cloud.drivers['gpu1'].domains == {}
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'active' and cloud.drivers['gpu1'].domains == {}
+    assert cloud.cell.waiting == {
+        server.uuid: f'Instance {server.uuid} asks for 1 PCI devices and holds 0 on this host.'}
 
 
 def test_a_stopped_server_stays_off_after_host_boot(cloud):

@@ -220,7 +220,7 @@ def test_rows_given_back_belong_to_nobody(make, databases):
     work_of(runner, cell).give_back(RuntimeError('x'))
     with cell.read() as conn:
         row = operations.get(conn, 'o')
-    assert row.owner is None and row.not_before > 0 and row.outputs == {'tries': 1}
+    assert row.owner is None and row.not_before > 0 and row.outputs == {'tries': 1, 'reason': 'RuntimeError'}
 
 
 def test_a_cancelled_row_that_is_given_back_does_not_wait(make, databases):

@@ -141,7 +141,8 @@ def test_a_host_that_is_still_dead_is_waited_for(site: Site, work: Any, forced: 
     site.silence('gpu1', forced=forced)
     row = site.rows()[1]
     site.go(row.uuid)
-    assert site.sent == [] and site.rows()[1].outputs == {'tries': 1}
+    left = site.rows()[1].outputs
+    assert site.sent == [] and left['tries'] == 1 and 'gpu1 is down' in left['reason']
 
 
 def do(site: Site, work: Any, args: dict[str, Any]) -> None:
@@ -191,7 +192,7 @@ def test_a_release_is_tried_again(site: Site, work: Any) -> None:
     row = site.rows()[1]
     site.answers['undo_build'] = [Invalid('x'), None]
     site.go(row.uuid)
-    assert not site.rows()[1].failed and site.rows()[1].outputs == {'tries': 1}
+    assert not site.rows()[1].failed and site.rows()[1].outputs == {'tries': 1, 'reason': 'x'}
     site.go(row.uuid)
     assert len(site.rows()) == 1
 

@@ -137,7 +137,8 @@ def test_a_cell_that_does_not_answer_is_asked_again(site: Site, monkeypatch: pyt
     from kilonova.conductor.flows import FLOWS
     FLOWS['delete'].run(work)
     row = site.kept()
-    assert row is not None and row.outputs == {'tries': 1} and site.state() == ('active', 'deleting')
+    assert row is not None and row.outputs == {'tries': 1, 'reason': 'ZeroDivisionError'}
+    assert site.state() == ('active', 'deleting')
 
 
 # --- soft delete -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,133 @@
+"""A server that ran when its host went down, and that the host could not start again at once: the host is asked for it
+until it runs.
+
+The row runs beside the server's others (``db.queries.resumes``): whatever its user asks for is accepted, and wins.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kilonova import objects
+from kilonova.conductor.flow import Flow
+from kilonova.conductor.flows import beside
+from kilonova.conductor.row import Outputs
+from kilonova.conductor.work import HostGone, NotYet, Step, Work, readable
+from kilonova.db import engine
+from kilonova.db.queries import instances, resumes
+from kilonova.errors import Cancelled, Cause, InstanceNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
+from kilonova.states import PowerState
+
+LOG = logging.getLogger(__name__)
+
+# Seconds until a server is looked at again that changed while its host was asked for it.
+LOOK = 1.0
+
+
+class NotResumed(KilonovaError):
+    """The last try failed."""
+
+    msg_fmt = 'It was not started again after its host went down: %(reason)s'
+
+
+@dataclass
+class ResumeOutputs(Outputs):
+    """``told``: the reason that the server's action has; ``failures``: how many tries failed."""
+
+    told: str = ''
+    failures: int = 0
+
+
+def resume_guest(work: Work[ResumeOutputs]) -> None:
+    """Have the host start the guest, and end the row when it runs or is no longer to run.
+
+    Raises Unanswered where that is to be tried again, NotResumed where it is not.
+    """
+    try:
+        server = work.instance(fresh=True)
+    except InstanceNotFound:
+        work.end()
+        return
+    host = work.args['host']
+    if needless := _needless(server, host):
+        _finish(work, needless)
+        return
+    beside.at_rest(work)
+    try:
+        answer = work.ask(host, 'resume_guest', instance=server)
+    except (LeaseLost, KeyGone, Cancelled):
+        raise
+    except HostGone as error:
+        # It may still be starting, or be off for long: what it needs then counts from its next start on.
+        _tell(work, error)
+        raise Unanswered(error.message) from error
+    except Unanswered as error:
+        _tell(work, error)
+        raise
+    except KilonovaError as error:
+        work.outputs.failures += 1
+        if error.cause is Cause.REQUEST or _is_over(work):
+            raise NotResumed(reason=error.message) from error
+        _tell(work, error)
+        raise Unanswered(error.message) from error
+    if not answer['is_running']:
+        raise NotYet(f'server {work.instance_uuid}', 'it changed meanwhile', LOOK)
+    tries = work.outputs.failures
+    _finish(work, f'Started after {tries} failed tries; the last one: {work.outputs.told}' if tries else
+            f'Runs again. Before: {work.outputs.told}' if work.outputs.told else 'Runs again.',
+            lambda conn: instances.transition(conn, work.instance_uuid, 'host.resumed',
+                                              {'power_state': answer['power_state']}, {'host': host}))
+
+
+def _needless(server: objects.Instance, host: str) -> str | None:
+    """Return why the host needn't start the server any more; None: it is to run there."""
+    if server.host != host:
+        return f'Not started there: it belongs to {"host " + server.host if server.host else "no host"} by now.'
+    if server.vm_state not in resumes.WANTED_RUNNING:
+        return f'Not started: it is {server.vm_state} by now.'
+    return None
+
+
+def _is_over(work: Work[ResumeOutputs]) -> bool:
+    """Return whether the last try was the last one that the option allows."""
+    longest: int = work.env.conf.conductor.host_boot_resume_timeout
+    with engine.silence(), work.db.read() as conn:
+        return resumes.age(conn, work.uuid) >= longest
+
+
+def _tell(work: Work[ResumeOutputs], error: Exception) -> None:
+    """Write why a try failed into the server's action, where that isn't there yet."""
+    reason = readable(error)
+    if reason != work.outputs.told:
+        work.outputs.told = reason
+        work.decide({}, write=lambda conn: resumes.tell(conn, work.instance_uuid, work.request_id, reason))
+
+
+def _finish(work: Work[ResumeOutputs], details: str, write: Callable[[engine.Connection], object] = lambda conn: None
+            ) -> None:
+    """End the row and its action well, together with what ``write(conn)`` writes."""
+    def end(conn: engine.Connection) -> None:
+        write(conn)
+        resumes.finish(conn, work.instance_uuid, work.request_id, 'Success', details)
+    LOG.info('%s', details, extra={'instance_uuid': work.instance_uuid})
+    work.end(end)
+
+
+class Resume(Flow[ResumeOutputs]):
+    """It has no task state: the server is as it was, with its guest off."""
+
+    name, outputs = resumes.KIND, ResumeOutputs
+    steps = (Step('resume_guest', resume_guest, saved=False),)
+
+    def ended_badly(self, work: Work[ResumeOutputs]) -> None:
+        """The server is off from now on, and says why; one at which somebody works, or that is elsewhere, stays as it
+        is."""
+        fault = work.fault()
+
+        def end(conn: engine.Connection) -> None:
+            uuid, off = work.instance_uuid, {'power_state': int(PowerState.SHUTDOWN)}
+            if instances.transition(conn, uuid, 'host.stopped', off, {'host': work.args['host']}):
+                instances.add_fault(conn, uuid, fault)
+            resumes.finish(conn, uuid, work.request_id, 'Error', fault['message'], fault['details'])
+        work.end(end)

@@ -1,0 +1,112 @@
+"""Operation rows of servers that ran when their host went down and that it could not start again at once.
+
+    resumes.plan(db, ctxt, 'gpu1', {'5c…': 'The accelerator service did not answer: …'}, is_off=True)
+    resumes.tell(conn, row.instance_uuid, row.request_id, 'Cyborg …')        # a later try failed as well
+    resumes.finish(conn, row.instance_uuid, row.request_id, 'Success', 'Started after 3 failed tries')
+
+Such a row runs beside the server's others, so that its user can stop, reboot or delete the server meanwhile. One action
+of the server tells of it for as long as it is there: its message is WAITING, and its event has the reason.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova import states
+from kilonova.context import RequestContext
+from kilonova.db import engine
+from kilonova.db.models import cell as models
+from kilonova.db.queries import instances as instance_queries
+from kilonova.db.queries.operations import RESUME, Operation, insert, operations
+
+# The kind of the rows, and the name of the action; the name of the action's event.
+KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
+# The message of an action whose work goes on and has failed so far.
+WAITING = 'Waiting'
+# The states of servers that are to run.
+WANTED_RUNNING = (states.VmState.ACTIVE, states.VmState.RESIZED, states.VmState.RESCUED)
+# Characters of a reason that are kept.
+LONGEST = 4096
+
+actions, events = models.InstanceAction.__table__, models.InstanceActionEvent.__table__
+servers = models.Instance.__table__
+
+
+@engine.retried
+def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
+    """Write a row and an action for each of these servers of a host, {server: why it was not started}.
+
+    Servers that have such a row keep it. All such rows of the host are due now and their time begins anew: the host was
+    started. Left out are servers that are elsewhere, deleted, worked on, or not to run. ``is_off``: their guests are
+    known to be off, which their power states say from now on. Runs six statements at most.
+    """
+    with db.write() as conn:
+        conn.execute(operations.update().where(operations.c.kind == KIND, operations.c.host == host).values(
+            not_before=0, created_at=engine.db_utcnow()))
+        wanted = _without_row(conn, host, list(reasons)) if reasons else []
+        if not wanted:
+            return
+        insert(conn, [_row(ctxt, uuid, host, reasons[uuid][:LONGEST]) for uuid in wanted])
+        now = instance_queries.utcnow()
+        conn.execute(actions.insert(), [{
+            'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now, 'deleted': 0,
+            'action': KIND, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id,
+            'message': WAITING} for uuid in wanted])
+        conn.execute(_ADD_EVENT, [{
+            'of_uuid': uuid, 'of_request': ctxt.request_id, 'event': EVENT, 'start_time': now, 'created_at': now,
+            'deleted': 0, 'host': host, 'details': reasons[uuid][:LONGEST]} for uuid in wanted])
+        if is_off:
+            conn.execute(servers.update().where(servers.c.uuid.in_(wanted)).values(
+                power_state=int(states.PowerState.SHUTDOWN), updated_at=now))
+
+
+def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> Operation:
+    row = Operation.new(ctxt, KIND, uuid, {'host': host}, beside=True, host=host)
+    row.outputs = {'reason': reason, 'told': reason}
+    return row
+
+
+def _without_row(conn: sa.Connection, host: str, uuids: list[str]) -> list[str]:
+    """Return those of these servers that rest on the host, are to run and have no such row, in their order."""
+    planned = sa.select(operations.c.instance_uuid).where(operations.c.kind == KIND)
+    return list(conn.execute(sa.select(servers.c.uuid).where(
+        servers.c.uuid.in_(uuids), servers.c.host == host, servers.c.deleted == 0, servers.c.task_state.is_(None),
+        servers.c.vm_state.in_([state.value for state in WANTED_RUNNING]), servers.c.uuid.not_in(planned))
+        .order_by(servers.c.id)).scalars())
+
+
+def _action(uuid: object, request_id: object) -> Any:
+    return sa.select(sa.func.max(actions.c.id)).where(
+        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND).scalar_subquery()
+
+
+_ADD_EVENT = events.insert().values(action_id=_action(sa.bindparam('of_uuid'), sa.bindparam('of_request')))
+
+
+def age(conn: sa.Connection, uuid: str) -> float:
+    """Return for how many seconds the row of this uuid has been there since its host was started last."""
+    found = conn.execute(sa.select(engine.db_age(operations.c.created_at)).where(operations.c.uuid == uuid)).scalar()
+    return float(found or 0.0)
+
+
+def tell(conn: sa.Connection, uuid: str, request_id: str, reason: str) -> None:
+    """Write why the last try failed into the action of the server ``uuid``."""
+    now = instance_queries.utcnow()
+    conn.execute(events.update().where(events.c.action_id == _action(uuid, request_id)).values(
+        details=reason[:LONGEST], updated_at=now))
+    conn.execute(actions.update().where(
+        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND)
+        .values(updated_at=now))
+
+
+def finish(conn: sa.Connection, uuid: str, request_id: str, result: str, details: str,
+           trace: str | None = None) -> None:
+    """End the action of the server ``uuid``; ``result``: 'Success' or 'Error'."""
+    now = instance_queries.utcnow()
+    conn.execute(events.update().where(events.c.action_id == _action(uuid, request_id)).values(
+        result=result, details=details[:LONGEST], traceback=trace, finish_time=now, updated_at=now))
+    conn.execute(actions.update().where(
+        actions.c.instance_uuid == uuid, actions.c.request_id == request_id, actions.c.action == KIND)
+        .values(message=result if result == 'Error' else None, finish_time=now, updated_at=now))
