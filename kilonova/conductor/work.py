@@ -225,7 +225,7 @@ class Work(OwnedRow[OutputsT]):
     def give_back(self, error: Exception | None = None) -> None:
         """Leave the row to a later try: no owner, not before a pause."""
         self.release_host()
-        self.outputs.reason = readable(error)[:LONGEST_REASON] if error is not None else ''
+        self.outputs.reason = shortened(readable(error), LONGEST_REASON) if error is not None else ''
         if isinstance(error, NotYet):
             pause = error.pause
         else:
