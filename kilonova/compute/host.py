@@ -24,6 +24,7 @@ from kilonova import errors, objects, states
 from kilonova.accel import holder
 from kilonova.accel import request as accel_request
 from kilonova.compute.accelerators import Accelerators, attached
+from kilonova.compute.holders import Holders
 from kilonova.compute.keys import Locks, Slots
 from kilonova.compute.ports import Ports
 from kilonova.compute.tracker import Tracker
@@ -136,6 +137,12 @@ class Host:
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
     accelerators: Accelerators = field(default_factory=lambda: Accelerators(None, 0))
     ports: Ports = field(default_factory=Ports)
+    # What is done of devices that failed, and of those with which a guest runs: see ``DeviceRest``.
+    devices_failed: Callable[[RequestContext, str, BaseException], None] = lambda ctxt, uuid, error: None
+    devices_used: Callable[[RequestContext, str], None] = lambda ctxt, uuid: None
+
+    def __post_init__(self) -> None:
+        self.holders = Holders(self.driver, self.tracker, self.locks)
 
     def shutdown_wait(self, instance: objects.Instance, clean: bool = True) -> tuple[int, int]:
         """(seconds to wait for the guest, seconds between requests) of a power-off."""
@@ -196,10 +203,20 @@ class Host:
         return found, accel_request.profiles(requests, ports)
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """DevicesMissing: some of these left the host since it was last looked at."""
-        missing = self.driver.devices.missing_devices(devices) if devices else []
+        """Check before a guest is built that it can have these devices: each way to start one passes here.
+
+        Raises DevicesMissing if some left the host since it was last looked at, DevicesFailed if some can't be used now
+        or if another domain or server has them (``Holders.check``).
+        """
+        if not devices:
+            return
+        missing = self.driver.devices.missing_devices(devices)
         if missing:
             raise errors.DevicesMissing(addresses=', '.join(missing), uuid=instance.uuid)
+        unusable = self.driver.devices.unusable(devices)
+        if unusable:
+            raise errors.DevicesFailed(addresses=sorted(unusable), reason='; '.join(sorted(set(unusable.values()))))
+        self.holders.check(instance.uuid, devices)
 
 
 def _requests_of_ports(instance: objects.Instance) -> dict[str, str]:

@@ -55,8 +55,10 @@ MOST_REASON = 255
 _EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
 # What is found of a virtual function, 'true': it has a representor, which is to be a port of a switch.
 SWITCHDEV: Literal['switchdev'] = 'switchdev'
-_EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev'], ...] = (
-    'parent_ifname', 'mac_address', SWITCHDEV)
+# What is found of a virtual function of an NVIDIA card: the number of its vGPU type, 0: it has none yet.
+VGPU_TYPE: Literal['vgpu_type'] = 'vgpu_type'
+_EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev', 'vgpu_type'], ...] = (
+    'parent_ifname', 'mac_address', SWITCHDEV, VGPU_TYPE)
 
 # What requests may ask of a device, by name.
 PoolKeys = dict[str, str | int | None]
@@ -85,6 +87,7 @@ class Found(TypedDict, total=False):
     parent_ifname: str | None
     mac_address: str | None
     switchdev: str
+    vgpu_type: int
     capabilities: dict[str, object]
     mdev_types: dict[str, MdevType]
     mdev_type: str
@@ -177,7 +180,7 @@ def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | N
                 'address': device.address}
     keys: PoolKeys = {'vendor_id': device.vendor_id, 'product_id': device.product_id, 'numa_node': device.numa_node,
                       'dev_type': device.dev_type, **tags, 'address': pool_address(device)}
-    keys.update({name: device.extra_info[name] for name in ('parent_ifname', SWITCHDEV, PORT_PROVIDERS)
+    keys.update({name: device.extra_info[name] for name in ('parent_ifname', SWITCHDEV, VGPU_TYPE, PORT_PROVIDERS)
                  if name in device.extra_info})
     if device.dev_type != STANDARD:
         keys.setdefault('remote_managed', 'false')

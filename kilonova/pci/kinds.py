@@ -12,8 +12,8 @@ from typing import Protocol
 from oslo_config import cfg
 
 from kilonova.objects import PciDevice
+from kilonova.pci import carved, groups
 from kilonova.pci import device as pci_device
-from kilonova.pci import groups
 from kilonova.pci.device import (
     ALLOCATED,
     AVAILABLE,
@@ -82,7 +82,8 @@ class PciFunctions:
     def __init__(self, specs: DeviceSpecs, reported: bool = False) -> None:
         """``reported``: in Placement."""
         self._specs, self._reported = specs, reported
-        self._lacking: dict[str, str] = {}
+        # Why devices that a spec names are given to no server, {address: text}, as it was logged last.
+        self._withheld: dict[str, str] = {}
 
     def check(self, found: Collection[Found]) -> None:
         """As ``Kind``: a group that lacks a member. Specs were checked when they were read."""
@@ -91,17 +92,20 @@ class PciFunctions:
             raise PciConfigInvalidSpec(reason='; '.join(sorted(set(formed.problems.values()))))
 
     def columns(self, found: Collection[Found]) -> dict[str, Columns]:
-        """As ``Kind``; logs what each spec matched, and what is given to no server as its group lacks a member, when
-        that is new."""
+        """Return the devices that servers may get, as ``Kind`` says. Log what each spec matched and which devices that
+        a spec names are given to no server, when that is new: virtual functions without a vGPU type, or with another
+        than their provider in Placement has, and devices whose group lacks a member."""
         named = self._named(found)
         self._specs.tell(named)
-        formed = groups.form((one, spec.grouping) for one, spec in named)
-        for address in formed.problems.keys() - self._lacking.keys():
-            LOG.warning('PCI device %s is given to no server: %s', address, formed.problems[address])
-        self._lacking = formed.problems
+        withheld = carved.withheld(named, self._reported)
+        formed = groups.form((one, spec.grouping) for one, spec in named if one['address'] not in withheld)
+        withheld |= formed.problems
+        for address in sorted(withheld.keys() - self._withheld.keys()):
+            LOG.warning('PCI device %s is given to no server: %s', address, withheld[address])
+        self._withheld = withheld
         made = {}
         for one, spec in named:
-            if one['address'] in formed.problems:
+            if one['address'] in withheld:
                 continue
             made[one['address']] = columns = pci_device.columns(one, spec.tags)
             if spec.grouping is not None:

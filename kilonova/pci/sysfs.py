@@ -1,6 +1,7 @@
 """The facts of PCI that only the kernel's sysfs knows.
 
     address_of_netdev('ens1f0')      # '0000:81:00.0', or None
+    vgpu_type('0000:3b:00.4')        # 1519; 0: it has no vGPU type yet; None: it is no function of that kind
 """
 from __future__ import annotations
 
@@ -12,6 +13,9 @@ from kilonova.pci.vpd import MOST
 ROOT = '/sys'
 # As the kernel calls the ports of a card's switch: p0, pf0, pf0vf3, c1pf0sf7.
 _REPRESENTOR, _MOST_NAME = re.compile(rb'[vs]f\d+\s*$'), 64
+_NUMBER, _MOST = re.compile(rb'^\s*\d{1,9}\s*$'), 64
+# Bytes of a configuration space that every user may read.
+_HEAD = 64
 _ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNORECASE)
 
 
@@ -43,6 +47,36 @@ def is_representor(name: str, root: str = ROOT) -> bool:
             return _REPRESENTOR.search(file.read(_MOST_NAME)) is not None
     except OSError:
         return False
+
+
+def vgpu_type(address: str, root: str | None = None) -> int | None:
+    """Return the vGPU type that NVIDIA's driver gave a virtual function; 0 if the function has none yet.
+
+    A function has a type from the moment at which an operator writes one of ``creatable_vgpu_types`` into its
+    ``current_vgpu_type``; a boot of the host takes it away. Return None for functions without that file, and where the
+    file can't be read or holds no number.
+    """
+    path = Path(root or ROOT, 'bus', 'pci', 'devices', address, 'nvidia', 'current_vgpu_type')
+    try:
+        with path.open('rb') as file:
+            text = file.read(_MOST)
+    except OSError:
+        return None
+    return int(text) if _NUMBER.match(text) else None
+
+
+def has_fallen_off(address: str, root: str | None = None) -> bool:
+    """Return whether a PCI function no longer answers: its configuration space reads as all ones.
+
+    A virtual function has no vendor id of its own there, so all that is read must be ones. Return False where the
+    function or its configuration can't be read.
+    """
+    try:
+        with Path(root or ROOT, 'bus', 'pci', 'devices', address, 'config').open('rb') as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return len(head) == _HEAD and not head.strip(b'\xff')
 
 
 def vpd(address: str, root: str = ROOT) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oslo_log import log as logging
 
-from kilonova import objects
+from kilonova import errors, objects
 from kilonova.accel import holder
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of, metadata, was_active
@@ -38,7 +38,7 @@ def check_revert(op: Operation, migration: objects.Migration) -> Reply:
     """HostRejected: this host has no longer all the devices that the server held here. Changes nothing."""
     with op.turn():
         move.learn(op.host, op.instance, migration)
-        _old_devices(op, migration)
+        _check_devices(op, *_old_devices(op, migration)[:2])
     return {}
 
 
@@ -63,10 +63,17 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
     power_on, state = was_active(instance), metadata(instance).get('old_vm_state') or 'active'
     with op.turn():
         move.learn(host, instance, migration)
-        devices, extra = _old_devices(op, migration)
+        devices, accelerators, extra = _old_devices(op, migration)
+        try:
+            _check_devices(op, devices, accelerators)
+        except errors.DevicesFailed as error:
+            # Nothing is left at the destination: the server comes home, and its guest stays off.
+            LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
+            host.devices_failed(op.ctxt, instance.uuid, error)
+            power_on = False
         LOG.info("Updating instance to original state: '%s'", state, instance_uuid=instance.uuid)
         host.driver.moves.finish_revert_migration(
-            instance, image_of(instance), devices, power_on,
+            instance, image_of(instance), devices + accelerators, power_on,
             plugged=host.ports.plugged(instance, op.check, goes_on=True))
         op.save(extra={**extra, **tags_found(instance)}, event=op.event(), values={
             **instance.flavor_columns(), 'host': migration.source_compute, 'node': migration.source_node,
@@ -74,12 +81,18 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
     return {}
 
 
-def _old_devices(op: Operation, migration: objects.Migration) -> tuple[list[objects.PciDevice], Extra]:
-    """What the server held here before the move, and what is to be written of it; ``op.instance`` is as it was then."""
+def _check_devices(op: Operation, devices: list[objects.PciDevice], accelerators: list[objects.PciDevice]) -> None:
+    """Raise HostRejected if this host can't give the server what it held here."""
+    op.host.check_devices(op.instance, devices)
+    op.host.check_present(op.instance, accelerators)
+
+
+def _old_devices(op: Operation, migration: objects.Migration
+                 ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
+    """Make ``op.instance`` the server as it was before the move. Return the devices and the accelerators that it held
+    here, and what is to be written of it."""
     devices = op.host.tracker.devices_without(op.instance.uuid, side_of(migration))
     extra = op.instance.go_back(move.context_of(op.instance, migration))
-    op.host.check_devices(op.instance, devices)
     accelerators = op.host.accelerators.devices(op.instance.flavor, holder.before(
         op.instance.uuid, metadata(op.instance)))
-    op.host.check_present(op.instance, accelerators)
-    return devices + accelerators, extra
+    return devices, accelerators, extra

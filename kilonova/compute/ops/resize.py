@@ -135,7 +135,7 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
         op.host.check_devices(instance, devices)
         # The move has not ended: the server's entry still names those here.
         devices = devices + op.host.accelerators_of(instance)
-    except errors.DevicesMissing as error:
+    except (errors.DevicesMissing, errors.DevicesFailed) as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
         power_on = False
     op.host.driver.moves.finish_revert_migration(
@@ -185,7 +185,9 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
         extra = _become_new(op, migration, order.request_spec)
         devices = host.tracker.devices(instance.uuid, side)
         host.check_devices(instance, devices)
-        devices = devices + host.accelerators.devices(instance.flavor, migration.uuid)
+        accelerators = host.accelerators.devices(instance.flavor, migration.uuid)
+        host.check_present(instance, accelerators)
+        devices = devices + accelerators
         op.notify('instance.resize_finish.start', moved='resize.finishing')
         op.undo(_told_failed, op)
         op.undo(host.driver.moves.cleanup_move_dest, instance, move.same_host(migration))

@@ -1,7 +1,7 @@
 """Fake guests as they come, go and are looked at."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kilonova import errors, objects
@@ -22,6 +22,14 @@ class FakeGuests(Part):
     def describe(self) -> list[DomainInfo]:
         return [{'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
                  'hostdevs': sorted(domain.hostdevs)} for domain in self.fake.domains.values()]
+
+    @scripted
+    def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
+        found: list[DomainInfo] = [
+            {'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
+             'hostdevs': sorted(set(addresses).intersection(domain.hostdevs))}
+            for domain in self.fake.domains.values()]
+        return [domain for domain in found if domain['hostdevs']]
 
     @scripted
     def get_info(self, instance: objects.Instance) -> int:

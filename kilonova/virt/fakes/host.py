@@ -3,14 +3,25 @@ from __future__ import annotations
 
 import json
 import uuid as uuidlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kilonova import objects
-from kilonova.pci.device import MDEV
+from kilonova.pci import carved
+from kilonova.pci.device import MDEV, VGPU_TYPE
 from kilonova.virt import inventory
 from kilonova.virt.fakes.state import Part, scripted
 from kilonova.virt.parts.host import Inventories, Listener
+
+
+def _line(parents: Mapping[str, str | None], address: str) -> list[str]:
+    """Return a device and all that it is a part of."""
+    found: list[str] = []
+    one: str | None = address
+    while one is not None and one not in found:
+        found.append(one)
+        one = parents.get(one)
+    return found
 
 
 class FakeHost(Part):
@@ -78,6 +89,29 @@ class FakeDevices(Part):
     @scripted
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
         return [device.address for device in devices if not self._has(device)]
+
+    @scripted
+    def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
+        types = {function['address']: function.get(VGPU_TYPE) for function in self.fake.pci_devices}
+        found = {}
+        for device in devices:
+            why = self.fake.unusable.get(device.address) or carved.problem(
+                types.get(device.address), (device.extra_info or {}).get(VGPU_TYPE))
+            if why is not None:
+                found[device.address] = why
+        return found
+
+    @scripted
+    def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:
+        parents = {function['address']: function.get('parent_addr') for function in self.fake.pci_devices}
+        parents |= {uuid: parent for uuid, (parent, _type) in self.fake.mdevs.items()}
+        found = {}
+        for device in devices:
+            # A mediated device needn't exist yet.
+            own = parents | {device.address: parents.get(device.address) or getattr(device, 'parent_addr', None)}
+            found[device.address] = frozenset({*_line(own, device.address), *(
+                one for one in own if device.address in _line(own, one))})
+        return found
 
     def _has(self, device: objects.PciDevice) -> bool:
         if device.dev_type == MDEV:

@@ -76,9 +76,10 @@ _MACHINE = FakeMachine()
 class FakeState:
     """What a fake host and its guests have, for the parts of its driver. Change vcpus, memory_mb, local_gb and
     pci_devices to shape the host; what mdev_types in it say is available is so while there are no ``mdevs``, {uuid:
-    (address of the parent, type)}; ``consoles`` holds what guests wrote, by uuid; ``screens`` where they are shown, by
-    uuid and protocol; ``passwords`` what (user, password) was set in them, by uuid; ``connected`` the volumes that this
-    host has, by id, each with the servers that it is for."""
+    (address of the parent, type)}; ``unusable`` says why devices can't be given to guests, by address; ``consoles``
+    holds what guests wrote, by uuid; ``screens`` where they are shown, by uuid and protocol; ``passwords`` what (user,
+    password) was set in them, by uuid; ``connected`` the volumes that this host has, by id, each with the servers that
+    it is for."""
 
     # Of the same driver: a live migration asks it for a place, too.
     moves: Moves
@@ -92,6 +93,7 @@ class FakeState:
         self.rescued: set[str] = set()
         self.vcpus, self.memory_mb, self.local_gb = 64, 262144, 1024
         self.pci_devices: list[dict[str, Any]] = []
+        self.unusable: dict[str, str] = {}
         self.mdevs: dict[str, tuple[str, str]] = {}
         self.consoles: dict[str, str] = {}
         self.passwords: dict[str, tuple[str, str]] = {}

@@ -1,7 +1,7 @@
 """Guests as they come, go and are looked at."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,6 +16,7 @@ from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import elements, hostdevs
 from kilonova.virt.libvirt.devices.hotplug import Hotplug, maps_memory
 from kilonova.virt.libvirt.domains import Domains
+from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.libvirt.host import Host
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage.server import ServerDisks
@@ -45,7 +46,21 @@ class Guests:
 
     @translated
     def describe(self) -> list[DomainInfo]:
+        return [{'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
+                 'hostdevs': hostdevs.given_to(domain)} for guest, domain in self._domains_there()]
+
+    @translated
+    def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
         found: list[DomainInfo] = []
+        for guest, domain in self._domains_there():
+            hostdevs_ = [one for one in hostdevs.given_to(domain) if one in addresses]
+            if hostdevs_:
+                found.append({'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
+                              'hostdevs': hostdevs_})
+        return found
+
+    def _domains_there(self) -> Iterator[tuple[Guest, ElementTree.Element]]:
+        """Yield each domain of the host with its XML."""
         for guest in self._libvirt.guests():
             try:
                 xml = guest.xml()
@@ -53,9 +68,7 @@ class Guests:
                 if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:     # deleted since the list was made
                     raise
                 continue
-            found.append({'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
-                          'hostdevs': hostdevs.given_to(ElementTree.fromstring(xml))})
-        return found
+            yield guest, ElementTree.fromstring(xml)
 
     @translated
     def get_info(self, instance: objects.Instance) -> int:

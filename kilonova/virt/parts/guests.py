@@ -1,7 +1,7 @@
 """Guests as they come, go and are looked at, and their interfaces."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
@@ -85,6 +85,13 @@ class Guests(Protocol):
 
     def describe(self) -> list[DomainInfo]:
         """All domains, for the audit."""
+
+    def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
+        """Return the domains that have any of these devices, ours or anybody's, running or not. ``hostdevs`` of each
+        are only those of ``addresses``, sorted.
+
+        A domain has a PCI function as a device, as a network interface or as an NVMe disk.
+        """
 
     def get_info(self, instance: objects.Instance) -> int:
         """Its power state (kilonova.states.PowerState); SHUTDOWN when there is no such domain, SUSPENDED when it is off

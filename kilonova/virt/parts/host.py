@@ -98,6 +98,23 @@ class Devices(Protocol):
         A mediated device that doesn't exist is missing only if its PCI function isn't there or doesn't offer its type.
         """
 
+    def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
+        """Return {address: why} of those of these devices that the host has and that no guest can be given now.
+
+        These are virtual functions of NVIDIA cards without a vGPU type or with another than ``extra_info`` says, and
+        functions that fell off the bus. Asked before a guest is built, and to find out whether a device that failed is
+        well again.
+        """
+
+    def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:
+        """Return, by the address of each of these devices, the addresses of all devices that no other guest may have
+        while one guest has it.
+
+        These are the device itself; the functions that it is a part of: the parent of a mediated device and the
+        physical function of a virtual one; its parts: the virtual functions of a physical one, and the mediated devices
+        on any of these; and the other functions of its IOMMU group, which the kernel gives to one process only.
+        """
+
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
         """{address: (vendor id, product id)} of PCI functions; those that the host doesn't have now are left out."""
 

@@ -14,6 +14,7 @@ from kilonova.virt.fake import FakeDriver
 from kilonova.virt.fakes.state import FakeMachine
 from kilonova.virt.libvirt.driver import LibvirtDriver
 from kilonova.virt.libvirt.storage import ssh
+from tests.fixtures.hosts import sriov_gpu
 from tests.unit.virt import builders, ceph
 
 
@@ -92,6 +93,11 @@ class LibvirtRig:
     def have_vgpus(self) -> None:
         """The first host has VGPU_PARENT, and MDEV on it. libvirt's test driver makes no others."""
         self.extra = ''.join(builders.VGPUS)
+        self.here = self.driver('gpu1')
+
+    def have_functions(self) -> None:
+        """The first host has a card with two virtual functions, and VGPU_PARENT with MDEV on it."""
+        self.extra = ''.join([*sriov_gpu('0000:3b:00.0', ['0000:3b:00.4', '0000:3b:00.5']), *builders.VGPUS])
         self.here = self.driver('gpu1')
 
     def elsewhere(self) -> dict[str, Any]:
@@ -220,6 +226,12 @@ class FakeRig:
                                         'numa_node': 1, 'label': 'label_10de_13f2', 'mdev_types': {
                                             builders.VGPU: {'available': 1, 'api': 'vfio-pci'}}}]
         self.here.make_mdev(builders.MDEV, builders.VGPU_PARENT, builders.VGPU)
+
+    def have_functions(self) -> None:
+        self.have_vgpus()
+        self.here.pci_devices += [{'address': '0000:3b:00.0', 'dev_type': 'type-PF'}, *(
+            {'address': address, 'dev_type': 'type-VF', 'parent_addr': '0000:3b:00.0', 'vgpu_type': 1519}
+            for address in ('0000:3b:00.4', '0000:3b:00.5'))]
 
     def elsewhere(self) -> dict[str, Any]:
         return {**self.there.moves.prepare_move(), 'machine_id': 'another'}

@@ -18,6 +18,7 @@ from kilonova.virt.libvirt.storage import disk
 from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
 from kilonova.virt.parts.volume_snapshots import Merge
 from kilonova.virt.parts.volumes import VolumeUnsupported
+from tests.fixtures.carved import CarvedSys
 from tests.unit.virt.builders import (
     GPU,
     GPU2,
@@ -40,6 +41,7 @@ from tests.unit.virt.builders import (
     new_vif,
     new_volume,
 )
+from tests.unit.virt.conftest import LibvirtRig
 
 # Also where disks are in Ceph.
 with_pool = pytest.mark.parametrize('rig', ['fake', 'libvirt', 'remote', 'shared', 'pool'], indirect=True)
@@ -1092,6 +1094,66 @@ def test_missing_devices(rig: Any) -> None:
     assert rig.here.devices.missing_devices([*there, *gone]) == [GPU3, MDEV2, MDEV2, MDEV2]
     # What exists is there, whatever its parent offers.
     assert rig.here.devices.missing_devices([mediated(MDEV, VGPU_PARENT, 'nvidia-99')]) == []
+
+
+PF, VF1, VF2 = '0000:3b:00.0', '0000:3b:00.4', '0000:3b:00.5'
+
+
+@with_vgpus
+def test_what_no_other_guest_may_have_beside_a_device(rig: Any) -> None:
+    """A card and its parts bar each other, two parts of one card don't."""
+    rig.have_functions()
+    wanted = [device(GPU), device(PF), device(VF1), device(VGPU_PARENT), mediated(MDEV), mediated(MDEV2)]
+    assert {address: sorted(related) for address, related in rig.here.devices.related(wanted).items()} == {
+        GPU: [GPU], PF: [PF, VF1, VF2], VF1: [PF, VF1], VGPU_PARENT: [VGPU_PARENT, MDEV],
+        MDEV: [VGPU_PARENT, MDEV], MDEV2: [VGPU_PARENT, MDEV2]}
+    assert rig.here.devices.related([]) == {}
+    assert VF1 in rig.here.devices.related([device(VF1)])[VF1]
+
+
+@with_vgpus
+def test_which_domains_have_a_device(rig: Any) -> None:
+    """Those that are off, too; of each only what was asked for."""
+    rig.have_functions()
+    runs, off = new_instance(), new_instance(id=2)
+    rig.here.guests.spawn(runs, image_meta(), pci_devices=devices(GPU, VF1))
+    rig.here.guests.spawn(off, image_meta(), pci_devices=devices(PF), power_on=False)
+
+    def holding(*addresses: str) -> dict[str, tuple[int, list[str]]]:
+        return {domain['uuid']: (domain['state'], domain['hostdevs'])
+                for domain in rig.here.guests.holding(frozenset(addresses))}
+    assert holding(VF1, VF2, PF) == {runs.uuid: (PowerState.RUNNING, [VF1]), off.uuid: (PowerState.SHUTDOWN, [PF])}
+    assert holding(VF2) == holding() == {}
+    assert [domain['name'] for domain in rig.here.guests.holding({GPU})] == ['instance-00000001']
+
+
+@with_vgpus
+def test_devices_that_are_there_and_can_not_be_used(rig: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    rig.have_functions()
+    sys = CarvedSys(monkeypatch, tmp_path)
+    sys.carve(VF1, 1519)
+    sys.carve(VF2, 0)
+    if not isinstance(rig, LibvirtRig):
+        rig.here.pci_devices[-1]['vgpu_type'] = 0
+    plain, known, other, none = (device(VF1), device(VF1, vgpu_type='1519'), device(VF1, vgpu_type='1520'),
+                                 device(VF2, vgpu_type='1519'))
+    assert rig.here.devices.unusable([device(GPU), plain, known, mediated(MDEV)]) == {}
+    assert rig.here.devices.unusable([device(GPU), other, none]) == {
+        VF1: 'its nvidia/current_vgpu_type is 1519, not 1520',
+        VF2: 'its nvidia/current_vgpu_type is 0: it has no vGPU type'}
+
+
+def test_functions_that_fell_off_the_bus(
+        libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Their configuration space reads as all ones; that of a virtual function begins so always."""
+    sys, asked = CarvedSys(monkeypatch, tmp_path), libvirt_rig.here.devices.unusable
+    sys.fall_off(GPU)
+    sys.fall_off(VGPU_PARENT)
+    assert asked([device(GPU), mediated(MDEV), device(VF1)]) == {
+        GPU: f'{GPU} does not answer any more: it has fallen off the bus',
+        MDEV: f'{VGPU_PARENT} does not answer any more: it has fallen off the bus'}
+    sys.fall_off(GPU, gone=False)
+    assert asked([device(GPU)]) == {}
 
 
 @with_vgpus

@@ -9,14 +9,15 @@ The dicts are those of ``parts.host.Host.get_available_resource``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from oslo_utils import strutils
 
 from kilonova.objects import PciDevice
-from kilonova.pci.device import MDEV
+from kilonova.pci import carved, sysfs
+from kilonova.pci.device import MDEV, VGPU_TYPE
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.devices import mdev, pci
 from kilonova.virt.libvirt.devices.elements import of_host
@@ -57,8 +58,12 @@ def _mediated(device: PciDevice) -> MediatedDevice:
 
 
 def given_to(domain: ElementTree.Element) -> list[str]:
-    """Addresses of the PCI functions and uuids of the mediated devices that a domain (its XML) has, sorted."""
-    return sorted(of_host(domain))
+    """Return the addresses of the PCI functions and uuids of the mediated devices that a domain (its XML) has, sorted.
+
+    NVMe disks that QEMU drives itself are PCI functions, too.
+    """
+    disks = domain.iterfind("./devices/disk[@type='nvme']/source/address")
+    return sorted({*of_host(domain), *map(pci.address_of, disks)})
 
 
 class HostDevices:
@@ -72,6 +77,45 @@ class HostDevices:
         wanted = list(devices)
         made = self._mediated.uuids() if any(device.dev_type == MDEV for device in wanted) else set()
         return [device.address for device in wanted if device.address not in made and not self._has(device)]
+
+    @translated
+    def unusable(self, devices: Iterable[PciDevice]) -> dict[str, str]:
+        found = {}
+        for device in devices:
+            info, function = device.extra_info or {}, device.parent_addr if device.dev_type == MDEV else device.address
+            why = carved.problem(sysfs.vgpu_type(device.address), info.get(VGPU_TYPE))
+            if why is None and function and sysfs.has_fallen_off(function):
+                why = f'{function} does not answer any more: it has fallen off the bus'
+            if why is not None:
+                found[device.address] = why
+        return found
+
+    @translated
+    def related(self, devices: Iterable[PciDevice]) -> dict[str, frozenset[str]]:
+        wanted = list(devices)
+        made = self._mediated.by_parent() if any(device.dev_type != MDEV for device in wanted) else {}
+        return {device.address: frozenset({device.address, *self._family(device, made)}) for device in wanted}
+
+    def _family(self, device: PciDevice, made: Mapping[str, Collection[str]]) -> Iterator[str]:
+        """Yield what ``related`` says of a device besides itself. ``made``: uuids of the host's mediated devices by
+        libvirt's name of their parent."""
+        if device.dev_type == MDEV:
+            yield device.parent_addr
+            parent = self._function(device.parent_addr)
+            yield from [parent.parent_addr] if parent is not None and parent.parent_addr else ()
+            return
+        function = self._function(device.address)
+        if function is None:
+            return
+        yield from function.group
+        yield from [function.parent_addr] if function.parent_addr else ()
+        yield from function.virtual
+        for address in (device.address, *function.virtual):
+            yield from made.get(pci.node_name(address), ())
+
+    def _function(self, address: str) -> pci.Family | None:
+        text = self._libvirt.node_device(pci.node_name(address))
+        return pci.family(text) if text is not None else None
 
     @translated
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:

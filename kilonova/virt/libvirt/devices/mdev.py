@@ -141,6 +141,21 @@ class MediatedDevices:
         """Of all that exist, active or only defined."""
         return {uuid for uuid in map(_uuid, self._libvirt.mediated_devices()) if uuid is not None}
 
+    def by_parent(self) -> dict[str, set[str]]:
+        """Return the uuids of all that exist, active or only defined, by libvirt's name of their parent."""
+        found: dict[str, set[str]] = {}
+        for name in self._libvirt.mediated_devices():
+            uuid, parent = _uuid(name), name[len(_NAME) + _UUID_LENGTH + 1:]
+            if uuid is not None and parent:
+                found.setdefault(f'pci_{parent}', set()).add(uuid)
+                continue
+            # An older libvirt doesn't name the parent.
+            text = self._libvirt.node_device(name)
+            one = _read(text) if text is not None else None
+            if one is not None:
+                found.setdefault(one.parent, set()).add(one.uuid)
+        return found
+
     def is_offered(self, device: MediatedDevice) -> bool:
         """Whether its parent is there and has its type, whatever is still free of it."""
         text = self._libvirt.node_device(pci.node_name(device.parent))

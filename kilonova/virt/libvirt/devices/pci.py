@@ -16,7 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from kilonova.pci import sysfs
-from kilonova.pci.device import CHILD_TYPES, SWITCHDEV
+from kilonova.pci.device import CHILD_TYPES, SWITCHDEV, VGPU_TYPE
 from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class _Network:
     features: tuple[str, ...]
 
 
-def discover(node_devices: Iterable[str], root: str = sysfs.ROOT) -> list[dict[str, Any]]:
+def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[str, Any]]:
     """All PCI functions among libvirt's node devices (XML texts), in address order."""
     functions: list[tuple[str, ElementTree.Element]] = []
     interfaces: dict[str, list[_Network]] = {}
@@ -74,7 +74,7 @@ def discover(node_devices: Iterable[str], root: str = sysfs.ROOT) -> list[dict[s
                 tuple(feature.get('name', '') for feature in capability.findall('feature'))))
         elif kind == 'vdpa':
             vdpa_parents.add(parent)
-    networks = {parent: _own_interface(known, root) for parent, known in interfaces.items()}
+    networks = {parent: _own_interface(known, root or sysfs.ROOT) for parent, known in interfaces.items()}
     by_address = {_own_address(capability): name for name, capability in functions}
     virtual = {_own_address(capability): _virtual_functions(capability) for _name, capability in functions}
     serials: dict[str | None, str | None] = {
@@ -98,8 +98,30 @@ def discover(node_devices: Iterable[str], root: str = sysfs.ROOT) -> list[dict[s
             _add_parent(device_dict, networks.get(by_address.get(parent_address, '')), virtual.get(parent_address, []))
             if name in vdpa_parents:
                 device_dict['dev_type'] = 'vdpa'
+            vgpu_type = sysfs.vgpu_type(device_dict['address'], root)
+            if vgpu_type is not None:
+                device_dict[VGPU_TYPE] = vgpu_type
         found.append(device_dict)
     return sorted(found, key=lambda device: device['address'])
+
+
+@dataclass(frozen=True)
+class Family:
+    """A PCI function's relatives by address: its physical function, its virtual ones, and those of its IOMMU group."""
+
+    parent_addr: str | None
+    virtual: tuple[str, ...]
+    group: tuple[str, ...]
+
+
+def family(node_device: str) -> Family | None:
+    """Return the relatives of a PCI function (the XML of its node device), or None for another kind of device."""
+    capability = ElementTree.fromstring(node_device).find("capability[@type='pci']")
+    if capability is None:
+        return None
+    parent = capability.find("./capability[@type='phys_function']/address")
+    return Family(address_of(parent) if parent is not None else None, tuple(_virtual_functions(capability)),
+                  tuple(map(address_of, capability.findall('./iommuGroup/address'))))
 
 
 def read_serials(found: Iterable[dict[str, Any]], root: str = sysfs.ROOT) -> None:
