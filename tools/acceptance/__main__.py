@@ -89,7 +89,7 @@ def cloud(guests: str) -> Iterator[Cloud]:
     layout = Layout.at(directory / 'var')
     try:
         extra = directory / 'extra.conf'
-        extra.write_text(settings.EXTRA)
+        extra.write_text(settings.daemon_settings(guests))
         yield control.up(layout, extra=extra, kind=guests, network=True, volume=True)
     finally:
         control.down(layout)

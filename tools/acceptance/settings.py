@@ -17,12 +17,17 @@ from tools.guest import system
 
 # What the tests need beside the cloud's own configuration: filters of hints, and guests that can be migrated live,
 # which serial consoles on ports of their host forbid.
-EXTRA = render.ini({
+_NEEDED: dict[str, render.Section] = {
     'filter_scheduler': {'enabled_filters': (
         'ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,'
         'ServerGroupAffinityFilter,PciPassthroughFilter,NUMATopologyFilter,SameHostFilter,DifferentHostFilter')},
     'serial_console': {'enabled': 'false'},
-})
+}
+# Emulated guests leave little of the CPU to services: what waits for another one waits longer.
+_PATIENT: dict[str, render.Section] = {
+    'DEFAULT': {'rpc_response_timeout': 60, 'long_rpc_timeout': 600, 'service_down_time': 120},
+    **{name: {'timeout': 300} for name in ('neutron', 'cinder', 'glance', 'placement')},
+}
 
 # Flavors by name: MiB of memory, GiB of disk. A resize goes from the first to the second.
 FLAVORS = {'tempest-small': (128, 1), 'tempest-large': (256, 2)}
@@ -31,6 +36,11 @@ OTHER_IMAGE, EXTERNAL = 'demo-alt', switch.OUTSIDE
 SYSTEMS = ('system', 'system-alt')
 # Seconds in which a server has to reach a state; the machine may be busy. Real guests are emulated.
 PATIENCE, REAL_PATIENCE = 300, 600
+
+
+def daemon_settings(guests: str) -> str:
+    """Return the configuration file more of a cloud with this kind of guests."""
+    return render.ini(_NEEDED | (_PATIENT if guests == 'qemu' else {}))
 
 
 @dataclass(frozen=True)

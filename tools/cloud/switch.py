@@ -26,7 +26,7 @@ VSCTL, TOOL = '/usr/bin/ovs-vsctl', '/usr/bin/ovsdb-tool'
 SERVER, SWITCH, CONTROLLER = '/usr/sbin/ovsdb-server', '/usr/sbin/ovs-vswitchd', '/usr/bin/ovn-controller'
 SCHEMA = Path('/usr/share/openvswitch/vswitch.ovsschema')
 # Programs and files of which each is in a package of its own (bindep.txt).
-NEEDED = (VSCTL, SWITCH, CONTROLLER, '/usr/sbin/haproxy', '/usr/sbin/ethtool')
+NEEDED = (VSCTL, SWITCH, CONTROLLER, '/usr/sbin/haproxy', '/usr/sbin/ethtool', '/usr/bin/ping')
 # The bridge that guests are plugged into, and the one with the end of the tunnels and the cables of the machine.
 GUESTS, TUNNELS = 'br-int', 'br-phy'
 # The bridge to the network outside of the cloud, and what Neutron calls that network.
