@@ -79,7 +79,7 @@ def test_silence_leaves_the_row_where_it_was_saved(site: Site, step: str, positi
     flow.run(work)
     row = site.kept()
     assert row is not None and (row.position, row.owner, row.failed, row.outputs) == (
-        position, None, False, {'tries': 1})
+        position, None, False, {'tries': 1, 'reason': 'x does not answer: y'})
     assert site.finished_works == [(work.uuid, 2.0)]
     assert not any(line.startswith('undo') for line in flow.lines)
 
