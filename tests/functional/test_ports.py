@@ -13,10 +13,10 @@ import pytest
 
 from kilonova import errors
 from kilonova.conductor.flows import FLOWS
-from kilonova.db.queries import info_caches, instances
+from kilonova.db.queries import info_caches, instances, operations, servers
 from kilonova.objects.vif import Vif
 from kilonova.virt.parts.guests import GuestFailed
-from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud
+from tests.fixtures.cloud import IMAGE_ID, PROJECT, Cloud, Crash
 from tests.fixtures.neutron import DETAILS, FakeNeutron
 from tests.flows.cases import bring_back, disturb, force_down, lose_host
 
@@ -293,6 +293,29 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
     assert names() == {'other'}
     networked.delete(server)
     assert networked.neutron.ports[own]['dns_name'] == ''
+
+
+@pytest.mark.parametrize('way', ['update', 'rebuild'])
+def test_the_api_process_dies_behind_a_new_hostname(networked: Networked, monkeypatch: pytest.MonkeyPatch,
+                                                    way: str) -> None:
+    """Found 1.10, its kind: the cell has the new hostname, Neutron doesn't; a row of the same transaction remembers."""
+    server = networked.boot({'uuid': networked.network}, hostname='web')
+    owner: Any = servers if way == 'update' else operations
+    name = 'update' if way == 'update' else 'accept'
+    real = getattr(owner, name)
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        real(*args, **kwargs)
+        raise Crash
+    monkeypatch.setattr(owner, name, die)
+    request: Any = ('PUT', f'/servers/{server}', {'server': {'hostname': 'db'}}) if way == 'update' else (
+        'POST', f'/servers/{server}/action', {'rebuild': {'imageRef': IMAGE_ID, 'hostname': 'db'}})
+    with pytest.raises(Crash):
+        networked.cloud.request(*request, version='2.94')
+    monkeypatch.setattr(owner, name, real)
+    networked.cloud.settle()
+    assert {port['dns_name'] for port in networked.of(server)} == {'db'}
+    networked.cloud.assert_clean()
 
 
 def test_the_last_of_two_new_hostnames_is_in_dns(networked: Networked) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from kilonova.api.services import quota
 from kilonova.db.queries import instances, operations
-from kilonova.errors import KilonovaError, Unanswered
+from kilonova.errors import InstanceBusy, KilonovaError, Unanswered
 from kilonova.rpc.compute import Compute
 from kilonova.virt import command
-from tests.fixtures.cloud import IMAGE_ID, OTHER_PROJECT, PROJECT, Cloud
+from tests.fixtures.cloud import IMAGE_ID, OTHER_PROJECT, PROJECT, Cloud, Crash
 
 GPUS = {'gpu1': ['0000:08:00.0', '0000:09:00.0'], 'gpu2': ['0000:88:00.0', '0000:89:00.0']}
 DAY = 86400
@@ -143,8 +143,11 @@ def test_who_may_make_images_of_what(small: Cloud) -> None:
     def silent(method: str, image_id: str) -> None:
         raise Unanswered(who='The image service', reason='injected')
     small.images.before = silent
-    refused(503, {'name': 'x'})
+    assert small.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'x'}}).status_int == 503
+    # Nobody knows whether there is an image: a conductor deletes it when the service is back.
+    assert [row['kind'] for row in small.rows()] == ['release']
     small.images.before = None
+    small.settle()
     small.action(server, 'os-stop')
     create_image(small, server, metadata=many)
     small.images.made.clear()
@@ -498,3 +501,57 @@ def test_only_the_owner_restores(deferring: Cloud) -> None:
     for action in ('restore', 'forceDelete'):
         cloud.action(server, action, user='eve', project=OTHER_PROJECT, expect=404)
     assert cloud.status(server) == 'SOFT_DELETED'
+
+
+# --- an image that nobody goes on with -------------------------------------------------------------------------------
+@pytest.mark.parametrize('when', ['before', 'after'])
+@pytest.mark.parametrize('place', ['create', 'accept'])
+def test_the_api_process_dies_between_the_image_and_its_operation(small: Cloud, monkeypatch: Any, place: str,
+                                                                  when: str) -> None:
+    """Found 1.10, its kind: the image service and the cell are two stores. The image goes, or is made."""
+    server = small.boot(small.flavor())
+    small.images.made.clear()
+    owner: Any = small.images if place == 'create' else operations
+    real, front = getattr(owner, place), threading.current_thread()
+
+    def die(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not front:
+            return real(*args, **kwargs)
+        if when == 'after':
+            real(*args, **kwargs)
+        raise Crash
+    monkeypatch.setattr(owner, place, die)
+    with pytest.raises(Crash):
+        small.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'snap'}})
+    monkeypatch.setattr(owner, place, real)
+    with small.cell.write() as conn:
+        conn.exec_driver_sql('UPDATE operations SET not_before = 0')
+    small.settle()
+    assert [record['status'] for record in small.images.made.values()] == ['active'] * ((place, when) == (
+        'accept', 'after'))
+    assert small.status(server) == 'ACTIVE'
+    small.assert_clean()
+
+
+def test_an_image_whose_operation_is_refused_goes_at_once(small: Cloud, monkeypatch: Any) -> None:
+    """Or later, where the image service is silent by then."""
+    server = small.boot(small.flavor())
+    small.images.made.clear()
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise InstanceBusy(method='snapshot', instance_uuid=server, attr='task_state', state='another operation')
+    real = operations.accept
+    for silent in (False, True):
+        def before(method: str, image_id: str, silent: bool = silent) -> None:
+            if method == 'delete' and silent:
+                raise Unanswered(who='The image service', reason='injected')
+        small.images.before = before
+        monkeypatch.setattr(operations, 'accept', refuse)
+        assert small.request('POST', f'/servers/{server}/action', {'createImage': {'name': 's'}}).status_int == 409
+        monkeypatch.setattr(operations, 'accept', real)
+        assert (len(small.images.made), [row['kind'] for row in small.rows()]) == (
+            (1, ['release']) if silent else (0, []))
+    small.images.before = None
+    small.settle()
+    assert small.images.made == {}
+    small.assert_clean()

@@ -198,10 +198,24 @@ def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str,
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 
-def rename_ports(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """Its ports are to have the server's hostname in DNS."""
-    if backend.networks is not None:
-        run_beside(backend, ctxt, server, 'network_changed', {'renamed': True})
+class Renaming:
+    """The operation by which a conductor gives the server's ports its new hostname in DNS. ``write`` is called in the
+    transaction that changes the hostname, ``wake`` after it. Without a network service both do nothing."""
+
+    def __init__(self, backend: Backend, ctxt: RequestContext, server: Found) -> None:
+        self._backend, self._ctxt, self._server = backend, ctxt, server
+        self._row: str | None = None
+
+    def write(self, conn: Connection) -> None:
+        """Insert the operation row."""
+        if self._backend.networks is not None:
+            self._row = operations.put_beside(conn, operations.Operation.new(
+                self._ctxt, 'network_changed', self._server.uuid, {'renamed': True}, beside=True))
+
+    def wake(self) -> None:
+        """Wake a conductor for the row."""
+        if self._row is not None:
+            self._backend.conductor.run_operation(self._ctxt, operation=self._row)
 
 
 def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]) -> T | None:

@@ -14,6 +14,7 @@ from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.clients.volume import Volume
 from kilonova.context import RequestContext
+from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, metadata, operations, rebuilds, request_specs
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid
@@ -107,11 +108,15 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
         'check_host': check_host, **({'reimage': reimaged} if reimaged else {}),
         'request_spec': spec.obj_to_primitive() if spec is not None else None,
         'old_request_spec': old_spec.obj_to_primitive() if old_spec is not None else None})
-    accept.accept(ctxt, server, 'rebuild.start', row, 'rebuild',
-                  write=lambda conn: rebuilds.write(conn, server.uuid, new))
+    renaming = accept.Renaming(backend, ctxt, server)
+
+    def write(conn: Connection) -> None:
+        rebuilds.write(conn, server.uuid, new)
+        if 'hostname' in request.given:
+            renaming.write(conn)
+    accept.accept(ctxt, server, 'rebuild.start', row, 'rebuild', write=write)
     backend.conductor.rebuild_instance(ctxt, operation=row.uuid)
-    if 'hostname' in request.given:
-        accept.rename_ports(backend, ctxt, server)
+    renaming.wake()
     return password
 
 

@@ -17,8 +17,10 @@ from kilonova import states
 from kilonova.api.services import accept, block_devices, images, refusals, volumes
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
+from kilonova.api.services.silence import is_silence
 from kilonova.clients.volume import MADE_FOR_IMAGE
 from kilonova.context import RequestContext
+from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Invalid, KilonovaError
@@ -69,11 +71,18 @@ def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) 
         return image_id
     row = Operation.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
     record = _record(backend, ctxt, server, making)
+    # Deletes the image unless the operation is accepted; if this process dies, too.
+    note = Operation.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
+    operations.plan(server.cell, [note], LATE)
+
+    def write(conn: Connection) -> None:
+        if not operations.end_planned(conn, [note.uuid]):
+            raise operations.TookTooLong
     try:
         backend.images.create({**record, 'id': image_id}, ctxt)
-        accept.accept(ctxt, server, making.event, row, making.action)
+        accept.accept(ctxt, server, making.event, row, making.action, write=write)
     except Exception:
-        _take_back(backend, ctxt, image_id)
+        _take_back(backend, ctxt, server, image_id, note.uuid)
         raise
     backend.conductor.run_operation(ctxt, operation=row.uuid)
     return image_id
@@ -130,8 +139,22 @@ def _note(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, 
     return row.uuid
 
 
-def _take_back(backend: Backend, ctxt: RequestContext, image_id: str) -> None:
+def _take_back(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, note: str) -> None:
+    """Delete the image and the row that would delete it later. Without that row the operation was accepted."""
     try:
-        backend.images.delete(image_id, ctxt)
-    except KilonovaError as error:
-        LOG.warning('Image %s of a server may be left over, as its making was not accepted: %s', image_id, error)
+        with server.cell.read() as conn:
+            if operations.get(conn, note) is None:
+                return
+        try:
+            backend.images.delete(image_id, ctxt)
+        except KilonovaError as error:
+            LOG.warning('Image %s is deleted by a conductor (operation %s), as its making was not accepted: %s',
+                        image_id, note, error)
+            operations.hasten(server.cell, note)
+        else:
+            operations.unplan(server.cell, [note])
+    except Exception as error:
+        if not isinstance(error, KilonovaError) and not is_silence(error):
+            raise
+        LOG.warning('Image %s is deleted by a conductor in %d s (operation %s), unless its making was accepted: %s',
+                    image_id, LATE, note, error)

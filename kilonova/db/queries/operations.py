@@ -116,12 +116,20 @@ def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> 
 def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
     """What ``plan`` wrote is needless. TookTooLong: one has begun."""
     with database.write() as conn:
-        if not _end_planned(conn, uuids) and not engine.repeated():
+        if not end_planned(conn, uuids) and not engine.repeated():
             raise TookTooLong
 
 
-def _end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
-    """Delete rows that nobody has taken yet; False: not all of them."""
+@engine.retried
+def hasten(database: engine.Database, uuid: str) -> None:
+    """Let a row that ``plan`` wrote be taken now."""
+    with database.write() as conn:
+        conn.execute(operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None))
+                     .values(not_before=0))
+
+
+def end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
+    """Delete these rows unless somebody has taken them. Return False if not all of them were deleted."""
     return conn.execute(operations.delete().where(
         operations.c.uuid.in_(list(uuids)), operations.c.owner.is_(None))).rowcount == len(uuids)
 
@@ -136,7 +144,7 @@ def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], 
     with api_db.write() as conn:
         if engine.repeated() and request_specs.get(conn, specs[0][0]) is not None:
             return
-        if instead_of and not _end_planned(conn, instead_of):
+        if instead_of and not end_planned(conn, instead_of):
             raise TookTooLong
         request_specs.create(conn, specs)
         build_requests.create(conn, requests)
@@ -157,17 +165,17 @@ def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operatio
     InstanceNotFound.
     """
     with cell_db.write() as conn:
-        if accepted(conn, instance_uuid, action):
+        if _accepted(conn, instance_uuid, action):
             return
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)
         if migration is not None and not _swap(conn, *migration):
-            raise busy(conn, instance_uuid, event)
+            raise _busy(conn, instance_uuid, event)
         if operation is not None:
             try:
                 insert(conn, [operation])
             except exc.IntegrityError:
-                raise busy(conn, instance_uuid, event) from None
+                raise _busy(conn, instance_uuid, event) from None
         if write is not None:
             write(conn)
         instance_queries.start_action(conn, instance_uuid, action)
@@ -194,28 +202,27 @@ _KINDS = sa.select(operations.c.slot, operations.c.kind).where(
     operations.c.instance_uuid == sa.bindparam('instance_uuid'), operations.c.slot.in_([RUN, WAIT]))
 
 
-def kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
-    """Return the kinds of a server's running row and of the one that waits behind it, by slot (RUN, WAIT)."""
+def _kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
+    """slot → kind of what runs and of what waits."""
     return {row.slot: row.kind for row in conn.execute(_KINDS, {'instance_uuid': instance_uuid})}
 
 
-def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -> bool:
-    """Return whether an earlier attempt wrote this request, and only the answer to its COMMIT was lost."""
+def _accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -> bool:
+    """Whether the attempt before wrote this very request, and only the answer to its COMMIT was lost."""
     table = instance_queries.actions
     return engine.repeated() and conn.execute(sa.select(table.c.id).where(
         table.c.instance_uuid == instance_uuid, table.c.request_id == action['request_id'],
         table.c.action == action['action'])).first() is not None
 
 
-def busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    """Return what to raise for an event that another operation of the server bars."""
+def _busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
     method = states.TRANSITIONS[event].method
     return InstanceBusy(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
 
 
 def running(conn: sa.Connection, instance_uuid: str) -> str | None:
     """The kind of the operation that is at work on a server; None: there is none."""
-    return kinds(conn, instance_uuid).get(RUN)
+    return _kinds(conn, instance_uuid).get(RUN)
 
 
 @engine.retried
@@ -227,16 +234,17 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
     being unwound it waits), or None when a delete was already accepted. Raises InstanceNotFound.
     """
     with cell_db.write() as conn:
-        if accepted(conn, instance_uuid, action):
+        if _accepted(conn, instance_uuid, action):
             return operation.uuid
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        slots = kinds(conn, instance_uuid)
+        slots = _kinds(conn, instance_uuid)
         if 'delete' in slots.values():
             return None
         if WAIT in slots:
-            # A soft delete or an evacuation that hasn't begun: this one does more.
-            forget_waiting(conn, instance_uuid)
+            # A soft delete that hasn't begun: this one does more.
+            conn.execute(operations.delete().where(operations.c.instance_uuid == instance_uuid,
+                                                   operations.c.slot == WAIT))
         # The running operation may end before this row is there to wait for it: then nothing is cancelled.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
@@ -246,13 +254,18 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
 
 @engine.retried
 def add_beside(cell_db: engine.Database, row: Operation) -> str:
-    """A row that runs beside a server's others, unless one that says the same waits to be taken and has done nothing
-    yet; the uuid of the one that is there."""
+    """Do ``put_beside`` in a transaction of its own."""
     with cell_db.write() as conn:
-        for other in of_instance(conn, row.instance_uuid):
-            if (other.kind, other.args, other.owner, other.position) == (row.kind, row.args, None, 0):
-                return other.uuid
-        insert(conn, [row])
+        return put_beside(conn, row)
+
+
+def put_beside(conn: sa.Connection, row: Operation) -> str:
+    """Insert a row that runs beside a server's others, unless a row that says the same waits and has done nothing yet.
+    Return the uuid of the row that is there."""
+    for other in of_instance(conn, row.instance_uuid):
+        if (other.kind, other.args, other.owner, other.position) == (row.kind, row.args, None, 0):
+            return other.uuid
+    insert(conn, [row])
     return row.uuid
 
 
@@ -277,16 +290,14 @@ def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operatio
     """
     event = 'soft_delete.start'
     with cell_db.write() as conn:
-        if accepted(conn, instance_uuid, action):
+        if _accepted(conn, instance_uuid, action):
             return operation.uuid
         values = {'deleted_at': engine.db_utcnow()}
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        slots = kinds(conn, instance_uuid)
+        slots = _kinds(conn, instance_uuid)
         if not set(FORWARD_KINDS).isdisjoint(slots.values()):
-            raise busy(conn, instance_uuid, event)
-        if WAIT in slots:
-            forget_waiting(conn, instance_uuid)
+            raise _busy(conn, instance_uuid, event)
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
@@ -306,37 +317,21 @@ def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, act
     is returned then, so that a runner can be woken.
     """
     with cell_db.write() as conn:
-        if accepted(conn, instance_uuid, action):
+        if _accepted(conn, instance_uuid, action):
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
         # What only goes forward ends by itself; cancelled halfway it would leave what it still had to give back.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # An evacuation that hasn't begun.
-        forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
-        slots = kinds(conn, instance_uuid)
+        slots = _kinds(conn, instance_uuid)
         # Of what runs beside such a move only a delete is left, and that takes the move along.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
         insert(conn, [replace(operation, args={**operation.args, 'migration_uuid': moved})])
     return operation.uuid
-
-
-def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
-    """Delete the row that waits behind a server's running one, unless it is of the ``spared`` kinds.
-
-    What was asked for since does more. The action of an evacuation ends as a failed one.
-    """
-    waiting = conn.execute(sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
-        operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).first()
-    if waiting is None or waiting.kind in spared:
-        return
-    conn.execute(operations.delete().where(operations.c.id == waiting.id))
-    instance_queries.finish_action(conn, instance_uuid, waiting.request_id,
-                                   'Error' if waiting.kind == 'evacuate' else None)
 
 
 def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:

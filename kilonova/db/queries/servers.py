@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -450,9 +450,14 @@ def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dic
 
 # --- small writes ----------------------------------------------------------------------------------------------------
 @engine.retried
-def update(database: Database, uuid: str, values: Mapping[str, Any]) -> bool:
-    """Change columns that are no state (names, description, addresses); False when the server is gone."""
+def update(database: Database, uuid: str, values: Mapping[str, Any],
+           write: Callable[[Connection], object] = lambda conn: None) -> bool:
+    """Change columns that are no state (names, description, addresses), together with what ``write(conn)`` writes.
+    Return False if the server is gone."""
     with database.write() as conn:
-        return conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0)
-                            .values(**values)).rowcount == 1
+        if not conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0)
+                            .values(**values)).rowcount:
+            return False
+        write(conn)
+    return True
 

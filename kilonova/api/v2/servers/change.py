@@ -48,8 +48,6 @@ def update(call: Call) -> Any:
     if pinned:
         _check_pin(call.backend, server, body['pinned_availability_zone'])
     _write(call.backend, call.ctxt, server, values)
-    if 'hostname' in values:
-        accept.rename_ports(call.backend, call.ctxt, server)
     if pinned:
         # Last: what the cell refuses leaves no pin.
         _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
@@ -67,13 +65,19 @@ class CannotPin(Conflict):
 
 
 def _write(backend: Backend, ctxt: RequestContext, server: Found, values: dict[str, Any]) -> None:
-    """``values``: columns of instances. InstanceNotReady (409) while no cell has the server."""
+    """Write columns of instances. With a hostname an operation is written that gives it to the server's ports.
+
+    Raises InstanceNotReady (409) while no cell has the server, InstanceNotFound.
+    """
     if not values:
         return
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
-    if not servers.update(server.cell, server.uuid, values):
+    renaming = accept.Renaming(backend, ctxt, server)
+    written = servers.update(server.cell, server.uuid, values, *([renaming.write] if 'hostname' in values else []))
+    if not written:
         raise InstanceNotFound(instance_id=server.uuid)
+    renaming.wake()
     if backend.notify.on_states is not None:
         old = server.row['display_name'] if 'display_name' in values else None
         updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, old_display_name=old)
