@@ -135,6 +135,8 @@ class Operation:
         self.host, self.ctxt, self.instance = host, ctxt, instance
         self.key, self.check = work.key, work.check
         self.error: Exception | None = None
+        # Whether a save has written the event.
+        self.has_told = False
         self._checks = checks
         self._undos: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
@@ -312,6 +314,7 @@ class Operation:
                 if isinstance(error, errors.ClaimConflict):
                     tracker.distrust()
             raise
+        self.has_told = self.has_told or 'event' in fields
         if plan is not None:
             tracker.commit(plan)
         tracker.published = usage or tracker.published

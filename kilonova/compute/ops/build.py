@@ -133,7 +133,7 @@ def _refused(op: Operation) -> None:
     """A host that couldn't take the server says so in the action; ``_release`` does when it came further."""
     if not isinstance(op.error, (errors.KeyGone, errors.Cancelled)):
         op.notify('instance.create.error', fault=op.error)
-    if isinstance(op.error, errors.HostRejected):
+    if isinstance(op.error, errors.HostRejected) and not op.has_told:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)
 
 

@@ -65,7 +65,7 @@ def _claim(op: Operation, order: objects.UnshelveOrder) -> list[objects.PciDevic
 
 def _refused(op: Operation) -> None:
     """A host that couldn't take the server says so in the action; ``_release`` does when it came further."""
-    if isinstance(op.error, errors.HostRejected):
+    if isinstance(op.error, errors.HostRejected) and not op.has_told:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)
 
 

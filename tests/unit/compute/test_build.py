@@ -149,10 +149,14 @@ def test_what_no_other_host_could_do_aborts(cloud, error):
 
 
 def test_a_device_that_fails_is_told_to_the_flow_as_it_is(cloud):
-    manager = cloud.host('gpu1', GPUS)
+    manager, instance = cloud.host('gpu1', GPUS), cloud.cell.new_instance(1)
     cloud.drivers['gpu1'].fail('spawn', errors.DevicesFailed(addresses=['0000:08:00.0'], reason='vfio: no such group'))
+    cloud.cell.saves.clear()
     with pytest.raises(errors.DevicesFailed, match=r'^Device\(s\) 0000:08:00.0 can not be used: vfio: no such group$'):
-        build(manager, cloud.cell.new_instance(1))
+        build(manager, instance)
+    # Once: the undo of the claim says why.
+    (save,) = cloud.cell.saves
+    assert save['event']['details'].endswith('vfio: no such group') and manager.host.tracker.failed_builds == 0
 
 
 def test_ports_that_are_not_plugged_end_the_build_and_count_for_the_host(cloud):

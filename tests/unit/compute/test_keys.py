@@ -395,7 +395,7 @@ def test_what_an_event_and_a_fault_have_of_an_error():
         raise errors.ImageNotFound(image_id='i' * 5000)
     except errors.KilonovaError as error:
         event, fault, trace = op.event(error), op.fault(error), trace_of(error)
-    assert len(event['details']) == DETAILS_LIMIT and event['details'] == fault['message'][:DETAILS_LIMIT]
+    assert len(event['details']) == DETAILS_LIMIT and event['details'] == fault['message'][:DETAILS_LIMIT - 1] + '…'
     assert (event['event'], event['result'], event['host']) == ('compute_do', 'Error', 'gpu1')
     assert event['start_time'] <= event['finish_time'] and event['traceback'] == fault['details'] == trace
     assert (fault['code'], fault['host']) == (404, 'gpu1') and 'ImageNotFound' in trace
