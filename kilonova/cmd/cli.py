@@ -149,7 +149,7 @@ def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] |
         return found
     except Exception as error:  # noqa: BLE001 - told in a line, or its traceback is printed
         from kilonova.db import explain
-        line = explain.line(conf, vars(cloud).get('databases'), error)
+        line = explain.line(vars(cloud).get('databases'), error)
         if line is not None:
             print(f'{prog}: {line}', file=sys.stderr)
         if line is None or args.debug:

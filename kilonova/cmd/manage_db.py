@@ -108,15 +108,21 @@ def archive_deleted_rows(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def _chosen(cloud: Cloud, all_cells: bool) -> list[Any] | None:
-    """The databases to work on; None when the API database can't tell or lacks its tables."""
-    from kilonova.db import engine, migration
+    """Return the databases to work on, or None if the API database can't tell or lacks its tables.
+
+    In the latter case the reason is printed to standard error.
+    """
+    from kilonova.db import engine, explain, migration
     from kilonova.errors import KilonovaError
     try:
-        if migration.version(cloud.databases.api(), 'api') is None:
+        api = cloud.databases.api()
+        if migration.version(api, 'api') is None:
+            print(explain.no_tables(explain.name(api, cloud.databases), 'api_db sync'), file=sys.stderr)
             return None
         return cloud.cells.databases() if all_cells else [cloud.databases.main()]
     except Exception as error:
         if isinstance(error, KilonovaError) or engine.is_unreachable(error):
+            print(explain.line(vars(cloud).get('databases'), error), file=sys.stderr)
             return None
         raise
 

@@ -169,6 +169,7 @@ class Database:
         elif self.dialect == 'postgresql':
             event.listen(self._engine, 'connect', self._prepare_postgresql)
         event.listen(self._engine, 'handle_error', _judge_ping)
+        event.listen(self._engine, 'handle_error', lambda context: failures.note_database(context, self))
         event.listen(self._engine, 'before_cursor_execute', self._before_statement)
         event.listen(self._engine, 'commit', self._before_commit)
 

@@ -1,6 +1,6 @@
 """What an error means to an operator, in one line: what is away or missing, and the option that names it.
 
-    explain.line(conf, databases, error)
+    explain.line(databases, error)
     # "[api_database]connection (sqlite:////var/lib/kilonova/api.db) has no tables yet: run 'kilonova-manage api_db
     #  sync' first"
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from kilonova import errors
-from kilonova.db import engine, migration
+from kilonova.db import engine, failures, migration
 
 API, MAIN = '[api_database]connection', '[database]connection'
 
@@ -44,24 +44,53 @@ def name(database: engine.Database, databases: engine.Databases) -> str:
     return f'{MAIN} {where}' if database.url == databases.main_url else f'the database of cell {database.name} {where}'
 
 
-def line(conf: cfg.ConfigOpts, databases: engine.Databases | None, error: BaseException) -> str | None:
-    """The line; one of a database asks the databases which of them it is."""
+def line(databases: engine.Databases | None, error: BaseException) -> str | None:
+    """Return the line, or None for an error that nobody expects.
+
+    An error of a database is explained by the database that it is of, and by what it says: no other database is asked.
+    Runs one SQL statement on that database if it says that it lacks a table or a column.
+    """
     if isinstance(error, (errors.KilonovaError, cfg.Error)):
         return str(error)
     if databases is None or not isinstance(error, sa.exc.SQLAlchemyError):
         return None
-    silent = engine.is_unreachable(error)
-    for url, database, schema, sync in ((conf.api_database.connection, databases.api, 'api', 'api_db sync'),
-                                        (conf.database.connection, databases.main, 'cell', 'db sync')):
-        if not url:
-            continue
-        try:
-            empty = migration.version(database(), schema) is None  # type: ignore[arg-type]
-        except sa.exc.SQLAlchemyError as found:
-            return f'{name(database(), databases)} does not answer: {reason(found)}'
-        if empty and not silent:
-            return f"{name(database(), databases)} has no tables yet: run 'kilonova-manage {sync}' first"
-    return f'a database does not answer: {reason(error)}' if silent else None
+    database = failures.database_of(error)
+    if database is None:
+        return f'a database does not answer: {reason(error)}' if engine.is_unreachable(error) else None
+    where = name(database, databases)
+    if failures.is_missing(error):
+        other = "map another one with 'kilonova-manage cell_v2 update_cell'" if _is_of_cell(database, databases) \
+            else 'name another one there'
+        return f'{where} does not exist: {reason(error)}. Create it with the rights of its account, or {other}.'
+    if failures.is_refused(error):
+        return f'{where} refuses the account of its URL: {reason(error)}'
+    if engine.is_unreachable(error):
+        return f'{where} does not answer: {reason(error)}'
+    return _of_tables(where, database, error) if failures.lacks_tables(error) else None
+
+
+def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyError) -> str | None:
+    """Return what to do about a table or a column that is not there, or None if the schema is the newest."""
+    schema, sync = ('api', 'api_db sync') if database.name == 'api' else ('cell', 'db sync')
+    try:
+        revision = migration.version(database, schema)  # type: ignore[arg-type]
+    except sa.exc.SQLAlchemyError as found:
+        return f'{where} does not answer: {reason(found)}'
+    if revision is None:
+        return no_tables(where, sync)
+    if revision == migration.newest(schema):  # type: ignore[arg-type]
+        return None
+    return f"{where} is at revision {revision} ({reason(error)}): run 'kilonova-manage {sync}' first"
+
+
+def no_tables(where: str, sync: str) -> str:
+    """Return the line about an empty database; ``where`` is its name, ``sync`` the command that makes its tables."""
+    return f"{where} has no tables yet: run 'kilonova-manage {sync}' first"
+
+
+def _is_of_cell(database: engine.Database, databases: engine.Databases) -> bool:
+    """Return whether a mapping of a cell names the database, and no option of this file does."""
+    return database.name != 'api' and database.url != databases.main_url
 
 
 def reason(error: BaseException) -> str:

@@ -14,11 +14,14 @@ import contextlib
 import contextvars
 import logging
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from sqlalchemy import exc
+from sqlalchemy.engine import ExceptionContext
 
 from kilonova.errors import KilonovaError, Unanswered
 
@@ -27,6 +30,8 @@ LOG = logging.getLogger(__name__)
 # Whether what runs now is repeated after a connection was lost (``engine.retried``).
 REPEATED: contextvars.ContextVar[bool] = contextvars.ContextVar('repeated', default=False)
 
+# The attribute of an error that names its database.
+_DATABASE = 'kilonova_database'
 # 1020 is MariaDB's snapshot isolation, 1205 the lock wait timeout, 1213 the deadlock (Galera's certification
 # too).
 _MYSQL_AGAIN = frozenset((1020, 1205, 1213))
@@ -40,6 +45,17 @@ _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
 # 57014 is a statement that took too long, 55P03 a lock, 25P03 a transaction in which nothing happened for too long.
 _POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
+
+
+# Of a database, an account, a table or a column that isn't there. psycopg2 knows no SQLSTATE of a connection that the
+# server refused: then only the text tells.
+_MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (frozenset((1049,)), frozenset((1044, 1045, 1698)),
+                                                frozenset((1054, 1146)))
+_POSTGRESQL_MISSING, _POSTGRESQL_REFUSED, _POSTGRESQL_LACKS = (
+    re.compile(r'database "[^"]*" does not exist'),
+    re.compile(r'authentication failed|role "[^"]*" does not exist|permission denied for database|pg_hba\.conf'),
+    frozenset(('42P01', '42703')))
+_SQLITE_LACKS = re.compile(r'no such (table|column)|table \S+ has no column')
 
 
 def _mysql_code(original: BaseException) -> int | None:
@@ -98,8 +114,45 @@ def is_unreachable(error: BaseException) -> bool:
     state = _sqlstate(original)
     if state is None:
         # psycopg2 knows no SQLSTATE for a connection that never came about.
-        return type(original).__module__.startswith('psycopg2') and isinstance(error, exc.OperationalError)
+        return _is_of_postgresql(original) and isinstance(error, exc.OperationalError)
     return state.startswith(_POSTGRESQL_SILENT)
+
+
+def note_database(context: ExceptionContext, database: object) -> None:
+    """Note in the error of a statement or a connection which database it is of."""
+    if context.sqlalchemy_exception is not None:
+        setattr(context.sqlalchemy_exception, _DATABASE, database)
+
+
+def database_of(error: exc.SQLAlchemyError) -> Any:
+    """Return the ``engine.Database`` that failed with this error, or None if it is not known."""
+    return getattr(error, _DATABASE, None)
+
+
+def is_missing(error: exc.SQLAlchemyError) -> bool:
+    """Return whether the server answered that the database of the URL does not exist."""
+    original = getattr(error, 'orig', None)
+    return original is not None and (_mysql_code(original) in _MYSQL_MISSING or (
+        _is_of_postgresql(original) and _POSTGRESQL_MISSING.search(str(original)) is not None))
+
+
+def is_refused(error: exc.SQLAlchemyError) -> bool:
+    """Return whether the server answered that the account of the URL may not use the database."""
+    original = getattr(error, 'orig', None)
+    return original is not None and (_mysql_code(original) in _MYSQL_REFUSED or (
+        _is_of_postgresql(original) and _POSTGRESQL_REFUSED.search(str(original)) is not None))
+
+
+def lacks_tables(error: exc.SQLAlchemyError) -> bool:
+    """Return whether a statement failed because a table or a column is not there."""
+    original = getattr(error, 'orig', None)
+    return original is not None and (
+        _mysql_code(original) in _MYSQL_LACKS or _sqlstate(original) in _POSTGRESQL_LACKS
+        or (isinstance(original, sqlite3.Error) and _SQLITE_LACKS.search(str(original)) is not None))
+
+
+def _is_of_postgresql(original: BaseException) -> bool:
+    return type(original).__module__.startswith('psycopg2')
 
 
 def pause(number: int) -> float:

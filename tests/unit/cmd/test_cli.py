@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
+import sqlalchemy as sa
 
 from kilonova.cmd import daemon, database_parts, manage, options, status
-from kilonova.db import engine
+from kilonova.db import engine, explain
 
 MANAGE = 'import sys; from kilonova.cmd.manage import main; sys.exit(main())'
 MUCH = """
@@ -185,3 +187,88 @@ def test_a_reader_that_goes_away_in_the_middle_is_no_error(write_conf: Any) -> N
         program.stdout.close()
         shown = program.stderr.read()
         assert (program.wait(), shown) == (141, '')
+
+
+# -- which database it is, and what it lacks ---------------------------------------------------------------------------
+@pytest.fixture
+def mysql(monkeypatch: Any) -> Any:
+    """What a server says to who connects: ``mysql[database of the URL] = (code, text)``."""
+    says: dict[str, tuple[int, str]] = {}
+
+    def connect(*args: Any, **kwargs: Any) -> None:
+        raise pymysql.err.OperationalError(*says[kwargs['database']])
+    monkeypatch.setattr(pymysql, 'connect', connect)
+    return says
+
+
+CELL0 = 'mysql+pymysql://a:secret@db/kilonova_cell0'
+
+
+@pytest.mark.parametrize(('said', 'told'), [
+    ((1049, "Unknown database 'kilonova_cell0'"),
+     ('does not exist: (1049, "Unknown database \'kilonova_cell0\'"). Create it with the rights of its account, or '
+      "map another one with 'kilonova-manage cell_v2 update_cell'.")),
+    ((1045, "Access denied for user 'a'@'h' (using password: YES)"),
+     'refuses the account of its URL: (1045, "Access denied for user \'a\'@\'h\' (using password: YES)")'),
+    ((2003, "Can't connect to MySQL server on 'db'"),
+     'does not answer: (2003, "Can\'t connect to MySQL server on \'db\'")')])
+def test_what_cell0_lacks_is_told_of_cell0_found_1_16(run: Any, write_conf: Any, capsys: Any, mysql: Any,
+                                                      said: tuple[int, str], told: str) -> None:
+    """It said of the main database, which is empty before its first sync, that it has no tables yet."""
+    assert run('api_db', 'sync')[0] == 0
+    assert run('cell_v2', 'map_cell0', '--database_connection', CELL0)[0] == 0
+    mysql['kilonova_cell0'] = said
+    code, shown = away(write_conf(), 'db', 'sync', capsys=capsys)
+    assert code == 255
+    assert shown == f'kilonova-manage: the database of cell cell0 ({CELL0.replace("secret", "***")}) {told}'
+
+
+@pytest.mark.parametrize(('option', 'command'), [('[api_database]connection', ('api_db', 'sync')),
+                                                 ('[database]connection', ('db', 'sync', '--local_cell'))])
+def test_a_database_that_is_not_there_is_told_with_its_option_found_1_16(write_conf: Any, capsys: Any, mysql: Any,
+                                                                         option: str, command: Any) -> None:
+    path, name = Path(write_conf()), 'api' if 'api' in option else 'main'
+    line = next(line for line in path.read_text().splitlines()
+                if line.startswith('connection') and f'/{name}.db' in line)
+    path.write_text(path.read_text().replace(line, 'connection = mysql+pymysql://a:secret@db/x'))
+    mysql['x'] = 1049, "Unknown database 'x'"
+    code, shown = away(str(path), *command, capsys=capsys)
+    assert code == 255
+    assert shown == (f'kilonova-manage: {option} (mysql+pymysql://a:***@db/x) does not exist: '
+                     '(1049, "Unknown database \'x\'"). '
+                     'Create it with the rights of its account, or name another one there.')
+
+
+def test_tables_of_a_former_release_are_told_as_such_found_1_16(cloud: Any, write_conf: Any, parse: Any,
+                                                                capsys: Any) -> None:
+    databases = engine.configure(parse())
+    with databases.main().write() as connection:
+        connection.execute(sa.text('DROP TABLE pci_devices'))
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = 'b6d92e0f3a48'"))
+    databases.dispose()
+    code, shown = away(write_conf(), 'device', 'list', capsys=capsys)
+    assert code == 255 and shown.startswith('kilonova-manage: [database]connection ')
+    assert shown.endswith("is at revision b6d92e0f3a48 (no such table: pci_devices): run 'kilonova-manage db sync' "
+                          'first')
+
+
+def test_a_fault_of_ours_is_no_matter_of_tables_found_1_16(run: Any, parse: Any) -> None:
+    """Whatever statement fails, nobody is sent to sync a database that has all its tables, or another one."""
+    assert run('api_db', 'sync')[0] == 0
+    databases = engine.configure(parse())
+    for statement in ('SELECT 1 FROM nowhere', 'SELECT +'):
+        with pytest.raises(sa.exc.SQLAlchemyError) as caught, databases.api().read() as connection:
+            connection.execute(sa.text(statement))
+        assert explain.line(databases, caught.value) is None
+    databases.dispose()
+
+
+def test_why_no_cells_are_known_is_told_found_1_16(write_conf: Any, closed: int, capsys: Any) -> None:
+    path = Path(write_conf())
+    line = next(line for line in path.read_text().splitlines() if line.startswith('connection') and '/api.db' in line)
+    path.write_text(path.read_text().replace(line, f'connection = mysql+pymysql://a:secret@127.0.0.1:{closed}/x'))
+    code, shown = away(str(path), 'db', 'purge', '--all', '--all-cells', capsys=capsys)
+    assert code == 4
+    first, second = shown.splitlines()
+    assert first == 'Unable to get cell list from API DB. Is it configured?'
+    assert second.startswith('[api_database]connection ') and 'does not answer: ' in second and 'secret' not in second
