@@ -22,6 +22,15 @@ class TooManyDiskDevices(errors.Forbidden):
     msg_fmt = 'The maximum allowed number of disk devices (%(maximum)d) of bus %(bus)s for a single server is exceeded'
 
 
+def root(bus: str | None) -> str:
+    """Return the path by which a guest knows the first disk on this bus, which is virtio if there is none such.
+
+    >>> root('scsi')
+    '/dev/sda'
+    """
+    return f'/dev/{_free(bus if bus in PREFIX else "virtio", ())}'
+
+
 def assign(own: Iterable[str], volumes: Sequence[tuple[str, str | None]],
            others: Iterable[str] = ()) -> tuple[list[str], list[str]]:
     """Names of a guest's own disks, by their buses, and of its volumes, by bus and device ('/dev/vdb', None: it has

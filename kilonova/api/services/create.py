@@ -9,7 +9,7 @@ import contextlib
 import logging
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -56,6 +56,7 @@ from kilonova.objects import (
 )
 from kilonova.objects.image_meta import system_metadata
 from kilonova.pci import request as pci_request
+from kilonova.virt import disk_names
 from kilonova.virt.hardware import constraints, tuning
 from kilonova.virt.hardware import topology as cpu_layout
 
@@ -420,7 +421,7 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
     return Instance(
         ctxt, uuid=uuid, user_id=ctxt.user_id, project_id=ctxt.project_id, display_name=name,
         display_description=request.description, hostname=hostname, launch_index=index,
-        **columns_of_image(shared.image, shared.kernels), **columns_of_key(shared.key),
+        **columns_of_image(shared.image, shared.kernels, shared.disks.root), **columns_of_key(shared.key),
         power_state=int(states.PowerState.NOSTATE), vm_state=states.VmState.BUILDING.value,
         task_state=states.TaskState.SCHEDULING.value, memory_mb=flavor.memory_mb, vcpus=flavor.vcpus,
         root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb, instance_type_id=flavor.id, flavor=flavor,
@@ -441,11 +442,16 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
         keypairs=keys_of(ctxt, shared.key))
 
 
-def columns_of_image(image: dict[str, Any], kernels: images.Kernels) -> dict[str, Any]:
-    """What of an image stands in the columns of its servers."""
-    properties = image['properties']
+def columns_of_image(image: dict[str, Any], kernels: images.Kernels,
+                     root: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the columns of a server that follow its image. ``root``: the block device that the server starts from, if
+    the request names one; it and the image say on which bus that is, and so its name."""
+    properties, asked = image['properties'], root or {}
+    device = asked.get('device_name') or properties.get('root_device_name') or disk_names.root(
+        asked.get('disk_bus') or properties.get('hw_disk_bus'))
     return {'image_ref': image['id'] or '', 'kernel_id': kernels.kernel, 'ramdisk_id': kernels.ramdisk,
-            **{name: properties.get(name) for name in ('root_device_name', 'os_type', 'architecture', 'vm_mode')}}
+            'root_device_name': device,
+            **{name: properties.get(name) for name in ('os_type', 'architecture', 'vm_mode')}}
 
 
 def columns_of_key(key: KeyPair | None) -> dict[str, str | None]:

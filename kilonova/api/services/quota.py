@@ -36,7 +36,7 @@ DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
 COUNTED = tuple(sorted(quotas.COUNTED))
 # Quotas of a network service that never belonged to this cloud: kept and shown until 2.35, and without effect. Security
 # groups have limits there, if anywhere.
-NETWORK = {'fixed_ips': -1, 'floating_ips': 10, 'security_groups': -1, 'security_group_rules': -1}
+NETWORK = {'fixed_ips': -1, 'floating_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
 # The option's name → the resource's, where they differ.
 _RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
 _OPTIONS = {resource: name for name, resource in _RESOURCES.items()}

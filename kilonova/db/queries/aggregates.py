@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import sqlalchemy as sa
 
@@ -106,7 +106,8 @@ def create(connection: sa.Connection, name: str, metadata: dict[str, str] | None
     if key is None:
         raise LookupError(f'the insert of aggregate {name} told no id')
     aggregate_id = key[0]
-    set_metadata(connection, aggregate_id, dict(metadata or {}))
+    # It is new to schedulers without a stamp, which would say that it was changed.
+    _insert_metadata(connection, aggregate_id, metadata or {})
     return get(connection, aggregate_id)
 
 
@@ -134,10 +135,14 @@ def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[st
     if metadata:
         connection.execute(sa.delete(aggregate_metadata).where(
             aggregate_metadata.c.aggregate_id == aggregate_id, aggregate_metadata.c.key.in_(list(metadata))))
+    _insert_metadata(connection, aggregate_id, metadata)
+    _stamp(connection, aggregates.c.id == aggregate_id)
+
+
+def _insert_metadata(connection: sa.Connection, aggregate_id: int, metadata: Mapping[str, str | None]) -> None:
     insert_missing(connection, aggregate_metadata,
                    [{'aggregate_id': aggregate_id, 'key': key, 'value': value}
                     for key, value in metadata.items() if value is not None])
-    _stamp(connection, aggregates.c.id == aggregate_id)
 
 
 def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:

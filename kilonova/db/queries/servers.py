@@ -39,6 +39,8 @@ requests = api_models.BuildRequest.__table__
 specs = api_models.RequestSpec.__table__
 
 IMAGE_PREFIX = 'image_'
+# What a server keeps of its image beside the image's properties: the image's id.
+OWN_PROPERTY = f'{IMAGE_PREFIX}base_image_ref'
 # Of a volume that is deleted with its server, in rows that are text.
 _GOES = '1'
 _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_at')
@@ -269,7 +271,9 @@ def _tags(text: str | None) -> list[str]:
 
 
 def _image_properties(values: Mapping[str, str]) -> dict[str, str]:
-    return {key[len(IMAGE_PREFIX):]: value for key, value in values.items() if key.startswith(IMAGE_PREFIX)}
+    """Return what users are shown of the image's properties among a server's system metadata."""
+    return {key[len(IMAGE_PREFIX):]: value for key, value in values.items()
+            if key.startswith(IMAGE_PREFIX) and key != OWN_PROPERTY}
 
 
 def _time(value: str | datetime.datetime | None) -> datetime.datetime | None:
@@ -392,7 +396,7 @@ def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, wit
             found[uuid]['volumes'].append((key, value == _GOES))
         elif key == LOCKED_REASON:
             found[uuid]['locked_reason'] = value
-        else:
+        elif key != OWN_PROPERTY:
             found[uuid]['image_properties'][key[len(IMAGE_PREFIX):]] = value
     for fact in found.values():
         fact['tags'].sort()

@@ -433,3 +433,13 @@ def test_a_silent_host_is_down(site, hosts):
         services.update(conn, hosts['h1']['id'], {'last_seen_up': moment(2020, 1, 1)})
     assert site.ok('GET', '/os-hypervisors')['hypervisors'][0]['state'] == 'down'
     assert site.ok('GET', '/os-services?host=h1')['services'][0]['state'] == 'down'
+
+
+@pytest.mark.parametrize('zone', [None, 'z1'])
+def test_an_aggregate_was_updated_when_it_was_changed_found_1_18(site, zone):
+    made = site.ok('POST', '/os-aggregates', {'aggregate': {'name': 'a', 'availability_zone': zone}})['aggregate']
+    assert made['updated_at'] is None and made['created_at']
+    path = f"/os-aggregates/{made['id']}"
+    assert site.ok('GET', path)['aggregate']['updated_at'] is None
+    changed = site.ok('PUT', path, {'aggregate': {'name': 'b'}})['aggregate']
+    assert changed['updated_at'] is not None

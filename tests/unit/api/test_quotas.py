@@ -10,7 +10,7 @@ from kilonova.api.services import quota
 from kilonova.db.models import api as models
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import operations
-from tests.unit.api.conftest import IMAGE
+from tests.unit.api.conftest import IMAGE, PROJECT
 
 QUOTAS = {'cores', 'instances', 'key_pairs', 'metadata_items', 'ram', 'server_group_members', 'server_groups'}
 INJECTED = {'injected_file_content_bytes', 'injected_file_path_bytes', 'injected_files'}
@@ -466,3 +466,11 @@ def test_the_limits_of_the_servers_user_count(site):
     assert response.status_int == 403
     assert json.loads(response.text)['forbidden']['message'] == (
         'Quota exceeded for cores: Requested 3, but already used 1 of 2 cores')
+
+
+def test_nothing_of_the_network_is_bounded_here_found_1_18(site):
+    """The network service has quotas of its own; -1 is no limit."""
+    shown = site.ok('GET', f'/os-quota-sets/{PROJECT}', version='2.35')['quota_set']
+    assert {name: shown[name] for name in ('floating_ips', 'fixed_ips', 'security_groups', 'security_group_rules')} == {
+        'floating_ips': -1, 'fixed_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
+    assert site.ok('GET', '/limits', version='2.35')['limits']['absolute']['maxTotalFloatingIps'] == -1

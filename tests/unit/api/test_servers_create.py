@@ -503,3 +503,35 @@ def test_security_groups_are_named_back(site):
     """There is no network service: each project has the one that clients always ask for, and no other."""
     answer = site.ok('POST', '/servers', body(site.flavor(), security_groups=[{'name': 'default'}] * 2))
     assert answer['server']['security_groups'] == [{'name': 'default'}]
+
+
+@pytest.mark.parametrize(('properties', 'more', 'device'), [
+    ({}, {}, '/dev/vda'), ({'hw_disk_bus': 'virtio'}, {}, '/dev/vda'), ({'hw_disk_bus': 'scsi'}, {}, '/dev/sda'),
+    ({'hw_disk_bus': 'ide'}, {}, '/dev/hda'), ({'hw_disk_bus': 'scsi', 'root_device_name': '/dev/vda'}, {}, '/dev/vda'),
+    ({'hw_disk_bus': 'virtio'}, {'block_device_mapping_v2': [
+        {'source_type': 'image', 'uuid': IMAGE, 'destination_type': 'local', 'boot_index': 0, 'disk_bus': 'sata'}]},
+     '/dev/sda')])
+def test_the_root_device_has_a_name_from_the_build_on_found_1_18(site, properties, more, device):
+    site.images.record.pop('hw_disk_bus')
+    site.images.record.update(properties)
+    uuid = site.create(site.flavor(), **more)
+    (row,) = site.rows(uuid)
+    assert objects.base.Serializer().deserialize_entity(None, row['args']['instance']).root_device_name == device
+    shown = site.ok('GET', f'/servers/{uuid}')['server']
+    assert shown['OS-EXT-SRV-ATTR:root_device_name'] == device
+    assert 'OS-EXT-SRV-ATTR:root_device_name' not in site.ok('GET', f'/servers/{uuid}', user='bob')['server']
+
+
+def test_image_properties_are_the_images_found_1_18(site):
+    """What the service itself keeps beside them is not shown (2.98), before there is a host and afterwards."""
+    site.images.record['os_distro'] = 'debian'
+    uuid = site.create(site.flavor())
+    assert 'base_image_ref' not in site.ok('GET', f'/servers/{uuid}')['server']['image']['properties']
+    other = site.server()
+    with site.cell1.write() as conn:
+        instances.set_system_metadata(conn, other, {'image_base_image_ref': IMAGE, 'image_os_distro': 'debian'})
+    for server in (uuid, other):
+        for body in (site.ok('GET', f'/servers/{server}')['server'], next(
+                one for one in site.ok('GET', '/servers/detail')['servers'] if one['id'] == server)):
+            assert body['image']['properties']['os_distro'] == 'debian'
+            assert 'base_image_ref' not in body['image']['properties']
