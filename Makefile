@@ -196,9 +196,9 @@ bench-attacks: bootstrap ## requests that once stopped a cloud, sent to real dae
 	@$(VENV)/bin/python -W ignore -m tests.bench.attacks $(BACKEND)
 
 .PHONY: simulate
-simulate: bootstrap-test ## the cloud under virtual time: SEED=17, or SEEDS=1-100; HOURS=2; LONG=1 for long stories
+simulate: bootstrap-test ## the cloud under virtual time: SEED=17, or SEEDS=1-100; HOURS=2; PLOT=power_cut; LONG=1 for long stories
 	@$(VENV)/bin/python -W ignore -m tests.simulation $(if $(SEED),--seeds $(SEED) $(if $(HOURS),,--twice),--seeds \
-		$(or $(SEEDS),1-100)) $(if $(HOURS),--hours $(HOURS)) $(if $(LONG),--shape large --length 2000) --shrink
+		$(or $(SEEDS),1-100)) $(if $(HOURS),--hours $(HOURS)) $(if $(PLOT),--plot $(PLOT)) $(if $(LONG),--shape large --length 2000) --shrink
 
 .PHONY: house
 house: bootstrap-test ## figures of the code: lines, Any, circles, and what a boot, resize, stop, lock and show run through

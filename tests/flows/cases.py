@@ -425,10 +425,11 @@ CASES = {
                    asks_hosts=False),
 }
 # What needs a network or a volume service: test_ports_and_volumes.py has it, but for what these services tell, and
-# tests/functional/test_reimage.py. tests/functional/test_host_removal.py removes hosts.
+# tests/functional/test_reimage.py. tests/functional/test_host_removal.py removes hosts; test_power_cut.py there starts
+# servers that ran when their host went down.
 ELSEWHERE = {'network_changed', 'attach_interface', 'detach_interface', 'attach_volume', 'detach_volume',
              'swap_volume', 'volume_extended', 'reimage', 'volume_snapshot_create', 'volume_snapshot_delete',
-             'host_removal'}
+             'host_removal', 'resume_on_host_boot'}
 ASKING_HOSTS = [name for name, case in CASES.items() if case.asks_hosts]
 # A variant is disturbed before a thing, and not right after it as well.
 MOMENTS = [(name, moment) for name in ASKING_HOSTS for moment in ('before', 'after')

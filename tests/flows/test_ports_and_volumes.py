@@ -115,7 +115,7 @@ OPERATIONS = {name: case for name, case in CASES.items() if name not in WITHOUT_
 }
 # Neutron and Cinder said so; and see ``OF_IMAGE``. Snapshots are of volumes that are files (test_volume_snapshots.py).
 ELSEWHERE = {'host_removal', 'network_changed', 'volume_extended', 'reimage', 'volume_snapshot_create',
-             'volume_snapshot_delete'}
+             'volume_snapshot_delete', 'resume_on_host_boot'}
 
 
 def kinds_of(name: str) -> tuple[str, ...]:

@@ -116,7 +116,8 @@ class Site:
         self.resumed: list[str] = []
         self.cancelled: list[str] = []
         self.images = Images()
-        conf: Any = SimpleNamespace(service_down_time=60, shelved_offload_time=0)
+        conf: Any = SimpleNamespace(service_down_time=60, shelved_offload_time=0,
+                                    conductor=SimpleNamespace(host_boot_resume_timeout=3600))
         notify: Any = SimpleNamespace(enabled=True, emit=self._emit)
         self.env = Environment(
             conf=conf, databases=self.databases, cells=cells, scheduler=Client(Scheduler, self),
