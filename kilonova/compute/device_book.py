@@ -23,11 +23,14 @@ from kilonova.compute.tracker import NodeUsage
 from kilonova.context import RequestContext
 from kilonova.objects import PciDevice
 from kilonova.pci import placement as pci_placement
-from kilonova.pci.device import DISABLED, UNHEALTHY, bars, checked_reason, is_barred
+from kilonova.pci.device import DISABLED, FAILED_KEYS, UNHEALTHY, bars, checked_reason, is_barred
 from kilonova.pci.devices import HostDevices
 from kilonova.virt.inventory import RATIOS
 
 LOG = logging.getLogger(__name__)
+
+# What an operator who enables a device takes back.
+ENABLED = (DISABLED, UNHEALTHY, *FAILED_KEYS)
 
 
 class DeviceBook:
@@ -127,7 +130,7 @@ class DeviceBook:
         named = self._host.tracker.host_devices.named(address)
         if not named:
             raise errors.NotFound(f'{self._host.name} has no device {address}')
-        self.bar(ctxt, {one: {DISABLED: text} if text is not None else {DISABLED: None, UNHEALTHY: None}
+        self.bar(ctxt, {one: {DISABLED: text} if text is not None else dict.fromkeys(ENABLED)
                         for one in named})
         return [{'address': device.address, 'status': device.status, 'instance_uuid': device.instance_uuid}
                 for device in self._host.tracker.host_devices.all() if device.address in named]

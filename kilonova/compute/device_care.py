@@ -160,6 +160,14 @@ class DeviceCare:
                 self._cleaning.discard(device.address)
 
     # -- health --------------------------------------------------------------------------------------------------------
+    def why_unhealthy(self, device: PciDevice) -> str | None:
+        """Run ``[devices]health_check`` for a device. Return why it is not well, or None if it is, or if there is no
+        such command."""
+        if self._health is None:
+            return None
+        with self._slots:
+            return self._health.failed(device, self._stopping)
+
     def _before_use(self, ctxt: RequestContext, devices: list[PciDevice]) -> None:
         """HostRejected: one of these, which were claimed for a server, is not well."""
         failed = self._check(ctxt, devices)

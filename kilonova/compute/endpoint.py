@@ -121,7 +121,9 @@ class Order:
             op = Operation(self._host, work, ctxt, instance, self._behaviour.checks)
             try:
                 work.result = self._act(op, **given)
+                self._host.devices_used(ctxt, instance.uuid)
             except Exception as error:
+                self._host.devices_failed(ctxt, instance.uuid, error)
                 told = self._told(op, error)
                 _log(self._method, key, error)
                 if not isinstance(error, EXPECTED):

@@ -141,11 +141,13 @@ class Guests:
             if self._is_wanted(instance):
                 try:
                     resume(ctxt, host, instance)
+                    host.devices_used(ctxt, instance.uuid)
                     return None
                 except HypervisorUnavailable:
                     raise
                 except Exception as error:
                     LOG.exception('Failed to resume instance', instance_uuid=instance.uuid)
+                    host.devices_failed(ctxt, instance.uuid, error)
                     return readable(error)
             state = host.driver.guests.get_info(instance)
             self._end(ctxt, instance, state if state == PowerState.SUSPENDED else PowerState.SHUTDOWN)

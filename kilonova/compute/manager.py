@@ -23,6 +23,7 @@ from kilonova.compute import evacuated, volume_usage
 from kilonova.compute.accelerators import Accelerators
 from kilonova.compute.card_types import CardTypes
 from kilonova.compute.device_care import DeviceCare
+from kilonova.compute.device_rest import DeviceRest
 from kilonova.compute.endpoint import Endpoint
 from kilonova.compute.guests import Guests
 from kilonova.compute.host import PAUSES, ConductorClient, Host, Upcalls
@@ -92,6 +93,7 @@ class ComputeManager:
         self.keys = Keys()
         self.node = Node(self.host, placement, ctxt)
         self.care = DeviceCare(self.host, self.node.book, ctxt, self.stopping)
+        self.rest = DeviceRest(self.host, self.node.book, self.care.why_unhealthy, ctxt)
         self.guests = Guests(self.host, ctxt, self.node.recount)
         self.leftovers = Leftovers(self.host, ctxt)
         self.timers = Timers(self.stopping)
@@ -127,6 +129,7 @@ class ComputeManager:
         self.hypervisor.start(self.node.service)
         self.timers.every(self.conf.report_interval, self.heartbeat.beat, 'report_state')
         self.timers.every(LOOK_AGAIN, self.guests.look_again, 'look_again')
+        self.timers.every(LOOK_AGAIN, self.rest.look, 'look_at_failed_devices')
         if self.conf.periodic_enable:
             self.timers.every(self.conf.update_resources_interval, self.node.update, 'update_available_resource')
             if self.care.has_commands:

@@ -189,6 +189,8 @@ class Operation:
             raise
         except Exception as error:
             self.error = error
+            # Before what failed is given back, or it would be offered.
+            self.host.devices_failed(self.ctxt, self.instance.uuid, error)
             for func, args in reversed(self._undos):
                 try:
                     func(*args)

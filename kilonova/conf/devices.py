@@ -31,6 +31,13 @@ OPTS = [
     cfg.IntOpt('health_check_interval', default=60, min=-1, max=86400,
                help='Seconds between two runs of health_check on the free devices; what could not be cleaned is tried '
                     'again then, too. 0: 60; -1: never.'),
+    cfg.IntOpt('failed_rest', default=300, min=0, max=86400,
+               help='Seconds for which a device is given to no server after a guest could not be started with it; each '
+                    'further failure doubles them. The device is looked at then (health_check, if there is one) and '
+                    'offered again if it is well. 0: a device that failed is offered again at once.'),
+    cfg.IntOpt('failed_rest_max', default=86400, min=1, max=2592000,
+               help='Seconds for which a device that failed again and again is given to no server at most, before it '
+                    'is looked at.'),
     cfg.IntOpt('history_days', default=365, min=0, max=36500,
                help='Days for which it is kept who held a device from when to when, after it was given back '
                     "(GET /kilonova/v1/os-device-history, 'kilonova-manage device history'). Read by "

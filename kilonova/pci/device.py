@@ -41,14 +41,19 @@ MISSING = 'missing'
 UNHEALTHY = 'unhealthy'
 # A server had it, and [devices]clean_command didn't end well since.
 DIRTY = 'dirty'
-BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY)
+# A guest could not be started with it; until a look finds it well.
+FAILED = 'failed'
+BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
+# In ``extra_info`` of a device that failed: how often, and until when it is not looked at (seconds since 1970).
+FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
+FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
 # In ``extra_info`` of a barred device: the ``reserved`` of its provider in Placement without the barred ones.
 RESERVED_BEFORE = 'reserved_before'
 # In ``extra_info`` and in the keys of a network device's pool: the resource providers of what its physical function
 # guarantees to ports; comma text.
 PORT_PROVIDERS = 'port_rp_uuids'
 # What a device keeps of its ``extra_info`` whatever is found of it.
-KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY)
+KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY, *FAILED_KEYS)
 # Characters of such a text.
 MOST_REASON = 255
 

@@ -36,6 +36,7 @@ from kilonova.pci.device import (
     ALLOCATED,
     AVAILABLE,
     DIRTY,
+    FAILED,
     KEPT,
     MDEV,
     MISSING,
@@ -270,10 +271,13 @@ class HostDevices:
         return _settled(self, entries)
 
     def barred_since(self, before: HostDevices) -> list[PciDevice]:
-        """Devices that servers use, and that have a reason that they didn't have ``before``. That a device is to be
-        cleaned afterwards is none of its holder's."""
+        """Return the devices that servers use and that have a reason that they didn't have ``before``.
+
+        That a device is to be cleaned afterwards is none of its holder's business, and that it failed the holder's own
+        action says.
+        """
         def reasons(device: PciDevice) -> set[str]:
-            return bars(device).keys() - {DIRTY}
+            return bars(device).keys() - {DIRTY, FAILED}
         return [device for device in self.held() if device.status == ALLOCATED and reasons(device) - (
             reasons(before.entries[device.address].device) if device.address in before.entries else set())]
 

@@ -199,6 +199,8 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
         except Exception as error:
             LOG.exception('%s failed', verb, instance_uuid=op.instance.uuid)
             failed = error
+        if failed is not None:
+            op.host.devices_failed(op.ctxt, op.instance.uuid, failed)
         power_state = op.host.driver.guests.get_info(op.instance)
         values = {'power_state': power_state}
         fields: SaveFields = {'end': True, 'expect': {'host': op.host.name}, 'values': values,

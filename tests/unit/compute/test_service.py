@@ -837,7 +837,8 @@ def test_periodic_tasks_and_their_spacing(cloud):
     manager = cloud.host('gpu1', periodic_enable=True, sync_power_state_interval=-1)
     manager.stop()
     assert manager.timers.spacing == {
-        'report_state': 10, 'look_again': 5, 'update_available_resource': 60, 'cleanup_running_deleted_instances': 1800,
+        'report_state': 10, 'look_again': 5, 'look_at_failed_devices': 5, 'update_available_resource': 60,
+        'cleanup_running_deleted_instances': 1800,
         'run_pending_deletes': 300, 'run_image_cache_manager_pass': 2400}
     other = cloud.host('gpu2', periodic_enable=True)
     other.stop()

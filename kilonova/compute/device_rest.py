@@ -1,0 +1,159 @@
+"""Devices with which a guest could not be started: they are given to no server until a look finds them well.
+
+    rest = DeviceRest(host, book, care.why_unhealthy, get_admin_context)
+    host.devices_failed(ctxt, uuid, error)      # what ended an operation; errors of other kinds change nothing
+    host.devices_used(ctxt, uuid)               # an operation of this server went well
+    rest.look()                                 # now and then: devices whose time is over
+
+Such a device is barred as FAILED. Its time begins with ``[devices]failed_rest`` and doubles with each failure. It is
+looked at when the time is over, and comes back by itself when the look is good. The times are in the device's row, so
+they outlive this process. The failures are forgotten when a guest runs with the device.
+"""
+from __future__ import annotations
+
+import datetime
+import textwrap
+import time
+import weakref
+from collections.abc import Callable, Mapping
+
+from oslo_log import log as logging
+
+from kilonova import errors
+from kilonova.compute.device_book import DeviceBook
+from kilonova.compute.host import Host
+from kilonova.context import RequestContext
+from kilonova.objects import PciDevice
+from kilonova.pci.device import FAILED, FAILED_KEYS, FAILED_TIMES, FAILED_UNTIL, MOST_REASON
+from kilonova.states import PowerState
+from kilonova.virt.parts.host import MdevUnavailable
+
+LOG = logging.getLogger(__name__)
+
+_GONE = 'its host does not have it any more'
+# A time is doubled at most so often: the longest one that the options allow is reached long before.
+_MOST_DOUBLINGS = 40
+
+
+class DeviceRest:
+    """The failed devices of one host. ``health(device)`` runs the operator's check and returns why the device is not
+    well, or None. ``clock`` returns seconds since 1970."""
+
+    def __init__(self, host: Host, book: DeviceBook, health: Callable[[PciDevice], str | None],
+                 ctxt: Callable[[], RequestContext], clock: Callable[[], float] = time.time) -> None:
+        self._host, self._book, self._health, self._ctxt, self.clock = host, book, health, ctxt, clock
+        self._first, self._most = host.conf.devices.failed_rest, host.conf.devices.failed_rest_max
+        # Errors that were seen: one passes several places on its way.
+        self._seen: weakref.WeakSet[BaseException] = weakref.WeakSet()
+        host.devices_failed, host.devices_used = self.failed, self.used
+
+    def failed(self, ctxt: RequestContext, uuid: str, error: BaseException) -> None:
+        """Bar the devices that an error, or what it came from, names. ``uuid``: the server that was to get them.
+
+        Devices that another server holds aren't touched, nor those that are in none of this host's books, nor those
+        whose time is not over yet. Never raises: the error itself is what callers go on with.
+        """
+        found = _devices_of(error)
+        if found is None or found[0] in self._seen or not self._first:
+            return
+        self._seen.add(found[0])
+        entries = self._host.tracker.host_devices.entries
+        named = [entries[address].device for address in found[1] if address in entries]
+        failed = {device.address: found[2] for device in named
+                  if device.instance_uuid in (None, uuid) and not self._rests(device)}
+        try:
+            if failed:
+                self._rest(ctxt, failed)
+        except Exception:
+            LOG.exception('Devices %s failed and may be offered again: their rows could not be written',
+                          ', '.join(sorted(failed)))
+
+    def used(self, ctxt: RequestContext, uuid: str) -> None:
+        """Forget the failures of the devices with which this server's guest runs. Asks libvirt only if there are
+        such failures. Never raises."""
+        flagged = [address for address, entry in self._host.tracker.host_devices.entries.items()
+                   if FAILED_TIMES in entry.device.extra_info and entry.device.instance_uuid == uuid]
+        if not flagged:
+            return
+        try:
+            domains = self._host.driver.guests.holding(flagged)
+            runs = [address for domain in domains if (domain['uuid'], domain['state']) == (uuid, PowerState.RUNNING)
+                    for address in domain['hostdevs']]
+            if runs:
+                LOG.info('Device %s works again', ', '.join(runs), instance_uuid=uuid)
+                self._book.bar(ctxt, {address: dict.fromkeys(FAILED_KEYS) for address in runs})
+        except Exception:
+            LOG.exception('The failures of devices %s stay noted', ', '.join(flagged), instance_uuid=uuid)
+
+    def look(self) -> None:
+        """Look at the devices whose time is over: those that are well are offered again, the others rest longer."""
+        for address, entry in self._host.tracker.host_devices.entries.items():
+            if FAILED not in entry.device.extra_info or self._rests(entry.device):
+                continue
+            try:
+                self._look(address)
+            except Exception:
+                LOG.exception('Device %s could not be looked at; again in a moment', address)
+
+    def _rests(self, device: PciDevice) -> bool:
+        """Return whether the time of a device is not over yet."""
+        info = device.extra_info
+        return FAILED in info and float(info.get(FAILED_UNTIL, 0)) > self.clock()
+
+    def _look(self, address: str) -> None:
+        entry, ctxt = self._host.tracker.host_devices.entries[address], self._ctxt()
+        why = None if entry.removed else self._why(entry.device, entry.held)
+        if why is not None:
+            self._rest(ctxt, {address: why})
+            return
+        if not entry.removed:
+            LOG.info('Device %s is offered again: it was looked at and nothing is wrong with it', address)
+        # Of a device that left the host only this row is left, which goes then.
+        names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
+        self._book.bar(ctxt, {address: dict.fromkeys(names)})
+
+    def _why(self, device: PciDevice, held: bool) -> str | None:
+        """Return what is wrong with a device, or None."""
+        if self._host.driver.devices.missing_devices([device]):
+            return _GONE
+        unusable: str | None = self._host.driver.devices.unusable([device]).get(device.address)
+        if unusable is not None:
+            return unusable
+        try:
+            self._host.holders.check(device.instance_uuid or '', [device])
+        except errors.DevicesFailed as error:
+            return error.reason
+        return None if held else self._health(device)
+
+    def _rest(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
+        """Bar devices, {address: why}, each for a time that is twice the one before."""
+        reasons = {}
+        for address, why in failed.items():
+            times = int(self._host.tracker.host_devices.entries[address].device.extra_info.get(FAILED_TIMES, 0)) + 1
+            until = self.clock() + min(self._most, self._first * 2 ** min(times - 1, _MOST_DOUBLINGS))
+            text = _text(why, times, until)
+            LOG.error('Device %s is given to no server: %s', address, text)
+            reasons[address] = {FAILED: text, FAILED_TIMES: str(times), FAILED_UNTIL: str(int(until))}
+        self._book.bar(ctxt, reasons)
+
+
+def _text(why: str, times: int, until: float) -> str:
+    """Return the reason as operators read it, cut between words where it is too long."""
+    moment = datetime.datetime.fromtimestamp(until, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
+    end = f'; failure {times}, looked at again after {moment}'
+    words = ''.join(letter if letter.isprintable() else ' ' for letter in why)
+    return textwrap.shorten(words, MOST_REASON - len(end), placeholder=' …') + end
+
+
+def _devices_of(error: BaseException) -> tuple[BaseException, list[str], str] | None:
+    """Return the error that names devices among an error and its causes, with their addresses and the reason."""
+    one: BaseException | None = error
+    while one is not None:
+        if isinstance(one, errors.DevicesFailed):
+            return one, list(one.addresses), one.reason
+        if isinstance(one, errors.DevicesMissing):
+            return one, str(one.fields.get('addresses', '')).split(', '), _GONE
+        if isinstance(one, MdevUnavailable):
+            return one, [str(one.fields.get('uuid'))], str(one.fields.get('reason') or 'it can not be made')
+        one = one.__cause__
+    return None
