@@ -190,6 +190,7 @@ class _Look:
         self._devices(cell['devices'], servers, moving, busy)
         self._barred(cell['devices'], busy)
         self._pools(cell['nodes'], cell['devices'])
+        self._allocations.compare_cards(cell['devices'])
         owned: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for device in cell['devices']:
             if device['instance_uuid'] is not None:

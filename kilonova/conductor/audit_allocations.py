@@ -45,11 +45,13 @@ class _Side:
 
 
 class Allocations:
-    """``wrong`` is told what disagrees. ``consumers``: {consumer: {provider uuid: {resource class: amount held}}}."""
+    """``wrong`` is told what disagrees. ``consumers``: {consumer: {provider uuid: {resource class: amount held}}}.
+    ``others``: providers of other services on nodes whose names have PCI addresses, {node: {address: name}}."""
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
         self._placement, self._wrong = placement, wrong
         self.consumers: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+        self.others: dict[str, dict[str, str]] = defaultdict(dict)
 
     def read(self, nodes: list[Row]) -> dict[str, dict[str, str]]:
         """The providers of a cell's nodes: {node: {provider uuid: PCI address or ''}}; fills in ``consumers``."""
@@ -60,9 +62,21 @@ class Allocations:
                 prefix = f"{node['node']}_"
                 name = provider['name']
                 tree[provider['uuid']] = _address(name[len(prefix):].lower()) if name.startswith(prefix) else ''
+                if not tree[provider['uuid']]:
+                    # Cyborg calls its providers by the host, the kind of the device and its address.
+                    self.others[node['node']].update(dict.fromkeys(_ADDRESS.findall(name.lower()), name))
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
                     self.consumers[consumer][provider['uuid']] = held
         return trees
+
+    def compare_cards(self, devices: list[Row]) -> None:
+        """Name the devices of a cell, or the cards that they are parts of, that another service offers as well."""
+        found = {(device['host'], address, name) for device in devices if device['status'] != 'removed'
+                 for address in (device['address'], device['parent_addr'])
+                 if (name := self.others[device['node']].get(address)) is not None}
+        for host, address, name in sorted(found):
+            self._wrong(f'Placement: {host} gives out {address} by its [pci]device_spec or [devices] options, and '
+                        f'provider {name} of another service offers it, too')
 
     def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], owned: Mapping[str, list[Row]],
                 trees: dict[str, dict[str, str]], busy: set[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.states import PowerState
-from tests.fixtures.cloud import IMAGE_ID, Cloud
+from tests.fixtures.cloud import IMAGE_ID, SPEC, Cloud
 from tests.fixtures.cyborg import FakeCyborg
 from tests.fixtures.hosts import sriov_gpu
 from tests.functional.test_device_care import shown
@@ -197,3 +197,15 @@ def test_two_functions_of_one_card_go_to_two_guests(make_cloud: Any) -> None:
                        pci__alias=[VF_ALIAS])
     servers = [cloud.boot(cloud.flavor(gpus=1, alias='vf')) for _ in range(2)]
     assert sorted(address for server in servers for address in cloud.hostdevs(server)) == VFS
+
+
+# --- the audit says so before anybody boots ---------------------------------------------------------------------------
+def test_the_audit_names_a_card_that_two_give_away(make_cloud: Any) -> None:
+    """Cyborg names its provider by the address of the card."""
+    cyborg = FakeCyborg()
+    cloud = make_cloud(HOSTS, cyborg=cyborg, specs={host: [SPEC] for host in HOSTS})
+    cloud.assert_clean()
+    cyborg.offer(cloud.placement, 'gpu1', f'gpu1_NVIDIA_GPU_{GPU}', 'PGPU', [('PCI', GPU)])
+    cyborg.offer(cloud.placement, 'gpu2', 'gpu2_NVIDIA_GPU_0000:99:00.0', 'PGPU', [('PCI', '0000:99:00.0')])
+    (line,) = cloud.audit().disagreements
+    assert f'gpu1_NVIDIA_GPU_{GPU}' in line and GPU in line and 'device_spec' in line
