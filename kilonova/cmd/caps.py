@@ -7,6 +7,9 @@
 'auto' (or nothing) is the lowest version of the services of that kind in all cells: looked up with the first message,
 kept until SIGHUP. So the daemons of a new release talk to computes of the release before, and a SIGHUP after the last
 compute was upgraded lets them use all that is new.
+
+Services that have not reported for long count, too, unless they are forced down or deleted. So whatever goes by the
+lowest version also says which hosts have it, and when they reported last.
 """
 from __future__ import annotations
 
@@ -26,10 +29,17 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 
+# Services that one text names; the others are counted.
+MOST_NAMED = 5
+# Seconds, and their names in texts.
+_UNITS = ((86400, 'day'), (3600, 'hour'), (60, 'minute'), (1, 'second'))
+
+
 class TooOldComputeService(errors.KilonovaError):
     msg_fmt = ('Current Kilonova version does not support computes older than %(oldest)d but the minimum compute '
-               'service level in your system is %(minimum)d. Upgrade them first, or set '
-               '[workarounds]disable_compute_service_check_for_ffu while no compute runs.')
+               'service level in your system is %(minimum)d%(named)s. Upgrade them first, or set '
+               '[workarounds]disable_compute_service_check_for_ffu while no compute runs. A host that is gone for good '
+               "counts until its service is deleted ('openstack compute service delete') or forced down.")
 
 
 class Levels:
@@ -74,6 +84,8 @@ class Levels:
         if minimum:
             LOG.info('Automatically selected %s RPC version %s from minimum service version %d', interface,
                      found or versions.HISTORY[versions.SERVICE_VERSION][interface], minimum)
+            if minimum < versions.SERVICE_VERSION:
+                LOG.info('Services of an older release: %s', named(cells, binary, versions.SERVICE_VERSION))
             with self._lock:
                 self._known[interface] = found
                 self._fresh.add(interface)
@@ -92,18 +104,61 @@ def minimum_version(cells: Cells, binary: str) -> int:
     return min((version for version in found if version), default=0)
 
 
+def named(cells: Cells, binary: str, below: int, silent_for: float | None = None) -> str:
+    """Return a text with the services of this kind whose version is lower than ``below``: host, version, last report.
+
+    Names MOST_NAMED of them and counts the others. ``silent_for``: those alone that have not reported for so many
+    seconds. An empty text if there are none, or if a database does not answer. Two statements a cell.
+    """
+    found, total, buried = list[services.Outdated](), 0, cells.cell0()
+    try:
+        for database in cells.databases():
+            if database is not buried:
+                with database.read() as connection:
+                    rows, count = services.outdated(connection, binary, below, MOST_NAMED, silent_for)
+                found, total = found + rows, total + count
+    except Exception as error:
+        if not engine.is_unreachable(error):
+            raise
+        LOG.debug('Services of an older release could not be looked up: %s', error)
+        return ''
+    first = sorted(found, key=lambda one: (one.version, one.host))[:MOST_NAMED]
+    texts = [f'{one.binary} on host {one.host} (version {one.version}, {_report(one.silent)})' for one in first]
+    if total > len(first):
+        texts.append(f'and {total - len(first)} more')
+    return '; '.join(texts)
+
+
+def _report(silent: float | None) -> str:
+    """Return how long ago a service reported, in its largest unit."""
+    if silent is None:
+        return 'no report yet'
+    seconds = max(int(silent), 0)
+    size, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+    count = seconds // size
+    return f'last report {count} {unit}{"" if count == 1 else "s"} ago'
+
+
+def too_old(cells: Cells) -> TooOldComputeService | None:
+    """Return what to raise if a compute is older than the release before, or None."""
+    minimum = minimum_version(cells, 'nova-compute')
+    if not minimum or minimum >= versions.OLDEST_SUPPORTED:
+        return None
+    found = named(cells, 'nova-compute', versions.OLDEST_SUPPORTED)
+    return TooOldComputeService(oldest=versions.OLDEST_SUPPORTED, minimum=minimum, named=f' ({found})' if found else '')
+
+
 def refuse_old_computes(conf: cfg.ConfigOpts, cells: Cells) -> None:
     """TooOldComputeService when a compute is older than the release before; nothing when the databases are silent."""
     try:
-        minimum = minimum_version(cells, 'nova-compute')
+        refusal = too_old(cells)
     except Exception as error:
         if not engine.is_unreachable(error):
             raise
         LOG.warning('The versions of the computes could not be looked up: %s', error)
         return
-    if not minimum or minimum >= versions.OLDEST_SUPPORTED:
+    if refusal is None:
         return
-    refusal = TooOldComputeService(oldest=versions.OLDEST_SUPPORTED, minimum=minimum)
     if not conf.workarounds.disable_compute_service_check_for_ffu:
         raise refusal
     LOG.warning('%s', refusal)

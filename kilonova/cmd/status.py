@@ -89,11 +89,21 @@ def schemas(cloud: Cloud) -> Outcome:
 def old_computes(cloud: Cloud) -> Outcome:
     """No compute is older than the release before: such ones refuse the start of the others."""
     from kilonova.cmd import caps
-    from kilonova.rpc.versions import OLDEST_SUPPORTED
-    minimum = caps.minimum_version(cloud.cells, 'nova-compute')
-    if minimum and minimum < OLDEST_SUPPORTED:
-        return Result.FAILURE, str(caps.TooOldComputeService(oldest=OLDEST_SUPPORTED, minimum=minimum))
-    return Result.SUCCESS, None
+    refusal = caps.too_old(cloud.cells)
+    return (Result.SUCCESS, None) if refusal is None else (Result.FAILURE, str(refusal))
+
+
+def silent_services(cloud: Cloud) -> Outcome:
+    """Check that no service of an older release has stopped reporting: messages are those that it understands."""
+    from kilonova.cmd import caps
+    from kilonova.rpc.versions import BINARIES, SERVICE_VERSION
+    found = [text for binary in sorted(set(BINARIES.values()))
+             if (text := caps.named(cloud.cells, binary, SERVICE_VERSION, cloud.conf.service_down_time))]
+    if not found:
+        return Result.SUCCESS, None
+    return Result.WARNING, (f'{"; ".join(found)}: as long as these services are there, all others get only messages '
+                            "that they understand. Start them, or if their hosts are gone for good, delete them "
+                            "('openstack compute service delete').")
 
 
 def policy_json(cloud: Cloud) -> Outcome:
@@ -135,7 +145,8 @@ def _is_json(path: str) -> bool:
 # The field's names where it has the same check.
 CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
     'Cells v2': cells_v2, 'Placement API': placement_api, 'Policy File JSON to YAML Migration': policy_json,
-    'Older than N-1 computes': old_computes, 'Database schemas': schemas, 'Secret keys': secret_keys,
+    'Older than N-1 computes': old_computes, 'Silent services of an older release': silent_services,
+    'Database schemas': schemas, 'Secret keys': secret_keys,
 }
 
 

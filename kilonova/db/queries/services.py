@@ -181,11 +181,42 @@ def _heard(row: Sequence[Any]) -> Heard:
 
 
 def minimum_version(connection: sa.Connection, binary: str) -> int:
-    """The lowest version of the services of this kind that aren't forced down; 0 when there is none."""
-    lowest = connection.execute(
-        sa.select(sa.func.min(services.c.version)).where(
-            LIVE, services.c.binary == binary, services.c.forced_down == sa.false())).scalar()
+    """Return the lowest version of the services of this kind that aren't forced down; 0 if there is none.
+
+    Services that have not reported for long count: such a host may start again with its old release, and finds the
+    messages in its queue that were sent to it meanwhile.
+    """
+    lowest = connection.execute(sa.select(sa.func.min(services.c.version)).where(
+        LIVE, services.c.binary == binary, sa.not_(_FORCED))).scalar()
     return lowest or 0
+
+
+class Outdated(NamedTuple):
+    """A service of an older version; ``silent``: seconds since its last report, None if it never reported."""
+
+    binary: str
+    host: str
+    version: int
+    silent: float | None
+
+
+def outdated(connection: sa.Connection, binary: str, below: int, limit: int, silent_for: float | None = None
+             ) -> tuple[list[Outdated], int]:
+    """Return services of this kind whose version is lower than ``below``, and how many there are.
+
+    Those that are forced down are left out. The lowest versions come first, ``limit`` of them at most. ``silent_for``:
+    those alone that have not reported for so many seconds. Two statements.
+    """
+    wanted = [LIVE, services.c.binary == binary, sa.not_(_FORCED), services.c.version < below]
+    if silent_for is not None:
+        wanted.append(silent_for < _AGE)
+    found = connection.execute(sa.select(
+        services.c.binary, services.c.host, services.c.version,
+        sa.case((services.c.last_seen_up.is_not(None), _AGE)).label('silent')).where(*wanted)
+        .order_by(services.c.version, services.c.host).limit(limit))
+    rows = [Outdated(row[0], row[1], row[2], None if row[3] is None else float(row[3])) for row in found]
+    count = connection.execute(sa.select(sa.func.count()).select_from(services).where(*wanted)).scalar()
+    return rows, count or 0
 
 
 def destroy(connection: sa.Connection, service_id: int) -> list[Row]:

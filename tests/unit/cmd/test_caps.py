@@ -1,8 +1,11 @@
 """[upgrade_levels]: pinned, and 'auto' from the versions of the services."""
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from oslo_config import cfg
+from oslo_utils import timeutils
 from sqlalchemy import exc
 
 from kilonova.cmd import caps, database_parts, options, parts
@@ -104,6 +107,52 @@ def test_computes_older_than_the_release_before_refuse_the_start(cloud, caplog):
     conf.set_override('disable_compute_service_check_for_ffu', True, group='workarounds')
     caps.refuse_old_computes(conf, found)
     assert 'does not support computes older than' in caplog.text
+
+
+def test_what_holds_others_back_is_named_with_its_last_report(cloud, caplog):
+    """Found 1.11: a row of an old release whose host was last seen a month ago; and one that never reported."""
+    caplog.set_level('INFO')
+    conf, found, database = cloud
+    month = add(database, 'gpu7', versions.OLDEST_SUPPORTED - 1)
+    never = add(database, 'gpu8', versions.OLDEST_SUPPORTED - 1)
+    add(database, 'gpu9', NEW)
+    seen(database, month, 30 * 86400)
+    seen(database, never, None)
+    with pytest.raises(caps.TooOldComputeService) as refusal:
+        caps.refuse_old_computes(conf, found)
+    told = str(refusal.value)
+    old = versions.OLDEST_SUPPORTED - 1
+    assert f'nova-compute on host gpu7 (version {old}, last report 30 days ago)' in told
+    assert f'nova-compute on host gpu8 (version {old}, no report yet)' in told and 'gpu9' not in told
+    assert 'openstack compute service delete' in told
+    assert caps.Levels(conf, found).of('compute')() == versions.HISTORY[versions.OLDEST_SUPPORTED]['compute']
+    assert 'gpu7 (version' in caplog.text, 'the choice of a version names it, too'
+
+
+@pytest.mark.parametrize(('interface', 'binary'), [('conductor', 'nova-conductor'), ('scheduler', 'nova-scheduler')])
+def test_controllers_that_hold_others_back_are_named(cloud, caplog, interface, binary):
+    """Found 1.11."""
+    caplog.set_level('INFO')
+    conf, found, database = cloud
+    seen(database, add(database, 'ctl1', OLD, binary), 3 * 3600)
+    add(database, 'ctl2', NEW, binary)
+    caps.Levels(conf, found).of(interface)()
+    assert f'{binary} on host ctl1 (version {OLD}, last report 3 hours ago)' in caplog.text
+
+
+def test_many_hosts_that_hold_others_back_are_counted(cloud):
+    conf, found, database = cloud
+    for number in range(9):
+        add(database, f'gpu{number}', versions.OLDEST_SUPPORTED - 1)
+    with pytest.raises(caps.TooOldComputeService, match=r'gpu4 \(.*\); and 4 more'):
+        caps.refuse_old_computes(conf, found)
+
+
+def seen(database, identifier, seconds):
+    """The last report of a service is so many seconds old; None: it never reported."""
+    with database.write() as connection:
+        at = None if seconds is None else timeutils.utcnow() - datetime.timedelta(seconds=seconds)
+        services.update(connection, identifier, {'last_seen_up': at})
 
 
 def test_a_silent_database_refuses_no_start(parse, monkeypatch, caplog):

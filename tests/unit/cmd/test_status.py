@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import datetime
+
 import pytest
+from oslo_utils import timeutils
 
 from kilonova.clients import session
 from kilonova.cmd import caps, cli, status
 from kilonova.cmd.status import Result
-from kilonova.db.queries import cells, compute_nodes
+from kilonova.db.queries import cells, compute_nodes, services
 from kilonova.errors import Unanswered
 from kilonova.rpc import versions
 
@@ -108,6 +111,23 @@ def test_old_computes(cloud, monkeypatch):
     result, details = status.old_computes(cloud)
     assert result is Result.FAILURE
     assert f'does not support computes older than {versions.OLDEST_SUPPORTED}' in details
+
+
+@pytest.mark.parametrize('binary', ['nova-compute', 'nova-conductor', 'nova-scheduler'])
+def test_services_that_hold_messages_back_and_do_not_report(cloud, binary):
+    """Found 1.11: who still reports is to be upgraded next; who doesn't is named with its last report."""
+    cells.create_cell(cloud.databases, transport_url='fake://', database_connection=cloud.databases.main_url, name='c1')
+    cells.map_cell0(cloud.databases)
+    cloud.cells.reload()
+    with cloud.databases.main().write() as connection:
+        made = services.get_or_create(connection, 'old1', binary, 'topic', version=versions.SERVICE_VERSION - 1)
+        services.report(connection, made['id'])
+    assert status.silent_services(cloud) == (Result.SUCCESS, None)
+    with cloud.databases.main().write() as connection:
+        services.update(connection, made['id'], {'last_seen_up': timeutils.utcnow() - datetime.timedelta(days=30)})
+    result, details = status.silent_services(cloud)
+    assert result is Result.WARNING
+    assert f'{binary} on host old1 (version {versions.SERVICE_VERSION - 1}, last report 30 days ago)' in details
 
 
 @pytest.mark.parametrize(('files', 'words'), [
