@@ -16,7 +16,18 @@ from kilonova.errors import Unanswered
 from kilonova.states import PowerState
 from kilonova.virt import driver as virt_driver
 from tests.fixtures.cloud import Cloud, Crash
-from tests.flows.cases import booted, delete, force_down, lose_host, offloaded, resized, silent_hosts
+from tests.flows.cases import (
+    CASES,
+    booted,
+    check,
+    delete,
+    force_down,
+    look_again,
+    lose_host,
+    offloaded,
+    resized,
+    silent_hosts,
+)
 
 OTHER = {'gpu1': 'gpu2', 'gpu2': 'gpu1'}
 
@@ -291,3 +302,34 @@ def test_an_evacuation_waits_for_a_host_that_may_run_the_guest(ground, down):
     force_down(ground, source, False)
     ground.settle()
     ground.assert_clean()
+
+
+@pytest.mark.parametrize(('name', 'method'), [
+    ('resize', 'resize_instance'), ('resize', 'finish_resize'), ('confirm', 'confirm_resize'),
+    ('revert', 'check_revert'), ('revert', 'revert_resize'), ('revert', 'finish_revert_resize'),
+    ('live-migrate', 'pre_live_migration'), ('live-migrate', 'live_migration'), ('stop', 'stop_instance'),
+    ('start', 'start_instance'), ('reboot', 'reboot_instance'), ('rebuild', 'rebuild_instance')])
+def test_a_host_that_comes_back_forced_down_begins_no_step(ground, name, method):
+    """Found 1.17: the order waited in its queue, and its conductor goes on without it."""
+    case, answers, lost = CASES[name], [], []
+
+    def on_message(kind, topic, host, called, args, deliver):
+        if (topic, called) != ('compute', method) or lost:
+            return deliver()
+        lost.append(host)
+        ground.crash_compute(host)
+        force_down(ground, host, True)
+        ground.start_compute(host)
+        try:
+            answers.append(deliver())
+        except Unanswered as error:
+            answers.append(str(error))
+            raise
+    server = case.before(ground)
+    ground.on_message = on_message
+    case.act(ground, server)
+    ground.settle(kinds_left=('release', 'revert'))
+    assert answers and f'{lost[0]} is forced down' in str(answers[0])
+    back(ground, set(), lost[0])
+    look_again(ground)
+    check(ground, case, server, *case.ends, 'SHUTOFF')

@@ -188,6 +188,21 @@ def test_a_host_that_is_disabled_takes_what_is_forced_on_it(small):
     small.assert_clean()
 
 
+@pytest.mark.parametrize('gpus', [0, 1])
+@pytest.mark.parametrize(('version', 'body'), [
+    ('2.13', {'onSharedStorage': False}), ('2.28', {}), ('2.29', {'force': True}), ('2.67', {'force': True})])
+def test_each_way_to_force_reaches_a_disabled_host(small, gpus, version, body):
+    """Found 1.19: it does, at each version that can force."""
+    server, source = lost(small, gpus=gpus)
+    disabled = next(host for host in GPUS if host != source)
+    (service,) = small.ok('GET', f'/os-services?host={disabled}&binary=nova-compute')['services']
+    small.ok('PUT', f"/os-services/{service['id']}", {'status': 'disabled', 'disabled_reason': 'spare'})
+    evacuate(small, server, version=version, host=disabled, **body)
+    assert small.host_of(server) == disabled and small.status(server) == 'ACTIVE', small.story(server)
+    come_back(small, source)
+    small.assert_clean()
+
+
 @pytest.mark.parametrize('refusing', [1, 2])
 def test_a_host_that_refuses_gives_way_to_the_next_and_the_last_leaves_it_as_it_was(small, monkeypatch, refusing):
     server, source = lost(small, gpus=1)

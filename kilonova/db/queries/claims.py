@@ -110,9 +110,14 @@ _UNDONE = ':undone:'
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
+# A host that an operator said is off gets nothing new: its flow may go on elsewhere at once (``Hearing.is_fenced``).
+_FORCED_DOWN = sa.exists().where(
+    services.LIVE, services.services.c.binary == services.COMPUTE, services.services.c.host == sa.bindparam('of_host'),
+    services.services.c.forced_down == sa.true())
 _CHECK = sa.select(operations.c.written, sa.exists().where(
     _RELEASES.c.instance_uuid == operations.c.instance_uuid, _RELEASES.c.host == sa.bindparam('host'),
-    _RELEASES.c.kind == 'release', operations.c.kind.not_in(_BESIDE_RELEASES)).label('waiting')).where(*_STANDING)
+    _RELEASES.c.kind == 'release', operations.c.kind.not_in(_BESIDE_RELEASES)).label('waiting'),
+    sa.and_(operations.c.kind.not_in(_BESIDE_RELEASES), _FORCED_DOWN).label('forced')).where(*_STANDING)
 _CHECK_ATTEMPT = sa.select(operations.c.id).where(
     operations.c.uuid == sa.bindparam('of_operation'), operations.c.attempt == sa.bindparam('of_attempt'))
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
@@ -122,10 +127,6 @@ _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*
 _NO_RELEASE = sa.not_(sa.exists(sa.select(sa.select(_RELEASES.c.id).where(
     _RELEASES.c.instance_uuid == sa.bindparam('of_instance'), _RELEASES.c.kind == 'release',
     _RELEASES.c.host == sa.bindparam('of_host')).subquery().c.id)))
-# A host that an operator said is off gets nothing new: its flow may go on elsewhere at once (``Hearing.is_fenced``).
-_FORCED_DOWN = sa.exists().where(
-    services.LIVE, services.services.c.binary == services.COMPUTE, services.services.c.host == sa.bindparam('of_host'),
-    services.services.c.forced_down == sa.true())
 
 
 def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
@@ -139,16 +140,19 @@ def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = 
 
     HostRejected: it did this before and undid it, and the answer was lost with its memory. ``undo``: the key is that of
     an undo, so the row must say that this step of this attempt is being undone, or be a pending release. ``host`` has a
-    pending release of the server that must go first: ReleasePending. (A delete takes all there is.)
+    pending release of the server that must go first, or is forced down, so that its flow may go on without it:
+    ReleasePending. (A delete takes all there is.)
     """
     if undo:
         _check_undo(conn, key)
         return
-    row = conn.execute(_CHECK, {**_parts(key), 'host': host}).first()
+    row = conn.execute(_CHECK, {**_parts(key), 'host': host, 'of_host': host}).first()
     if row is None:
         raise KeyGone(key=key)
     if row.written.startswith(key + _UNDONE):
         raise HostRejected(row.written.removeprefix(key + _UNDONE))
+    if host is not None and row.forced:
+        raise ReleasePending(f'Host {host} is forced down and begins nothing before that mark is taken away.')
     if host is not None and row.waiting:
         raise ReleasePending(host=host)
 

@@ -14,7 +14,15 @@ from kilonova.db import engine
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
 from kilonova.db.queries import claims, expired, instances, migrations, operation_leases, operations, services
-from kilonova.errors import ClaimConflict, Conflict, HostRejected, InstanceInvalidState, InstanceNotFound, KeyGone
+from kilonova.errors import (
+    ClaimConflict,
+    Conflict,
+    HostRejected,
+    InstanceInvalidState,
+    InstanceNotFound,
+    KeyGone,
+    ReleasePending,
+)
 from tests.fixtures.servers import put_server, set_state
 
 UUID = '7d7f5ee0-7c0f-4a55-8ac9-000000000001'
@@ -229,6 +237,22 @@ def test_a_claim_is_one_transaction_and_may_be_sent_again(building):
     claims.claim(building, a_claim(1, 2))
     assert devices_of(building) == [('claimed', UUID, 'r1'), ('claimed', UUID, 'r2')]
     assert states_of(building) == ('building', 'spawning')
+
+
+def test_a_host_that_is_forced_down_begins_no_step_and_undoes_what_it_did(building):
+    """Found 1.17: an error that counts as unanswered; its conductor finds out that it is down."""
+    with building.write() as conn:
+        number = services.get_or_create(conn, 'gpu1', 'nova-compute', 'compute', version=1)['id']
+        claims.check(conn, KEY, host='gpu1')
+        services.update(conn, number, {'forced_down': True})
+        with pytest.raises(ReleasePending, match='gpu1 is forced down'):
+            claims.check(conn, KEY, host='gpu1')
+        claims.check(conn, KEY, host='gpu2')
+        conn.execute(operations.operations.update().values(failed=True))
+        claims.check(conn, KEY, undo=True, host='gpu1')
+        conn.execute(operations.operations.update().values(failed=False))
+        services.update(conn, number, {'forced_down': False})
+        claims.check(conn, KEY, host='gpu1')
 
 
 @pytest.mark.parametrize('written', [False, True])
