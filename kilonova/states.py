@@ -206,7 +206,10 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
     'snapshot.done':   _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
-    'evacuate.start':  _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'evacuate'),
+    # Beside what still works on it: its host is off, so all that ends.
+    'evacuate.start':  _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
+    # That has ended, and may have written its own end.
+    'evacuate.begin':  _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
     'rebuild.start':   _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
     # From here on its disks are thrown away.
     'rebuild.spawning': _rule(REBUILDABLE, REBUILDING, None, _T.REBUILD_SPAWNING, 'rebuild'),

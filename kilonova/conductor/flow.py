@@ -9,7 +9,7 @@ What a step is, and what it may do: ``work.Step``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic
 
 from kilonova.conductor.row import Chosen, OutputsT
@@ -17,6 +17,13 @@ from kilonova.conductor.work import Parked, Step, Work
 from kilonova.errors import Cancelled, HostRejected, KeyGone, KilonovaError, LeaseLost, Unanswered
 
 LOG = logging.getLogger(__name__)
+
+
+def reasons(uuid: str, refusals: Iterable[str]) -> str:
+    """Return what hosts said of a server, for a fault that names the server itself: without its uuid, which would take
+    the room of the reasons, and what several hosts said once."""
+    return '; '.join(dict.fromkeys(refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '')
+                                   .replace(f' {uuid}', '') for refusal in refusals))
 
 
 class Flow(Generic[OutputsT]):

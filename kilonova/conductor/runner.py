@@ -111,6 +111,18 @@ class Runner:
                 self.env.hearing.look(db)
             except Exception as error:
                 LOG.warning('reports of hosts in %s not read: %s', db.name, error)
+        self._free_of_lost_hosts()
+
+    def _free_of_lost_hosts(self) -> None:
+        """Go on with what waits for a slot of a host that is down by now: its own next step finds that out."""
+        for host, works in self.slots.waiting_for_silent().items():
+            try:
+                lost = {work.uuid for work in works if self.env.hearing.is_down(work.db, host)}
+            except Exception as error:
+                LOG.warning('whether host %s is down was not read: %s', host, error)
+                continue
+            for work in self.slots.unpark(lost):
+                self.workers.add(functools.partial(self._resume, work), work.is_urgent)
 
     def _listen_forever(self) -> None:
         while not self._tick.wait(self.env.hearing.period):

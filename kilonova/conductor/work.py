@@ -135,9 +135,11 @@ class Work(OwnedRow[OutputsT]):
             raise
 
     def _check_known(self, host: str) -> None:
-        """HostGone: it is known to be down."""
+        """Raise HostGone if the host is down. Costs a statement only where the last look found it down, where its last
+        call was not answered, or where this operation was given back before: it may have been forced down since."""
+        hearing, doubtful = self.env.hearing, self.outputs.tries or self.env.slots.is_silent(host)
         with engine.silence():
-            if self.env.hearing.known_down(self.db, host):
+            if hearing.is_down(self.db, host) if doubtful else hearing.known_down(self.db, host):
                 raise HostGone(host=host)
 
     def _check_alive(self, method: str, host: str) -> None:
@@ -225,7 +227,7 @@ class Work(OwnedRow[OutputsT]):
     def give_back(self, error: Exception | None = None) -> None:
         """Leave the row to a later try: no owner, not before a pause."""
         self.release_host()
-        self.outputs.reason = readable(error)[:LONGEST_REASON] if error is not None else ''
+        self.outputs.reason = shortened(readable(error), LONGEST_REASON) if error is not None else ''
         if isinstance(error, NotYet):
             pause = error.pause
         else:

@@ -186,6 +186,18 @@ class Slots(Generic[HolderT]):
         with self._lock:
             self._hosts.setdefault(host, HostSlots()).silent = True
 
+    def is_silent(self, host: str) -> bool:
+        """Return whether the last call to the host was not answered."""
+        with self._lock:
+            slots = self._hosts.get(host)
+            return slots is not None and slots.silent
+
+    def waiting_for_silent(self) -> dict[str, list[HolderT]]:
+        """Return what waits for a slot of a host whose last call was not answered, by host."""
+        with self._lock:
+            return {host: [work for parked in slots.parked.values() for work in parked.values()]
+                    for host, slots in self._hosts.items() if slots.silent and any(slots.parked.values())}
+
     def answers(self, host: str) -> None:
         """A call to the host was answered: what waits for slots goes on."""
         with self._lock:

@@ -13,7 +13,7 @@ from kilonova.api.services import accept, images, passwords, resize
 from kilonova.api.services.accept import Found
 from kilonova.api.services.backend import Backend
 from kilonova.context import RequestContext
-from kilonova.db.queries import cells, services
+from kilonova.db.queries import cells, host_losses, services
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import ComputeHostNotFound, Conflict, Invalid
 
@@ -45,7 +45,11 @@ class EvacuateRequest:
 
 
 def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: EvacuateRequest) -> str | None:
-    """Accept an evacuation; the guest's new password (None: without keys nobody gets one)."""
+    """Accept an evacuation, and return the guest's new password (None without keys: nobody gets one then).
+
+    What runs on the server is cancelled: its host is off. Raises InstanceInvalidState, InstanceBusy, ServiceInUse,
+    MayStillRun, SameHost, ComputeHostNotFound.
+    """
     accept.check(ctxt, server, 'evacuate.start')
     source = server.row['host']
     _check_down(backend, server, source)
@@ -66,7 +70,8 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: Eva
         'flavor': instance.flavor.stored_primitive(), 'request_spec': spec.obj_to_primitive(), 'image': image,
         'sealed': passwords.seal(keys, password, (), server.uuid), 'shared': request.shared,
         'stays_off': request.stays_off, 'power_state': server.row['power_state']})
-    accept.accept(ctxt, server, 'evacuate.start', row, 'evacuate')
+    host_losses.accept_evacuation(server.cell, instance_uuid=server.uuid, host=source, operation=row,
+                                  action=accept.action(ctxt, 'evacuate'))
     backend.notify.emit(ctxt, 'instance.evacuate', instance=instance, moved='evacuate.start')
     backend.conductor.rebuild_instance(ctxt, operation=row.uuid)
     return password

@@ -45,6 +45,7 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
     operation = _destroy(cell, row, wanted)
     backend.notify.emit(ctxt, 'service.delete', service=row)
     if operation is not None:
+        hosts.hurry(backend, ctxt, cell, row['host'])
         _complete(backend, cell, operation)
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from kilonova import concurrency
 from kilonova.api.services.backend import Backend
-from kilonova.api.services.silence import ask_cells, refuse_if_any
+from kilonova.api.services.silence import ask_cells, is_silence, refuse_if_any
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection, Database
-from kilonova.db.queries import aggregates, cells, compute_nodes, migrations, servers, services
+from kilonova.db.queries import aggregates, cells, compute_nodes, host_losses, migrations, servers, services
 from kilonova.errors import (
     ComputeHostNotFound,
     Invalid,
@@ -159,7 +159,8 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
     """Write ``disabled``, ``disabled_reason``, ``forced_down``; tell the host when it is enabled or disabled.
 
     The host sets the trait that keeps new servers away. One that is down or doesn't answer sets it when it comes back,
-    so the change stands nevertheless. EvacuatedServersLeft: it can't come back yet. NoSuchService.
+    so the change stands nevertheless. What waits for a compute that is forced down goes on at once.
+    EvacuatedServersLeft: it can't come back yet. NoSuchService.
     """
     with service.cell.write() as conn:
         _refuse_to_come_back(conn, service.row, values)
@@ -170,7 +171,21 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
     backend.notify.emit(ctxt, 'service.update', service=row)
     if row['binary'] == COMPUTE and ('disabled' in values or values.get('forced_down') is False):
         _tell(backend, ctxt, row)
+    if row['binary'] == COMPUTE and values.get('forced_down'):
+        hurry(backend, ctxt, service.cell, row['host'])
     return row
+
+
+def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> None:
+    """Have conductors look at once at the operations that wait for a host which is off. Where the database or the
+    queue does not answer they go on at their next try."""
+    try:
+        for uuid in host_losses.hurry(cell, host):
+            backend.conductor.run_operation(ctxt, operation=uuid)
+    except Exception as error:
+        if not isinstance(error, KilonovaError) and not is_silence(error):
+            raise
+        LOG.warning('Operations that wait for host %s were not woken, they go on at their next try: %s', host, error)
 
 
 def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:

@@ -35,6 +35,12 @@ def context_of(instance: objects.Instance, migration: objects.Migration) -> obje
     return context if context is not None and context.migration_id == migration.id else None
 
 
+def is_over(op: Operation, instance: objects.Instance, migration: objects.Migration) -> bool:
+    """Return whether a move that began or ended on this host has ended, and the server is in it no more."""
+    return context_of(instance, migration) is None and all(
+        one.uuid != migration.uuid for one in records.moves(op.ctxt, op.host.name, op.host.tracker.nodename))
+
+
 def old_flavor(instance: objects.Instance) -> objects.Flavor:
     """The flavor before the move, whether or not the destination has already written the new one."""
     old = instance.old_flavor if 'old_flavor' in instance else None

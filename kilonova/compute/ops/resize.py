@@ -147,12 +147,16 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
 def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
     """The server is the source's again: disk, devices, power state, and its columns in the database.
 
-    A server that was deleted while this host was away is destroyed instead.
+    A server that was deleted while this host was away is destroyed instead; of one that was evacuated meanwhile
+    nothing is here any more.
     """
     with op.turn():
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is None:
             build.destroy(op)
+            return {}
+        if fresh.host != op.host.name and move.is_over(op, fresh, migration):
+            # It was evacuated since: what this host had of it went when its compute started.
             return {}
         # The order's: of a move that has ended meanwhile the server's row says no more which devices were to come.
         move.learn(op.host, op.instance, migration)

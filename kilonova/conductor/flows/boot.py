@@ -14,7 +14,7 @@ from typing import Any
 from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
 from kilonova.conductor.environment import HostsSilent
-from kilonova.conductor.flow import Flow
+from kilonova.conductor.flow import Flow, reasons
 from kilonova.conductor.flows import accelerators, beside, port_releases, port_vifs, port_wishes, ports, volumes
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, NotYet, Step, Work
@@ -419,12 +419,10 @@ class Boot(Flow[BootOutputs]):
 
     def exhausted(self, work: BootWork, error: HostRejected) -> Exception:
         uuid = work.instance_uuid
-        # A fault's column is short: the reasons come first, and what several hosts say is said once.
-        said = dict.fromkeys(
-            refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '').replace(f' {uuid}', '')
-            for refusal in (*work.outputs.refusals, str(error)))
-        return MaxRetriesExceeded(f'Hosts said: {"; ".join(said)} (Exceeded maximum number of retries. Exhausted all '
-                                  f'hosts available for retrying build failures for instance {uuid}.)')
+        # A fault's column is short: the reasons come first.
+        said = reasons(uuid, [*work.outputs.refusals, str(error)])
+        return MaxRetriesExceeded(f'Hosts said: {said} (Exceeded maximum number of retries. Exhausted all hosts '
+                                  f'available for retrying build failures for instance {uuid}.)')
 
     def run(self, work: BootWork) -> None:
         if work.db is not work.env.api:

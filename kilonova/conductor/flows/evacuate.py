@@ -1,4 +1,4 @@
-"""Evacuate: create_migration · select · claim_and_move · evacuate_instance · mark_evacuated. A server of a dead host is
+"""Evacuate: begin · select · claim_and_move · evacuate_instance · mark_evacuated. A server of a dead host is
 built on another one.
 
 The dead host is fenced: an operator said that nothing runs there. What it has of the server is a pending release, and
@@ -30,19 +30,51 @@ from kilonova.db.queries import instances, migrations
 from kilonova.db.queries import metadata as pairs
 from kilonova.db.queries.operations import Operation, insert
 from kilonova.errors import Conflict, NoValidHost
+from kilonova.virt.hardware import constraints
 
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
 
 
 class NotFenced(Conflict):
-    msg_fmt = ('The compute service of host %(host)s is no longer forced down: its hypervisor may run the server, so '
-               'it is not started anywhere else.')
+    msg_fmt = ('The compute service of host %(host)s is not forced down (any more): its hypervisor may run the server, '
+               'so it is not started anywhere else.')
+
+
+def begin(work: ResizeWork) -> None:
+    """Take the server over from what ran when the evacuation was accepted, and write the migration's row.
+
+    Raises NotFenced if the server went to a living host meanwhile; InstanceInvalidState if it is in no state for it.
+    """
+    _check_fenced(work, work.instance_row(fresh=True)['host'])
+    with engine.silence(), work.db.write() as conn:
+        if not instances.transition(conn, work.instance_uuid, 'evacuate.begin'):
+            raise instances.refuse(conn, work.instance_uuid, 'evacuate.begin')
+    create_migration(work)
+
+
+def choose(work: ResizeWork) -> None:
+    """Have the scheduler choose hosts for the server as it is now."""
+    _follow_image(work)
+    select(work)
+
+
+def _follow_image(work: ResizeWork) -> None:
+    """Give the request the image that the server has: what ran when it was accepted may have been a rebuild, which was
+    undone."""
+    server = work.instance()
+    kept = objects.ImageMeta.from_system_metadata(server.system_metadata, server.image_ref or None)
+    if kept.to_dict() == image(work):
+        return
+    spec = request_spec(work)
+    spec.image, spec.numa_topology = kept, constraints.of(server.flavor, kept.properties)
+    work.args |= {'image': kept.to_dict(), 'request_spec': spec.obj_to_primitive()}
 
 
 def evacuate_instance(work: ResizeWork) -> None:
     """The chosen host claims for the server and builds it, with what its user asked for besides the image."""
     host, moved = chosen(work), migration(work)
     _check_fenced(work, moved.source_compute)
+    _follow_image(work)
     port_moves.to_host(work, host)
     volumes.to_host(work, host.host)
     with engine.silence(), work.db.write() as conn:
@@ -61,7 +93,7 @@ def evacuate_instance(work: ResizeWork) -> None:
 
 
 def _check_fenced(work: ResizeWork, source: str) -> None:
-    """NotFenced: somebody says since the request that the host is up."""
+    """Raise NotFenced if the host is not forced down and its service exists."""
     with engine.silence():
         if not work.env.hearing.is_fenced(work.db, source):
             raise NotFenced(host=source)
@@ -125,8 +157,8 @@ def mark_evacuated(work: ResizeWork) -> None:
 class Evacuate(Choosing[ResizeOutputs]):
     name, outputs = 'evacuate', ResizeOutputs
     steps = (
-        Step('create_migration', create_migration, saved=False),
-        Step('select', select),
+        Step('begin', begin, saved=False),
+        Step('select', choose),
         Step('claim_and_move', claim_and_move, undo_claim_and_move, again_from='claim_and_move'),
         Step('evacuate_instance', evacuate_instance, undo_evacuate_instance, again_from='claim_and_move'),
         Step('mark_evacuated', mark_evacuated),

@@ -17,7 +17,7 @@ from kilonova import objects, states
 from kilonova.accel import holder
 from kilonova.clients.placement import PlacementInvalid
 from kilonova.conductor.audit_rows import flavors
-from kilonova.conductor.flow import Flow
+from kilonova.conductor.flow import Flow, reasons
 from kilonova.conductor.flows import accelerators, beside, boot, guarantees, port_moves, volumes
 from kilonova.conductor.row import Choice, Chosen
 from kilonova.conductor.work import GuestMayRun, Step, Work
@@ -312,7 +312,8 @@ class Choosing(Flow[RechosenT]):
         return True
 
     def exhausted(self, work: Work[RechosenT], error: HostRejected) -> Exception:
-        return NoValidHost(reason=f'Hosts said: {"; ".join([*work.outputs.refusals, str(error)])}')
+        said = reasons(work.instance_uuid, [*work.outputs.refusals, str(error)])
+        return NoValidHost(reason=f'Hosts said: {said}')
 
 
 class Resize(Choosing[ResizeOutputs]):

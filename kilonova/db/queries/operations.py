@@ -165,17 +165,17 @@ def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operatio
     InstanceNotFound.
     """
     with cell_db.write() as conn:
-        if _accepted(conn, instance_uuid, action):
+        if accepted(conn, instance_uuid, action):
             return
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)
         if migration is not None and not _swap(conn, *migration):
-            raise _busy(conn, instance_uuid, event)
+            raise busy(conn, instance_uuid, event)
         if operation is not None:
             try:
                 insert(conn, [operation])
             except exc.IntegrityError:
-                raise _busy(conn, instance_uuid, event) from None
+                raise busy(conn, instance_uuid, event) from None
         if write is not None:
             write(conn)
         instance_queries.start_action(conn, instance_uuid, action)
@@ -202,27 +202,28 @@ _KINDS = sa.select(operations.c.slot, operations.c.kind).where(
     operations.c.instance_uuid == sa.bindparam('instance_uuid'), operations.c.slot.in_([RUN, WAIT]))
 
 
-def _kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
-    """slot → kind of what runs and of what waits."""
+def kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
+    """Return the kinds of a server's running row and of the one that waits behind it, by slot (RUN, WAIT)."""
     return {row.slot: row.kind for row in conn.execute(_KINDS, {'instance_uuid': instance_uuid})}
 
 
-def _accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -> bool:
-    """Whether the attempt before wrote this very request, and only the answer to its COMMIT was lost."""
+def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -> bool:
+    """Return whether an earlier attempt wrote this request, and only the answer to its COMMIT was lost."""
     table = instance_queries.actions
     return engine.repeated() and conn.execute(sa.select(table.c.id).where(
         table.c.instance_uuid == instance_uuid, table.c.request_id == action['request_id'],
         table.c.action == action['action'])).first() is not None
 
 
-def _busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
+def busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
+    """Return what to raise for an event that another operation of the server bars."""
     method = states.TRANSITIONS[event].method
     return InstanceBusy(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
 
 
 def running(conn: sa.Connection, instance_uuid: str) -> str | None:
     """The kind of the operation that is at work on a server; None: there is none."""
-    return _kinds(conn, instance_uuid).get(RUN)
+    return kinds(conn, instance_uuid).get(RUN)
 
 
 @engine.retried
@@ -234,17 +235,16 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
     being unwound it waits), or None when a delete was already accepted. Raises InstanceNotFound.
     """
     with cell_db.write() as conn:
-        if _accepted(conn, instance_uuid, action):
+        if accepted(conn, instance_uuid, action):
             return operation.uuid
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        slots = _kinds(conn, instance_uuid)
+        slots = kinds(conn, instance_uuid)
         if 'delete' in slots.values():
             return None
         if WAIT in slots:
-            # A soft delete that hasn't begun: this one does more.
-            conn.execute(operations.delete().where(operations.c.instance_uuid == instance_uuid,
-                                                   operations.c.slot == WAIT))
+            # A soft delete or an evacuation that hasn't begun: this one does more.
+            forget_waiting(conn, instance_uuid)
         # The running operation may end before this row is there to wait for it: then nothing is cancelled.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
@@ -290,14 +290,16 @@ def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operatio
     """
     event = 'soft_delete.start'
     with cell_db.write() as conn:
-        if _accepted(conn, instance_uuid, action):
+        if accepted(conn, instance_uuid, action):
             return operation.uuid
         values = {'deleted_at': engine.db_utcnow()}
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        slots = _kinds(conn, instance_uuid)
+        slots = kinds(conn, instance_uuid)
         if not set(FORWARD_KINDS).isdisjoint(slots.values()):
-            raise _busy(conn, instance_uuid, event)
+            raise busy(conn, instance_uuid, event)
+        if WAIT in slots:
+            forget_waiting(conn, instance_uuid)
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
@@ -317,21 +319,37 @@ def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, act
     is returned then, so that a runner can be woken.
     """
     with cell_db.write() as conn:
-        if _accepted(conn, instance_uuid, action):
+        if accepted(conn, instance_uuid, action):
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
         # What only goes forward ends by itself; cancelled halfway it would leave what it still had to give back.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
+        # An evacuation that hasn't begun.
+        forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
-        slots = _kinds(conn, instance_uuid)
+        slots = kinds(conn, instance_uuid)
         # Of what runs beside such a move only a delete is left, and that takes the move along.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
         insert(conn, [replace(operation, args={**operation.args, 'migration_uuid': moved})])
     return operation.uuid
+
+
+def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
+    """Delete the row that waits behind a server's running one, unless it is of the ``spared`` kinds.
+
+    What was asked for since does more. The action of an evacuation ends as a failed one.
+    """
+    waiting = conn.execute(sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
+        operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).first()
+    if waiting is None or waiting.kind in spared:
+        return
+    conn.execute(operations.delete().where(operations.c.id == waiting.id))
+    instance_queries.finish_action(conn, instance_uuid, waiting.request_id,
+                                   'Error' if waiting.kind == 'evacuate' else None)
 
 
 def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from kilonova import errors
-from kilonova.conductor.flows import boot, resize
+from kilonova.conductor.flows import boot, evacuate, resize, unshelve
 from kilonova.conductor.row import Choice, Chosen
 from tests.unit.scheduler.builders import uuid
 
@@ -64,3 +64,13 @@ def test_what_the_fault_says_when_no_host_built_the_server():
     assert isinstance(error, errors.MaxRetriesExceeded)
     assert str(error) == ('Hosts said: disk full; no room for (Exceeded maximum number of retries. Exhausted all hosts '
                           f'available for retrying build failures for instance {SERVER}.)')
+
+
+@pytest.mark.parametrize('flow', [resize.Resize(), unshelve.Unshelve(), evacuate.Evacuate()])
+def test_a_moves_fault_names_each_reason_once(flow):
+    """"found 1.5": a fault is short; what each host says begins with the same words."""
+    work = boot_work(attempt=2)
+    refused = f'Build of instance {SERVER} was re-scheduled: The hypervisor could not start guest {SERVER}: no memory'
+    work.outputs.refusals = [refused]
+    assert str(flow.exhausted(work, errors.HostRejected(refused))) == (
+        'No valid host was found. Hosts said: The hypervisor could not start guest: no memory')

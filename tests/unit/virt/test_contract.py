@@ -109,6 +109,16 @@ def test_spawn_again_replaces_the_guest(rig: Any) -> None:
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU2])}
 
 
+def test_what_no_host_takes_is_refused_before_anything_is_made(rig: Any) -> None:
+    """"found 1.5"."""
+    rig.here.guests.check(new_instance(flavor=new_flavor(extra_specs={'quota:cpu_shares': '512'})), image_meta())
+    instance = new_instance(flavor=new_flavor(extra_specs={'quota:cpu_period': '1'}))
+    for act in (rig.here.guests.check, rig.here.guests.spawn):
+        with pytest.raises(errors.Invalid, match="'1' of 'quota:cpu_period': it must be from 1000 to 1000000"):
+            act(instance, image_meta())
+    assert domains(rig.here) == {} and rig.here.disks.list_directories() == []
+
+
 def test_looking_at_a_guest(rig: Any) -> None:
     instance = spawn(rig)
     assert rig.here.guests.get_console_output(instance) == ''

@@ -10,7 +10,8 @@ from kilonova.db.queries import instances, migrations, services
 from kilonova.errors import HostRejected, Invalid, NoValidHost, Unanswered
 from tests.unit.conductor.site import MIGRATION, SERVER, SMALL, Sent, Site, primitive, steps, uuid
 
-IMAGE = {'id': 'the image'}
+# As the server keeps it.
+IMAGE = {'id': '89792132-a1be-5926-90c6-d84f183c15e8', 'min_ram': 1, 'properties': {}}
 DB = "metadata {'role': 'db'}"
 MOVE = 'evacuation gpu1 to None: pre-migrating'
 ON_GPU1 = f'active/rebuilding on gpu1: flavor 1, {DB}'
@@ -85,19 +86,31 @@ def test_a_state_that_was_reset_meanwhile_is_no_evacuation(site: Site) -> None:
     assert site.asked()[-1] == 'gpu2 undo_evacuate_instance'
 
 
-def test_a_host_that_is_not_fenced_any_more(site: Site) -> None:
-    """It may run the guest."""
+@pytest.mark.parametrize('late', [False, True])
+def test_a_host_that_is_not_fenced_any_more(site: Site, late: bool) -> None:
+    """It may run the guest. It is looked at before anything is asked, and once more before the new host is."""
     begin(site)
-    with site.cell.write() as conn:
-        row = services.get(conn, host='gpu1', binary='nova-compute')
-        assert row is not None
-        services.update(conn, row['id'], {'forced_down': False})
+    choose = site.answers['select_destinations']
+
+    def lift() -> None:
+        with site.cell.write() as conn:
+            row = services.get(conn, host='gpu1', binary='nova-compute')
+            assert row is not None
+            services.update(conn, row['id'], {'forced_down': False})
+
+    def answer(sent: Sent) -> Any:
+        lift()
+        return choose(sent)
+    if late:
+        site.answers['select_destinations'] = answer
+    else:
+        lift()
     site.go()
-    assert site.asked() == ['scheduler select_destinations', 'gpu2 undo_evacuate_instance']
+    assert site.asked() == (['scheduler select_destinations', 'gpu2 undo_evacuate_instance'] if late else [])
     assert site.state() == ('active', None) and site.held() == {'server': {'gpu1': 1}}
-    text = ('The compute service of host gpu1 is no longer forced down: its hypervisor may run the server, so it is '
-            'not started anywhere else.')
-    assert site.faults() == [(409, text, 'gpu2')]
+    text = ('The compute service of host gpu1 is not forced down (any more): its hypervisor may run the server, so '
+            'it is not started anywhere else.')
+    assert site.faults() == [(409, text, 'gpu2' if late else None)]
 
 
 def test_a_failure_leaves_it_on_the_dead_host(site: Site) -> None:
@@ -189,5 +202,5 @@ def test_it_goes_on_where_it_stood(site: Site, step: str) -> None:
 
 def test_steps() -> None:
     assert steps('evacuate') == (
-        'create_migration select claim_and_move<claim_and_move evacuate_instance<claim_and_move '
+        'begin select claim_and_move<claim_and_move evacuate_instance<claim_and_move '
         'mark_evacuated')

@@ -1,0 +1,91 @@
+"""Operations of a host that an operator says is off: evacuations beside what still runs, and rows that wait for it.
+
+    accept_evacuation(cell_db, instance_uuid=uuid, host='gpu1', operation=row, action=action)
+    for uuid in hurry(cell_db, 'gpu1'):                 # the service was forced down or deleted
+        conductor.run_operation(ctxt, operation=uuid)
+
+The API calls both. What runs ends by itself once its conductor asks whether the host is down (operations.md rule 15).
+"""
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db import engine
+from kilonova.db.models import cell as models
+from kilonova.db.queries import instances, migrations
+from kilonova.db.queries.operations import (
+    FORWARD_KINDS,
+    RUN,
+    WAIT,
+    Operation,
+    accepted,
+    busy,
+    insert,
+    kinds,
+    operations,
+)
+
+EVENT, KIND = 'evacuate.start', 'evacuate'
+# Rows that one call of ``hurry`` names. The sweep of the conductors finds the others.
+MOST_HURRIED = 500
+_servers, _moves = models.Instance.__table__, models.Migration.__table__
+
+
+@engine.retried
+def accept_evacuation(cell_db: engine.Database, *, instance_uuid: str, host: str, operation: Operation,
+                      action: dict[str, Any]) -> None:
+    """Accept an evacuation of a server from ``host``, which is forced down, beside whatever runs.
+
+    What runs is cancelled and unwinds; the evacuation waits until that is done (operations.md rule 17). Raises
+    InstanceInvalidState if the server is in no state for it, or is on another host by now; InstanceBusy if what runs
+    can't be cancelled (a delete, a confirm, a revert, an offload) or is an evacuation; InstanceNotFound.
+    """
+    with cell_db.write() as conn:
+        if accepted(conn, instance_uuid, action):
+            return
+        if not instances.transition(conn, instance_uuid, EVENT, expect={'host': host}):
+            raise instances.refuse(conn, instance_uuid, EVENT)
+        slots = kinds(conn, instance_uuid)
+        if not {KIND, *FORWARD_KINDS}.isdisjoint(slots.values()):
+            raise busy(conn, instance_uuid, EVENT)
+        running = _end_what_runs(conn, instance_uuid, host) if slots else 0
+        insert(conn, [replace(operation, slot=WAIT if running else RUN)])
+        instances.start_action(conn, instance_uuid, action)
+
+
+def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
+    """Cancel the running row of a server, with the reason that its user reads. Return how many rows that were."""
+    reason = {'class': 'Cancelled', 'message': f'Host {host} is forced down, and the server is evacuated from it.',
+              'code': 409, 'details': None}
+    running = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN)
+    conn.execute(operations.update().where(running, operations.c.error.is_(None)).values(error=json.dumps(reason)))
+    return conn.execute(operations.update().where(running).values(cancelled=True, not_before=0)).rowcount
+
+
+@engine.retried
+def hurry(cell_db: engine.Database, host: str) -> list[str]:
+    """Make the rows due that may wait for a host, and return their uuids, so that a runner can be woken for each.
+
+    These are the rows of servers that are on the host, move from or to it, or still have something there; and rows
+    whose steps chose it. Releases that only this host can do stay as they are: it is away for longer now.
+    """
+    here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
+    moving = sa.select(_moves.c.instance_uuid).where(
+        sa.or_(_moves.c.source_compute == host, _moves.c.dest_compute == host), _moves.c.deleted == 0,
+        _moves.c.status.not_in(migrations.ENDED))
+    releases = sa.alias(operations)
+    left = sa.select(releases.c.instance_uuid).where(releases.c.host == host)
+    with cell_db.write() as conn:
+        found = conn.execute(sa.select(operations.c.id, operations.c.uuid).where(
+            operations.c.slot != WAIT, sa.or_(operations.c.host.is_(None), operations.c.host != host),
+            sa.or_(operations.c.instance_uuid.in_(here), operations.c.instance_uuid.in_(moving),
+                   operations.c.instance_uuid.in_(left),
+                   operations.c.outputs.contains(json.dumps(host), autoescape=True)))
+            .order_by(operations.c.id).limit(MOST_HURRIED)).all()
+        if found:
+            conn.execute(operations.update().where(operations.c.id.in_([row.id for row in found])).values(not_before=0))
+    return [row.uuid for row in found]
