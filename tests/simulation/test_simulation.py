@@ -133,7 +133,7 @@ def test_faults_that_are_put_back_are_found(results: list[dict[str, Any]], shape
 
 
 # Seeds of power cuts by cloud, from 1 on, and one that finds what was wrong before; more: make simulate PLOT=power_cut.
-CUTS, CUT_PROOF = {'gpus': 2, 'kinds': 2, 'volumes': 1, 'mixed': 1}, 'gpus:4'
+CUTS, CUT_PROOF = {'gpus': 2, 'kinds': 2, 'volumes': 1, 'mixed': 1}, 'gpus:3'
 
 
 def test_everything_comes_back_after_a_power_cut(tmp_path: pathlib.Path) -> None:
