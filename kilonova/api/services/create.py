@@ -262,7 +262,8 @@ def _image(backend: Backend, ctxt: RequestContext, request: CreateRequest, named
         raise block_devices.InvalidBlockDevice(reason='the image of the root disk is not imageRef.')
     if named is None:
         _check_id(disks.image)
-        named = images.find(backend, ctxt, disks.image or '')
+        raise block_devices.InvalidBlockDevice(
+            reason=f'Mapping image {disks.image} to local needs imageRef, which names the same image.')
     images.check_fits(named, flavor, request.zero_disk_allowed)
     return named
 

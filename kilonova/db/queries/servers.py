@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,10 @@ mappings = api_models.InstanceMapping.__table__
 requests = api_models.BuildRequest.__table__
 specs = api_models.RequestSpec.__table__
 
+LOG = logging.getLogger(__name__)
+
+# What comes of reading a text that is no JSON, or not that of an object.
+_BROKEN = (ValueError, LookupError, TypeError, AttributeError)
 IMAGE_PREFIX = 'image_'
 # What a server keeps of its image beside the image's properties: the image's id.
 OWN_PROPERTY = f'{IMAGE_PREFIX}base_image_ref'
@@ -242,10 +247,18 @@ def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
 
 
 def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
-    """The servers without a cell, of one project or of all."""
-    query = sa.select(requests.c.instance, requests.c.tags, requests.c.created_at).where(
+    """Return the servers without a cell, of one project or of all. One whose text is broken is logged and left out."""
+    query = sa.select(
+        requests.c.instance_uuid, requests.c.instance, requests.c.tags, requests.c.created_at).where(
         owners.of(requests.c.project_id, owner))
-    return [from_request(row) for row in conn.execute(query).mappings()]
+    found = []
+    for row in conn.execute(query).mappings():
+        try:
+            found.append(from_request(row))
+        except _BROKEN as error:
+            LOG.error('The build request of %s cannot be read (%s: %s): lists leave the server out.',
+                      row['instance_uuid'], type(error).__name__, error)
+    return found
 
 
 def from_request(row: sa.RowMapping) -> dict[str, Any]:
@@ -284,11 +297,18 @@ def _time(value: str | datetime.datetime | None) -> datetime.datetime | None:
 
 
 def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What servers were asked to be: uuid → {zone, hints}, from their request specs."""
+    """Return what servers were asked to be, {uuid: {zone, hints}}, from their request specs.
+
+    A server whose request spec is broken is logged and left out: the others of a page are shown nevertheless.
+    """
     found = {}
     for uuid, text in conn.execute(_WISHES, {'uuids': list(uuids)}):
-        data = json.loads(text)['nova_object.data']
-        found[uuid] = {'zone': data.get('availability_zone'), 'hints': data.get('scheduler_hints') or {}}
+        try:
+            data = json.loads(text)['nova_object.data']
+            found[uuid] = {'zone': data.get('availability_zone'), 'hints': dict(data.get('scheduler_hints') or {})}
+        except _BROKEN as error:
+            LOG.error('The request spec of %s cannot be read (%s: %s): its zone and hints are not shown.', uuid,
+                      type(error).__name__, error)
     return found
 
 

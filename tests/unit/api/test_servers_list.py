@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import exc
 
 from kilonova.api.v2.servers import lists
+from kilonova.db.models.api import BuildRequest, RequestSpec
 from kilonova.db.queries import instances, services
 from tests.fixtures.servers import put_vifs
 from tests.unit.api.conftest import IMAGE, OTHER, moment
@@ -360,3 +362,36 @@ def test_changes_in_the_wrong_order(site):
     code, text = site.fault('GET', '/servers?changes-since=2026-01-02T00:00:00Z&changes-before=2026-01-01T00:00:00Z')
     assert (code, text) == (400, 'The value of changes-since must be less than or equal to changes-before.')
     assert site.fault('GET', '/servers?changes-since=yesterday')[0] == 400
+
+
+# --- rows that can't be read -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '{"nova_object.data": 7}', '{"nova_object.name": "x"}'])
+@pytest.mark.parametrize('path', ['/servers', '/servers/detail', '/servers/{broken}'])
+def test_a_broken_request_spec_hides_no_page_found_1_20(site, caplog, text, path):
+    broken, other = site.server(), site.server()
+    with site.databases.api().write() as conn:
+        conn.execute(sa.update(RequestSpec.__table__).where(RequestSpec.__table__.c.instance_uuid == broken)
+                     .values(spec=text))
+    body = site.ok('GET', path.format(broken=broken))
+    if 'servers' in body:
+        assert {one['id'] for one in body['servers']} == {broken, other}
+    else:
+        assert (body['server']['pinned_availability_zone'], body['server']['scheduler_hints']) == (None, {})
+    assert path == '/servers' or f'The request spec of {broken} cannot be read' in caplog.text
+
+
+def test_a_broken_build_request_hides_no_page_found_1_20(site, caplog):
+    broken, other = site.create(site.flavor()), site.create(site.flavor())
+    table = BuildRequest.__table__
+    with site.databases.api().write() as conn:
+        conn.execute(sa.update(table).where(table.c.instance_uuid == broken).values(instance='{'))
+    assert ids(site) == [other]
+    assert f'The build request of {broken} cannot be read' in caplog.text
+
+
+def test_a_marker_that_never_had_a_cell_and_is_deleted_is_unknown_found_1_20(site):
+    """As in Nova, and as docs/admin/operations.md says: nothing is left that would tell its place in the list."""
+    uuid = site.create(site.flavor())
+    assert site.ok('GET', f'/servers?marker={uuid}')['servers'] == []
+    assert site.request('DELETE', f'/servers/{uuid}').status_int == 204
+    assert site.fault('GET', f'/servers?marker={uuid}') == (400, f'marker [{uuid}] not found')
