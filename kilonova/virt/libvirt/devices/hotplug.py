@@ -10,6 +10,7 @@ A guest's system lets a device go when it is asked to, and says so later; what t
 """
 from __future__ import annotations
 
+import enum
 import functools
 import time
 from collections.abc import Callable, Iterable
@@ -28,6 +29,18 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two looks whether a device has gone.
 _LOOK = 0.2
+# Seconds after which a guest that could not be asked is asked again: a slot of q35 is busy for 5 s after each change.
+_BUSY = 5.0
+_BUSY_WORDS = 'guest is busy'
+_ASKED_WORDS = 'already in the process of unplug'
+
+
+class Asked(enum.Enum):
+    """What came of a request for a device: the guest has it, could not take it now, or this hypervisor knows none."""
+
+    YES = 'yes'
+    BUSY = 'busy'
+    IMPOSSIBLE = 'impossible'
 
 
 class Hotplug:
@@ -51,11 +64,11 @@ class Hotplug:
     def _take(self, guest: Guest, check: Check, texts: Callable[[str], dict[str, str]]) -> None:
         for _attempt in range(self._attempts):
             # All are asked for before the first is waited for.
-            asked = [_detach(guest, xml) for xml in texts(guest.xml()).values()]
-            if not all(asked):
+            asked = {_detach(guest, xml) for xml in texts(guest.xml()).values()}
+            if Asked.IMPOSSIBLE in asked:
                 LOG.debug('This hypervisor takes no devices out of guests', instance_uuid=guest.uuid)
                 return
-            end = time.monotonic() + self._timeout
+            end = time.monotonic() + (min(self._timeout, _BUSY) if Asked.BUSY in asked else self._timeout)
             while kept := texts(guest.xml()):
                 check()
                 if time.monotonic() >= end:
@@ -63,7 +76,7 @@ class Hotplug:
                 time.sleep(_LOOK)
             if not kept:
                 return
-            LOG.warning('The guest has not given up %s in %g seconds', ', '.join(kept), self._timeout,
+            LOG.warning('The guest has not given up %s in time; it is asked again', ', '.join(kept),
                         instance_uuid=guest.uuid)
         raise GuestFailed(act='take the devices of', uuid=guest.uuid,
                           reason=f'its system does not give up {", ".join(kept)}')
@@ -114,17 +127,25 @@ def _defined(guest: Guest) -> dict[str, str]:
     return _texts(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE))
 
 
-def _detach(guest: Guest, device: str) -> bool:
-    """Ask for a device (its XML), which leaves later. False: this kind of hypervisor can't ask."""
+def _detach(guest: Guest, device: str) -> Asked:
+    """Ask the guest for a device (its XML), which leaves later. Return what came of the request.
+
+    Raises GuestFailed if the hypervisor refuses it for good.
+    """
     try:
         guest.call('detachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
-            return False
+        code, said = error.get_error_code(), str(error)
+        if code == libvirt.VIR_ERR_NO_SUPPORT:
+            return Asked.IMPOSSIBLE
+        # QEMU's own words, which libvirt passes on as an internal error.
+        if _BUSY_WORDS in said:
+            LOG.debug('The guest can not be asked for a device at the moment: %s', said, instance_uuid=guest.uuid)
+            return Asked.BUSY
         # The guest has been asked already, or has let it go.
-        if error.get_error_code() not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED):
-            raise GuestFailed(act='take a device of', uuid=guest.uuid, reason=str(error)) from error
-    return True
+        if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
+            raise GuestFailed(act='take a device of', uuid=guest.uuid, reason=said) from error
+    return Asked.YES
 
 
 def _attach(guest: Guest, name: str, device: str) -> None:

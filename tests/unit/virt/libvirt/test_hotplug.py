@@ -271,6 +271,37 @@ def test_a_device_that_has_gone_meanwhile_is_no_failure() -> None:
         taking.take(Libvirt(domain).find(''), fine)
 
 
+UNPLUG = "internal error: unable to execute QEMU command 'device_del': "
+
+
+@pytest.mark.parametrize('said', [
+    'Device hostdev0 is already in the process of unplug',
+    'Hot-unplug failed: guest is busy (power indicator blinking)'])
+def test_a_guest_that_can_not_be_asked_now_is_asked_again(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """LP 1882521, OpenNebula 8021: QEMU refuses a request for a device that is on its way out, and any at a slot that
+    has just changed. The guest lets it go while the second attempt waits."""
+    monkeypatch.setattr(hotplug, '_BUSY', 0.001)
+    domain = Domain(GPU)
+    domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, UNPLUG + said)
+    monkeypatch.setattr(hotplug, '_LOOK', 0.002)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 4:
+            domain.live.clear()
+    Hotplug(8, 0.001).take(Libvirt(domain).find(''), look)
+    assert len(looks) == 4
+
+
+def test_a_guest_that_can_never_be_asked_keeps_its_device() -> None:
+    """The attempts have an end."""
+    domain = Domain(GPU)
+    domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, UNPLUG + 'guest is busy')
+    with pytest.raises(GuestFailed, match=f'does not give up {GPU}'):
+        Hotplug(3, 0.001).take(Libvirt(domain).find(''), fine)
+
+
 # --- network cards ---------------------------------------------------------------------------------------------------
 CARD = '<interface type="bridge"><mac address="{1}"/><target dev="{0}"/></interface>'
 
