@@ -198,8 +198,12 @@ class ComputeManager:
         if self.heartbeat is not None:
             self.heartbeat.again()
 
-    def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> str:
-        """'enabled' or 'disabled': the scheduler passes a disabled host over. The service record is the API's."""
-        self.node.set_disabled(not enabled)
+    def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> None:
+        """Tell Placement whether this host takes servers; one that misses the message reads its service record.
+
+        The API has written the record, and doesn't wait for the host. The record counts, not ``enabled``: two messages
+        may arrive the other way round.
+        """
+        LOG.info('The service of this host was %s', 'enabled' if enabled else 'disabled')
+        self.node.follow()
         self.hypervisor.look_again()
-        return 'enabled' if enabled else 'disabled'

@@ -159,7 +159,7 @@ class Node:
         self._report(ctxt, host.driver.host.get_available_resource(), refresh=refresh)
 
     def follow(self) -> None:
-        """Enabled or disabled while we could not be told."""
+        """Tell Placement what the service record says, unless it knows: the record changed, or may have."""
         placement, ctxt = self._placement, self._ctxt()
         if placement is None:
             return

@@ -354,7 +354,7 @@ class Service(Interface):
     @cast('6.11')
     def report_again(self, ctxt: RequestContext) -> Any: ...
 
-    @call('6.11')
+    @cast('6.11')
     def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> Any: ...
 
     @call('6.13')

@@ -41,6 +41,7 @@ def test_hosts_from_their_start_to_their_end(cloud):
     service, node = service_of(cloud, 'gpu2'), cloud.computes['gpu2'].node.record.uuid
     path = f"/os-services/{service['id']}"
     cloud.ok('PUT', path, {'status': 'disabled', 'disabled_reason': 'repair'})
+    cloud.settle()
     assert is_disabled(cloud, node)
     assert cloud.ok('GET', f'/os-hypervisors/{node}')['hypervisor']['service']['disabled_reason'] == 'repair'
     cloud.crash_compute('gpu2')
@@ -62,6 +63,7 @@ def test_hosts_from_their_start_to_their_end(cloud):
     cloud.computes['gpu2'].heartbeat.beat()
     assert is_disabled(cloud, node) and service_of(cloud, 'gpu2')['state'] == 'up'
     cloud.ok('PUT', '/os-hosts/gpu2', {'status': 'enable'}, version='2.42')
+    cloud.settle()
     assert not is_disabled(cloud, node)
 
     # What is used of a host; a service with servers stays.

@@ -93,7 +93,7 @@ FINGERPRINTS = {
     'Conductor': ('3.5', 'ed5b2e296d5ea13b'),
     'ComputeTask': ('1.30', '014b1b8457752883'),
     'Scheduler': ('4.7', '8aaa64f567e37d90'),
-    'Compute': ('6.13', 'd47577b081f50847'),
+    'Compute': ('6.13', 'fef5827bb8d0a4a5'),
 }
 
 
