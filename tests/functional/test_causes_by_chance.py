@@ -3,6 +3,7 @@ request's or a device's. "found 1.5"."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -142,14 +143,16 @@ ENDS = {'boot': ('ACTIVE', 'ERROR'), 'unshelve': ('ACTIVE', 'SHELVED_OFFLOADED')
           phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(st.sampled_from(sorted(POINTS)), st.sampled_from(list(Cause)), st.booleans(), st.data())
 @example('boot', Cause.REQUEST, True, None)
+@example('boot', Cause.DEVICE, False, None)
 @example('boot', Cause.DEVICE, True, None)
 @example('resize', Cause.HOST, True, None)
 def test_whose_fault_it_is_decides_how_many_hosts_are_tried(crowd: Cloud, operation: str, cause: Cause,
                                                             everywhere: bool, data: Any) -> None:
-    """"found 1.5": what is the request's own is tried on one host and counts against none; everything else is tried on
-    the others, and whatever fails leaves nothing behind."""
+    """"found 1.5", "found 1.4": what is the request's own is tried on one host and counts against none; everything else
+    is tried on the others. Whatever fails leaves nothing behind. A failed device is not offered before a look."""
     message, points = POINTS[operation]
-    point = points[-3] if data is None else data.draw(st.sampled_from(points))
+    started = next((one for one in points if one[0] is Guest), points[0])
+    point = started if data is None else data.draw(st.sampled_from(points))
     make, word = ERRORS[cause][0] if data is None else data.draw(st.sampled_from(ERRORS[cause]))
     if point[0] is Guest:
         word = STARTS[cause].rpartition(' ')[2]
@@ -159,8 +162,8 @@ def test_whose_fault_it_is_decides_how_many_hosts_are_tried(crowd: Cloud, operat
             return make()
         return _libvirt(STARTS[cause].format(GPUS[_host(part)][0]))
     for left in crowd.ok('GET', '/servers?all_tenants=1')['servers']:
-        crowd.ok('DELETE', f"/servers/{left['id']}")
-    crowd.settle()
+        delete(crowd, left['id'])
+    look(crowd)
     server, counted = begin(crowd, operation), builds(crowd)
     crowd.messages.clear()
     with failing(point, fails, everywhere) as hosts:
@@ -178,9 +181,40 @@ def test_whose_fault_it_is_decides_how_many_hosts_are_tried(crowd: Cloud, operat
         assert crowd.status(server) == (badly if everywhere else well), note
     assert word in str(crowd.story(server)), note
     crowd.assert_clean()
-    crowd.ok('DELETE', f'/servers/{server}')
-    crowd.settle()
+    delete(crowd, server)
+    resting = {name for name, (status, _) in crowd.devices().items() if status == 'unavailable'}
+    assert cause is Cause.DEVICE or not resting, note
+    if cause is Cause.DEVICE and point[0] is Guest:
+        assert resting == {f'{host} {GPUS[host][0]}' for host in hosts}, note
+    if resting:
+        check_rest(crowd, resting)
     crowd.assert_empty()
+
+
+def delete(cloud: Cloud, server: str) -> None:
+    cloud.ok('DELETE', f'/servers/{server}')
+    cloud.settle()
+
+
+def check_rest(cloud: Cloud, resting: set[str]) -> None:
+    """No server gets a device that failed, and no host is asked for it, until it was looked at."""
+    cloud.messages.clear()
+    others = [cloud.boot(cloud.flavor(gpus=1)) for _ in GPUS]
+    given = {device for one in others if cloud.status(one) == 'ACTIVE' for device in cloud.owned(one)}
+    assert given == {f'{host} {address}' for host, (address,) in GPUS.items()} - resting
+    assert len([one for one in cloud.messages if one[3] == 'build_and_run_instance']) == len(given)
+    for one in others:
+        delete(cloud, one)
+    look(cloud)
+    assert {status for status, _ in cloud.devices().values()} == {'available'}
+
+
+def look(cloud: Cloud) -> None:
+    """The time of all devices that failed is over: hosts look at them, and find them well."""
+    for compute in cloud.computes.values():
+        compute.rest.clock = lambda: time.time() + 10 ** 9
+        compute.rest.look()
+        compute.rest.clock = time.time
 
 
 def builds(cloud: Cloud) -> dict[str, int]:
