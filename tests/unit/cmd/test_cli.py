@@ -5,6 +5,7 @@ import logging
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from kilonova.cmd import daemon, database_parts, manage, options, status
+from kilonova.cmd import daemon, database_parts, manage, options, parts, status
 from kilonova.db import engine, explain
 
 MANAGE = 'import sys; from kilonova.cmd.manage import main; sys.exit(main())'
@@ -46,8 +47,10 @@ def away(path: str, *arguments: str, capsys: Any, program: Any = manage) -> tupl
 
 
 # -- the broker -------------------------------------------------------------------------------------------------------
-def test_an_audit_without_a_broker_ends_at_once(cloud: Any, write_conf: Any, closed: int, capsys: Any) -> None:
+def test_an_audit_without_a_broker_ends_at_once(cloud: Any, write_conf: Any, closed: int, capsys: Any,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 7.1: it waited for the broker without end."""
+    monkeypatch.setattr(parts, 'placement', lambda conf: types.SimpleNamespace(list_providers=lambda **asked: []))
     path = write_conf(f'transport_url = rabbit://a:secret@127.0.0.1:{closed}/', name='rabbit.conf')
     code, shown = away(path, 'audit', capsys=capsys)
     assert code == 2
