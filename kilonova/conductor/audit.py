@@ -163,6 +163,7 @@ class _Look:
         self._places.compare(api.hosts, api.aggregates, api.operations)
         for service in (self._accelerators, self._ports, self._volumes):
             self._report.disagreements.extend(service.disagreements())
+        self._report.in_flight.extend(self._ports.in_flight)
         self._report.checked['servers'] = sum(len(cell['instances']) for cell, _, _ in read)
         self._report.checked['devices'] = sum(len(cell['devices']) for cell, _, _ in read)
         return self._report

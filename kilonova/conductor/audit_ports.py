@@ -11,6 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from kilonova import states
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.neutron.ports import Port
 from kilonova.db.rows import Row
@@ -18,6 +19,10 @@ from kilonova.errors import KilonovaError
 from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
 from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
+# The event of a server that gives a port up, and when those do it that can't now.
+DETACH = states.TRANSITIONS['detach_interface.start']
+LATER = {'resized': 'its resize is confirmed or reverted'}
+AWAKE = 'Neutron tells of it while the server is active, paused or stopped'
 # {provider: {resource class: amount}}
 Held = Mapping[str, Mapping[str, int]]
 
@@ -28,12 +33,21 @@ def hidden(server: Row) -> set[str]:
             if vif.vnic_type in BEHIND and vif.slot is not None}
 
 
+def _kept(server: Row, gone: Iterable[Vif]) -> dict[str, Vif]:
+    """Return those of a server's interfaces whose ports are gone that it has to keep for now, by the id of the port:
+    it holds a device or resources for them, and in its state nothing can be detached."""
+    if server['host'] is None or server['vm_state'] in DETACH.vm:
+        return {}
+    return {vif.id: vif for vif in gone if vif.vnic_type in FUNCTIONS or vif.held}
+
+
 def _addresses(devices: Sequence[Row], host: str) -> set[str]:
     return {device['address'] for device in devices if device['host'] == host}
 
 
 class Ports:
-    """``client``: None where there is no network service."""
+    """``client``: None where there is no network service. ``in_flight``: a line for each port that is gone and that its
+    server can't give up yet."""
 
     NAME = 'ports'
 
@@ -43,6 +57,7 @@ class Ports:
         self._held: dict[str, dict[str, Port]] | None = None
         self._known: set[str] = set()
         self._wrong: list[str] = []
+        self.in_flight: list[str] = []
 
     def read(self) -> str | None:
         """All ports of servers; what to say of a service that doesn't answer."""
@@ -66,11 +81,15 @@ class Ports:
             if uuid in busy or self._held is None:
                 continue
             held = self._held.get(uuid, {})
-            self._guarantees(server, held.values(), allocated.get(uuid, {}))
-            cached = {vif['id']: vif.get('vnic_type') for vif in json.loads(server['network_info'] or '[]')}
-            for port_id, vnic_type in cached.items():
+            cached = {vif.id: vif for vif in map(Vif.read, json.loads(server['network_info'] or '[]'))}
+            kept = _kept(server, [vif for vif in cached.values() if vif.id not in held])
+            self._guarantees(server, held.values(), kept.values(), allocated.get(uuid, {}))
+            for port_id in kept:
+                self.in_flight.append(f'ports: port {port_id} of server {uuid} is gone, and what the server holds for '
+                                      f'it is given back when {LATER.get(server["vm_state"], AWAKE)}')
+            for port_id, vif in cached.items():
                 # An accelerator stays the server's without its port.
-                if port_id not in held and vnic_type not in ACCELERATED:
+                if port_id not in held and port_id not in kept and vif.vnic_type not in ACCELERATED:
                     self._wrong.append(f'ports: server {uuid} has port {port_id} in its info cache, and Neutron does '
                                        f'not give it to the server')
             for port_id, port in held.items():
@@ -84,10 +103,12 @@ class Ports:
                     self._wrong.append(f'ports: port {port_id} of server {uuid} names device {slot} of {port.host}, '
                                        f'which the server does not hold')
 
-    def _guarantees(self, server: Row, ports: Iterable[Port], allocated: Held) -> None:
-        """What the server holds in Placement of the classes of ports is what their bindings say."""
+    def _guarantees(self, server: Row, ports: Iterable[Port], kept: Iterable[Vif], allocated: Held) -> None:
+        """Compare what the server holds in Placement of the classes of ports with the bindings of its ports, and with
+        the info cache for those that are ``kept`` though they are gone."""
         read = ((port, PortResources.read(port.id, port.resource_request)) for port in ports)
-        wanted = total(asked.held(port.profile.get(ALLOCATION)) for port, asked in read if asked is not None)
+        wanted = total([*(asked.held(port.profile.get(ALLOCATION)) for port, asked in read if asked is not None),
+                        *(vif.held for vif in kept)])
         found = of_ports(allocated)
         if server['host'] is not None and found != wanted:
             self._wrong.append(f"Placement: server {server['uuid']} holds {found or 'nothing'} for its ports, whose "

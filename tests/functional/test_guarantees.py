@@ -280,7 +280,7 @@ def test_a_port_that_its_owner_deletes(guaranteed: Guaranteed) -> None:
 
 @pytest.mark.parametrize('end', ['confirmResize', 'revertResize'])
 def test_a_port_that_its_owner_deletes_before_a_move_is_over(guaranteed: Guaranteed, end: str) -> None:
-    """Then, wherever the server is."""
+    """Then, wherever the server is; until then the audit lists the port as in flight."""
     port = guaranteed.port()
     server = guaranteed.boot({'port': port})
     cloud, source = guaranteed.cloud, guaranteed.cloud.host_of(server)
@@ -288,6 +288,10 @@ def test_a_port_that_its_owner_deletes_before_a_move_is_over(guaranteed: Guarant
     del guaranteed.neutron.ports[port]
     guaranteed.notify([{'name': 'network-vif-deleted', 'server_uuid': server, 'tag': port}])
     cloud.settle()
+    report = cloud.audit()
+    assert (report.disagreements, report.exit_code) == ([], 0)
+    (waiting,) = report.in_flight
+    assert f'port {port} of server {server}' in waiting and 'confirmed or reverted' in waiting
     cloud.action(server, end)
     assert guaranteed.cache(server) == [], cloud.story(server)
     guaranteed.assert_at(server, source if end == 'revertResize' else other(source))

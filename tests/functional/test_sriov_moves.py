@@ -223,12 +223,34 @@ def test_a_port_that_is_gone(carded: Carded, monkeypatch: pytest.MonkeyPatch, ac
     vanish(carded, server, port)
     if act == 'suspend':
         assert len(cloud.owned(server)) == 1
+        report = cloud.audit()
+        assert (report.disagreements, len(report.in_flight)) == ([], 1) and port in report.in_flight[0]
         cloud.action(server, 'resume')
+        (line,) = cloud.audit().disagreements
+        assert f'has port {port} in its info cache' in line
         carded.notify([{'name': 'network-changed', 'server_uuid': server, 'tag': port}])
         cloud.settle()
     assert cloud.owned(server) == carded.cache(server) == carded.defined(server) == [], cloud.story(server)
     cloud.action(server, 'reboot', {'type': 'HARD'})
     assert cloud.status(server) == 'ACTIVE' and carded.cards(server) == [], cloud.story(server)
+    cloud.assert_clean()
+    carded.delete(server)
+    carded.assert_empty()
+
+
+def test_the_audit_waits_for_the_end_of_a_resize_with_a_port_that_is_gone(carded: Carded) -> None:
+    """Only then the server gives its function back: nothing disagrees before."""
+    server, port = carded.with_port()
+    cloud = carded.cloud
+    cloud.action(server, 'migrate')
+    vanish(carded, server, port)
+    report = cloud.audit()
+    assert (report.disagreements, report.exit_code) == ([], 0)
+    assert report.in_flight == [(f'ports: port {port} of server {server} is gone, and what the server holds for it is '
+                                 f'given back when its resize is confirmed or reverted')]
+    cloud.action(server, 'confirmResize')
+    cloud.action(server, 'reboot', {'type': 'HARD'})
+    assert cloud.owned(server) == [], cloud.story(server)
     cloud.assert_clean()
     carded.delete(server)
     carded.assert_empty()

@@ -214,7 +214,7 @@ class Checks:
         if cloud.cinder is not None and 'which Cinder does not have' in line:
             return any(volume in line for volume in cloud.cinder.dropped)
         if cloud.neutron is None or not any(part in line for part in (
-                'in its info cache, and', 'for its ports, whose bindings', 'libvirt: domain')):
+                'in flight: ports', 'libvirt: domain')):
             return False
         for row in self._query('cell1', 'SELECT i.uuid, i.vm_state, c.network_info, e.pci_requests FROM instances i '
                                         'JOIN instance_info_caches c ON c.instance_uuid = i.uuid '
