@@ -137,7 +137,7 @@ MUTANTS = (
            (f'{FENCING}::test_a_late_order_takes_nothing_from_a_later_step',)),
     Mutant('13', 'a claim that is sent again is written again', CLAIMS, 'operations.c.written != mark, sa.not_', 'sa.not_',
            (f'{STORED}::test_a_claim_is_one_transaction_and_may_be_sent_again',)),
-    Mutant('15', 'a dead host is sent messages', WORK, '            if self.env.hearing.known_down(self.db, host):', '            if False:',
+    Mutant('15', 'a dead host is sent messages', WORK, 'else hearing.known_down(self.db, host):', 'else False:',
            (f'{WAITING}::test_a_boot_beside_a_dead_host',)),
     Mutant('15', 'a host that cannot undo keeps the server', 'kilonova/conductor/flows/beside.py',
            '        if not work.undoing and work.outputs.tries < UNDO_TRIES:', '        if True:',

@@ -61,7 +61,7 @@ _DEVICE = re.compile(r'vfio|iommu[ _]group|\bPCI device\b|\bmdev\b|mediated devi
 _ARGUMENT = re.compile(r'-(device|netdev|blockdev|object) (\{.*?\}|\S+?)(?=: )')
 # Also as libvirt's names of node devices have them: pci_0000_08_00_0.
 _ADDRESS = re.compile(r'(?<![0-9a-f])([0-9a-f]{4})[:_]([0-9a-f]{2})[:_]([0-9a-f]{2})[._]([0-7])(?![0-9a-f])')
-_UUID = re.compile(r'(?<![0-9a-f])[0-9a-f]{8}([-_])[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{4}\1[0-9a-f]{12}(?![0-9a-f])')
+_UUID = re.compile(r'(?<![0-9a-f])[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}(?![0-9a-f])')
 
 
 class Verdict(NamedTuple):

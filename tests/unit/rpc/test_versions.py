@@ -31,8 +31,9 @@ NEWER: dict[str, set[str]] = {
         'unplug_functions', 'undo_unplug_functions', 'plug_functions',
         'prepare_volumes', 'attach_volume', 'undo_attach_volume', 'detach_volume', 'undo_detach_volume',
         'copy_volume', 'undo_copy_volume', 'swap_volume', 'undo_swap_volume', 'extend_volume',
-        'snapshot_volume', 'undo_snapshot_volume', 'withdraw_volume_snapshot', 'merge_volume', 'undo_merge_volume'},
-    'conductor': {'bind_ports'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
+        'snapshot_volume', 'undo_snapshot_volume', 'withdraw_volume_snapshot', 'merge_volume', 'undo_merge_volume',
+        'resume_guest'},
+    'conductor': {'bind_ports', 'resume_later'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
 
 
 def test_the_newest_line_is_this_release():

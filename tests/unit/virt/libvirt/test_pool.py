@@ -91,7 +91,7 @@ def test_an_image_of_the_same_cluster_is_cloned(rig: PoolRig) -> None:
     instance = spawn(rig, store(rig))
     found = rig.cluster.images[f'vms/{instance.uuid}_disk']
     assert (found.parent, found.size, rig.images.fetched) == ('images/image-1@snap', GIB, 0)
-    small = new_instance(flavor=new_flavor(root_gb=1))
+    small = new_instance(id=2, flavor=new_flavor(root_gb=1))
     with pytest.raises(FlavorDiskSmallerThanImage):
         rig.here.guests.spawn(small, store(rig, 2 * GIB))
     assert rig.cluster.of(small.uuid) == []
