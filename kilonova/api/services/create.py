@@ -488,10 +488,14 @@ def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, s
 
 
 def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
-    """A host name made of a server's name, or of its uuid where nothing of the name can stand in one."""
-    text = re.sub(r'[\s_]', '-', name)
-    text = re.sub(r'[^a-zA-Z0-9.-]+', '', text).lower().strip('.-')
-    text = text[:MAX_HOSTNAME - len(suffix)].rstrip('.-')
+    """Return a hostname of one label, made from a server's name; ``server-UUID`` if the name has no letter or digit.
+
+    Dots become dashes: in a guest and in DNS, ``ubuntu-24.04`` would be a host of the domain ``04``. A hostname with a
+    domain has to be given as ``hostname`` (from 2.94 on).
+    """
+    text = re.sub(r'[\s_.]', '-', name)
+    text = re.sub(r'[^a-zA-Z0-9-]+', '', text).lower().strip('-')
+    text = text[:MAX_HOSTNAME - len(suffix)].rstrip('-')
     return text + suffix if text else f'server-{uuid}'
 
 

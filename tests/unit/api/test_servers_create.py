@@ -386,8 +386,8 @@ def test_description_was_the_name_before_2_19(site):
 
 @pytest.mark.parametrize(('name', 'hostname'), [
     ('My_Server 1', 'my-server-1'), ('...', 'server-U'), ('名前', 'server-U'), ('a' * 80, 'a' * 63),
-    ('x.example.org', 'x.example.org'), ('-a-', 'a')])
-def test_host_names(name, hostname):
+    ('x.example.org', 'x-example-org'), ('ubuntu-24.04', 'ubuntu-24-04'), ('a. ', 'a'), ('-a-', 'a')])
+def test_a_name_becomes_a_hostname_of_one_label(name, hostname):
     assert creation.hostname_of(name, 'U') == hostname
 
 
