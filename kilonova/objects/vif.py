@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oslo_utils import strutils
@@ -225,6 +225,18 @@ class Vif:
     def device_name(self) -> str:
         """Its device on the host."""
         return f'tap{self.id[:_NAMED_BY]}'
+
+    def with_group(self, name: str, *, wanted: bool) -> Vif:
+        """Return the interface with a security group of this name, or without it."""
+        others = tuple(group for group in self.security_groups if group != name)
+        return replace(self, security_groups=(*others, name) if wanted else others)
+
+    def with_floating(self, address: str, fixed: str | None) -> Vif:
+        """Return the interface with a floating address that leads to this fixed one, and to no other of its own."""
+        return replace(self, subnets=tuple(replace(subnet, addresses=tuple(
+            replace(one, floating=(*(each for each in one.floating if each != address),
+                                   *((address,) if one.address == fixed else ())))
+            for one in subnet.addresses)) for subnet in self.subnets))
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Vif:

@@ -13,7 +13,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.silence import is_silence
 from kilonova.context import RequestContext
 from kilonova.db.engine import Connection, Database
-from kilonova.db.queries import actions, instances, operations, servers
+from kilonova.db.queries import actions, info_caches, instances, operations, servers
 from kilonova.errors import (
     InstanceBusy,
     InstanceInvalidState,
@@ -22,7 +22,7 @@ from kilonova.errors import (
     InstanceNotReady,
     Invalid,
 )
-from kilonova.objects.vif import ACCELERATED
+from kilonova.objects.vif import ACCELERATED, Vif
 
 # What a server is found for: to be shown; to be worked on (with all that moves need); to be shown though deleted; to be
 # shown though its cell doesn't answer.
@@ -196,6 +196,19 @@ def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str,
     server's ports, or one of its volumes, are like now."""
     row = operations.Operation.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
+
+
+def ports_changed(backend: Backend, ctxt: RequestContext, server: Found, change: Callable[[Vif], Vif]) -> None:
+    """Show each interface of a server with the ``change`` that the caller made in the network service, and have a
+    conductor ask that service what else is new.
+
+    The server is shown so when this returns, except if somebody else writes its interfaces at the same moment: then it
+    is after the conductor has asked.
+    """
+    row = operations.Operation.new(ctxt, 'network_changed', server.uuid, {}, beside=True)
+    uuid = operations.add_beside(server.cell, row, lambda conn: info_caches.amend(
+        conn, server.uuid, lambda stored: change(Vif.read(stored)).stored()))
+    backend.conductor.run_operation(ctxt, operation=uuid)
 
 
 class Renaming:

@@ -41,9 +41,7 @@ def add(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> Non
     ports = [port for port in ports if port.takes_groups]
     if not ports:
         raise SecurityGroupNotApplicable
-    for port in ports:
-        _change(networks, ctxt, port, group.id, wanted=True)
-    accept.run_beside(backend, ctxt, server, 'network_changed', {})
+    _change_all(backend, networks, ctxt, server, ports, group, wanted=True)
 
 
 def remove(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> None:
@@ -52,9 +50,7 @@ def remove(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> 
     ports = [port for port in ports if group.id in port.security_groups]
     if not ports:
         raise NotOfServer(name=name, server=server.uuid)
-    for port in ports:
-        _change(networks, ctxt, port, group.id, wanted=False)
-    accept.run_beside(backend, ctxt, server, 'network_changed', {})
+    _change_all(backend, networks, ctxt, server, ports, group, wanted=False)
 
 
 def listed(backend: Backend, ctxt: RequestContext, uuid: str) -> tuple[Sequence[SecurityGroup],
@@ -81,6 +77,16 @@ def _find(backend: Backend, ctxt: RequestContext, server: Found,
     if not ports:
         raise NoPorts(server=server.uuid)
     return backend.networks, group, ports
+
+
+def _change_all(backend: Backend, networks: NetworkClient, ctxt: RequestContext, server: Found, ports: Sequence[Port],
+                group: SecurityGroup, *, wanted: bool) -> None:
+    """Give these ports of a server a group, or take it from them, and show the server so."""
+    for port in ports:
+        _change(networks, ctxt, port, group.id, wanted=wanted)
+    changed = {port.id for port in ports}
+    accept.ports_changed(backend, ctxt, server, lambda vif: (
+        vif.with_group(group.name, wanted=wanted) if vif.id in changed else vif))
 
 
 def _change(networks: NetworkClient, ctxt: RequestContext, port: Port, group: str, *, wanted: bool) -> None:

@@ -98,7 +98,7 @@ def delete(call: Call) -> None:
     """DELETE /os-floating-ips/{floating_ip_id}."""
     floating = _of_path(call)
     service(call).delete_floating_ip(call.ctxt, floating.id)
-    _look_again(call, _server_of(call, floating))
+    _show(call, _server_of(call, floating), floating.address, None)
 
 
 def _of_path(call: Call) -> FloatingIp:
@@ -145,8 +145,9 @@ def add(call: Call) -> None:
         service(call).lead_to(call.ctxt, floating, *places[0])
     except NetworkConflict as error:
         raise Invalid(error.message) from None
-    _look_again(call, before)
-    _look_again(call, call.server.uuid)
+    if before != call.server.uuid:
+        _show(call, before, floating.address, None)
+    _show(call, call.server.uuid, floating.address, places[0])
 
 
 def remove(call: Call) -> None:
@@ -156,7 +157,7 @@ def remove(call: Call) -> None:
     if floating.port_id not in [port.id for port in ports]:
         raise LeadsElsewhere(address=address, server=call.server.uuid)
     service(call).lead_to(call.ctxt, floating, None)
-    _look_again(call, call.server.uuid)
+    _show(call, call.server.uuid, floating.address, None)
 
 
 def _at(call: Call, address: str) -> FloatingIp:
@@ -173,14 +174,16 @@ def _server_of(call: Call, floating: FloatingIp) -> str | None:
     return next((port.device_id for port in ports if port.device_owner.startswith('compute:')), None)
 
 
-def _look_again(call: Call, uuid: str | None) -> None:
-    """A conductor writes down what a server's addresses are now."""
+def _show(call: Call, uuid: str | None, address: str, place: tuple[str, str] | None) -> None:
+    """Show a server with a floating address that leads to ``place`` (port, fixed address), or to none of its own."""
     if uuid is None or not uuidutils.is_uuid_like(uuid):
         return
+    port, fixed = place or (None, None)
     with contextlib.suppress(InstanceNotFound):
         server = accept.find_server(call.backend, call.ctxt, uuid)
         if server.cell is not None:
-            accept.run_beside(call.backend, call.ctxt, server, 'network_changed', {})
+            accept.ports_changed(call.backend, call.ctxt, server, lambda vif: vif.with_floating(
+                address, fixed if vif.id == port else None))
 
 
 _PATH = '/os-floating-ips'

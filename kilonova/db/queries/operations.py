@@ -253,9 +253,11 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
 
 
 @engine.retried
-def add_beside(cell_db: engine.Database, row: Operation) -> str:
-    """Do ``put_beside`` in a transaction of its own."""
+def add_beside(cell_db: engine.Database, row: Operation, write: Callable[[sa.Connection], None] | None = None) -> str:
+    """Call ``write`` and ``put_beside`` in one transaction of their own; return what ``put_beside`` returns."""
     with cell_db.write() as conn:
+        if write is not None:
+            write(conn)
         return put_beside(conn, row)
 
 

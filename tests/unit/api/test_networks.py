@@ -5,6 +5,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from kilonova.db.queries import instances, operations
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
@@ -584,6 +585,41 @@ def test_groups_are_added_and_removed(site, neutron, private, state):
     assert [port['security_groups'] for port in ports] == [[default], [default]]
     assert act(site, server, 'removeSecurityGroup', 'web') == (404, (
         f'Security group web is not associated with server {server}: none of its ports has it.'))
+
+
+def shown_groups(site, server):
+    """Names of the groups with which the server is shown; None if it is shown without any."""
+    groups = site.request('GET', f'/servers/{server}', user='bob').json['server'].get('security_groups')
+    return groups and [group['name'] for group in groups]
+
+
+def test_the_answer_to_a_change_of_groups_comes_after_the_change_is_shown(site, neutron, private):
+    """No conductor has looked at the ports: what the request changed is shown; other ports' groups are as they were."""
+    server = site.server()
+    web = neutron.add_group('web', PROJECT)
+    ports = ports_of(neutron, private, server, 2)
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, [replace(VIF, id=port['id'], security_groups=('default',)) for port in ports])
+    assert act(site, server, 'addSecurityGroup', 'web') == (202, '')
+    assert shown_groups(site, server) == ['default', 'web']
+    ports[1]['security_groups'] = [web]
+    assert act(site, server, 'removeSecurityGroup', 'default') == (202, '')
+    assert shown_groups(site, server) == ['default', 'web'], 'one port lost the group, of the other nobody told'
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, [replace(VIF, id=port['id'], security_groups=('web',)) for port in ports])
+    assert act(site, server, 'removeSecurityGroup', web) == (202, '')
+    assert shown_groups(site, server) is None
+
+
+@pytest.mark.parametrize('text', ['', '{', '[{}]', 'null', '[1]'])
+def test_groups_change_though_what_is_known_of_the_ports_is_broken(site, neutron, private, text):
+    server, web = site.server(), neutron.add_group('web', PROJECT)
+    (port,) = ports_of(neutron, private, server)
+    with site.cell1.write() as conn:
+        put_vifs(conn, server, [replace(VIF, id=port['id'])])
+        conn.execute(sa.text('UPDATE instance_info_caches SET network_info = :text'), {'text': text})
+    assert act(site, server, 'addSecurityGroup', 'web') == (202, '')
+    assert web in port['security_groups'] and [row['kind'] for row in site.rows(server)] == ['network_changed']
 
 
 def test_groups_that_cannot_be_added(site, neutron, private):

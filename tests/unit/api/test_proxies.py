@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from kilonova.objects.vif import Vif, VifAddress, VifSubnet
 from tests.fixtures.cinder import MADE_AT, FakeCinder
 from tests.fixtures.neutron import FakeNeutron
+from tests.fixtures.servers import put_vifs
 from tests.unit.api.conftest import OTHER, PROJECT
 
 NOSUCH = '11111111-2222-4333-8444-555555555555'
@@ -326,6 +328,35 @@ def test_a_floating_address_of_a_server(site, neutron):
     act(site, first, 'addFloatingIp', address=address)
     ask(site, 'DELETE', path)
     assert looks(site, first, second) == 6
+
+
+def test_the_answer_to_a_change_of_floating_addresses_comes_after_the_change_is_shown(site, neutron):
+    """No conductor has looked at the ports: the server that gets the address is shown with it, the one that had it
+    without it."""
+    servers = []
+    for number in range(2):
+        server, port = networked(site, neutron)
+        fixed = neutron.ports[port]['fixed_ips'][0]['ip_address']
+        subnet = VifSubnet('10.2.0.0/29', 4, addresses=(VifAddress(fixed), VifAddress(f'10.2.0.{7 - number}')))
+        with site.cell1.write() as conn:
+            put_vifs(conn, server, [Vif(id=port, mac='fa:16:3e:00:00:01', network_id=neutron.private, label='private',
+                                        project_id=PROJECT, type='ovs', subnets=(subnet,))])
+        servers.append(server)
+    first, second = servers
+
+    def shown(server):
+        return [one['addr'] for one in ask(site, 'GET', f'/servers/{server}')['server']['addresses']['private']
+                if one['OS-EXT-IPS:type'] == 'floating']
+    made = ask(site, 'POST', '/os-floating-ips', {})['floating_ip']
+    assert act(site, first, 'addFloatingIp', address=made['ip']) == 202
+    assert (shown(first), shown(second)) == ([made['ip']], [])
+    assert act(site, second, 'addFloatingIp', address=made['ip']) == 202
+    assert (shown(first), shown(second)) == ([], [made['ip']])
+    assert act(site, second, 'removeFloatingIp', address=made['ip']) == 202
+    assert (shown(first), shown(second)) == ([], [])
+    act(site, first, 'addFloatingIp', address=made['ip'])
+    assert ask(site, 'DELETE', f"/os-floating-ips/{made['id']}") == 202
+    assert shown(first) == []
 
 
 def test_floating_addresses_that_are_refused(site, neutron):
