@@ -33,7 +33,8 @@ NEWER: dict[str, set[str]] = {
         'copy_volume', 'undo_copy_volume', 'swap_volume', 'undo_swap_volume', 'extend_volume',
         'snapshot_volume', 'undo_snapshot_volume', 'withdraw_volume_snapshot', 'merge_volume', 'undo_merge_volume',
         'resume_guest'},
-    'conductor': {'bind_ports', 'resume_later'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'}, 'scheduler': set()}
+    'conductor': {'bind_ports', 'resume_later'}, 'compute_task': {'rebuild_instance', 'live_migrate_instance'},
+    'scheduler': set()}
 
 
 def test_the_newest_line_is_this_release():
