@@ -151,8 +151,8 @@ test-ceph: bootstrap-ceph ## QEMU guests whose volumes (by Cinder) or disks are 
 	@$(TESTS) ceph
 
 .PHONY: tempest
-tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY=word: some; GUESTS=qemu: the tests that look into guests (as root)
-	@$(PYTHON) -m tools.acceptance $(if $(REAL),--guests $(REAL)) $(ONLY)
+tempest: bootstrap-tempest ## the acceptance suite of the field, tempest.api.compute, on a cloud of its own; ONLY='word word': some; GUESTS=qemu: the tests that look into guests (as root)
+	@$(PYTHON) -m tools.acceptance $(if $(REAL),--guests $(REAL)) $(foreach word,$(ONLY),'$(word)')
 
 .PHONY: routes
 routes: bootstrap ## print the API's routes: method, path, versions, rule, handler

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import configparser
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tools.acceptance import __main__ as acceptance
 from tools.acceptance import exclusions, settings
 from tools.acceptance.exclusions import ExclusionsError
 from tools.cloud import ports, services
-from tools.cloud.layout import SECRET_NAMES, Layout
+from tools.cloud.layout import ROOT, SECRET_NAMES, Layout
 from tools.cloud.machine import Machine
 
 A = 'tempest.api.compute.servers.test_a.ATest'
@@ -120,3 +121,9 @@ def test_configuration_names_the_cloud(tmp_path, real):
 def test_tempest_is_pinned():
     lines = [line for line in bootstrap.ACCEPTANCE.read_text().splitlines() if line and not line.startswith('#')]
     assert 'tempest' in {line.split('==')[0] for line in lines} and all('==' in line for line in lines)
+
+
+def test_only_takes_several_words_each_a_regular_expression():
+    done = subprocess.run(['make', 'tempest', 'PYTHON=echo', 'GUESTS=qemu', 'ONLY=test_stamp|test_snapshot fqdn a.*b'],
+                          cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == '-m tools.acceptance --guests qemu test_stamp|test_snapshot fqdn a.*b'
