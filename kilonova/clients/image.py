@@ -94,16 +94,17 @@ class ImageClient:
     def download(self, image_id: str, file: IO[bytes], ctxt: RequestContext | None = None) -> int:
         """Write the image's bytes to ``file`` (from its start) and return their number.
 
-        ImageUnacceptable: the checksum that the image service keeps is another one, at each try. NoRoom: the file's
-        file system is too full for it; nothing was asked for then.
+        Raises ImageUnacceptable if the data has another checksum than the image service keeps, or more bytes than the
+        image has, at each try. An image whose size the service doesn't know (one at a URL of somebody else) may have
+        half of the room that the file system has. Raises NoRoom, and asks for no data, if the file system is too full.
         """
         record = self.get(image_id, ctxt)
-        _check_room(image_id, record.get('size'), file)
+        most = _room(image_id, record.get('size'), file)
         for left in reversed(range(self._retries + 1)):
             file.seek(0)
             file.truncate()
             try:
-                return self._fetch(record, file, ctxt)
+                return self._fetch(record, file, most, ctxt)
             except (errors.ImageUnacceptable, errors.Unanswered) as error:
                 if not left:
                     raise
@@ -176,7 +177,7 @@ class ImageClient:
             raise errors.Unanswered(who='The image service', reason=_reason(response))
         raise ImageRefused(image_id=image_id, reason=_reason(response))
 
-    def _fetch(self, record: dict[str, Any], file: IO[bytes], ctxt: RequestContext | None) -> int:
+    def _fetch(self, record: dict[str, Any], file: IO[bytes], most: int, ctxt: RequestContext | None) -> int:
         image_id = record['id']
         algorithm, expected = _checksum(record)
         digest = hashlib.new(algorithm) if algorithm else None
@@ -186,10 +187,12 @@ class ImageClient:
                 raise errors.ImageUnacceptable(image_id=image_id, reason='it has no data')
             try:
                 for chunk in response.iter_content(CHUNK):
+                    size += len(chunk)
+                    if size > most:
+                        raise errors.ImageUnacceptable(image_id=image_id, reason=f'its data has more than {most} bytes')
                     if digest is not None:
                         digest.update(chunk)
                     file.write(chunk)
-                    size += len(chunk)
             except requests.exceptions.RequestException as error:
                 raise errors.Unanswered(who='The image service', reason=f'the download broke off ({error})') from error
         if digest is not None and digest.hexdigest() != expected:
@@ -245,8 +248,10 @@ def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
     return ('md5', record['checksum']) if record.get('checksum') else (None, None)
 
 
-def _check_room(image_id: str, size: int | None, file: IO[bytes]) -> None:
+def _room(image_id: str, size: int | None, file: IO[bytes]) -> int:
+    """Return how many bytes may be written to the file. Raises NoRoom if the image has more than are free."""
     found = os.fstatvfs(file.fileno())
     free = found.f_bavail * found.f_frsize
-    if size is not None and size > free:
+    if size and size > free:
         raise errors.NoRoom(what=f'image {image_id}', need=size, free=free)
+    return size or free // 2

@@ -18,6 +18,7 @@ from oslo_limit import exception as limit_exceptions
 from oslo_limit import limit as oslo_limit
 
 from kilonova import errors
+from kilonova.clients import session
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +54,9 @@ class LimitsClient:
         if self._enforcer is None:
             # It asks Keystone. Without a lock: behind one that hangs everybody would wait for all before him. Of those
             # that are made at once one is kept.
-            self._enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
+            enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
+            session.bound(enforcer.connection.session)
+            self._enforcer = enforcer
         return self._enforcer
 
 

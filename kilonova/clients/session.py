@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1 import loading as ks_loading
+from keystoneauth1 import session as ks_session
 from keystoneauth1.adapter import Adapter
 from oslo_config import cfg
 from oslo_context import context as oslo_context
@@ -29,17 +30,56 @@ RETRY_PAUSE = 0.15
 CONNECT_TIMEOUT = 5.0
 # Idle connections kept for each service; a daemon rarely has more requests under way.
 POOL_SIZE = 64
+# Bytes that an answer may have after it was decompressed. The largest answers of services that are well have a few
+# megabytes: 1,000 allocation candidates of hosts with many devices.
+MOST = 128 << 20
+
+
+class AnswerTooLong(requests.RequestException):
+    """A service sends more than MOST bytes."""
 
 
 class _Pool(requests.adapters.HTTPAdapter):
-    """Connections that are given up sooner than answers: one that isn't accepted at once never is."""
+    """The connections to a service, with a bound for the size of each answer that isn't a stream.
+
+    A connection that isn't accepted within CONNECT_TIMEOUT is given up, as it never is accepted later.
+    """
 
     def send(self, request: requests.PreparedRequest, stream: bool = False,
              timeout: float | tuple[float | None, float | None] | None = None, verify: bool | str = True,
              cert: str | tuple[str, str] | None = None, proxies: dict[str, str] | None = None) -> requests.Response:
         if isinstance(timeout, (int, float)):
             timeout = (min(timeout, CONNECT_TIMEOUT), timeout)
-        return super().send(request, stream, timeout, verify, cert, proxies)
+        response = super().send(request, stream, timeout, verify, cert, proxies)
+        if not stream:
+            response.raw = _Bounded(response.raw)
+        return response
+
+
+class _Bounded:
+    """The body of a response as requests reads it, by ``stream``, with a bound of MOST bytes; all else is urllib3's."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def stream(self, amount: int, decode_content: bool | None = None) -> Iterator[bytes]:
+        """Yield the decoded body in blocks. Raises AnswerTooLong, and closes the connection, beyond MOST bytes."""
+        left = MOST
+        for block in self._raw.stream(amount, decode_content=decode_content):
+            left -= len(block)
+            if left < 0:
+                self._raw.close()
+                raise AnswerTooLong(f'the answer has more than {MOST >> 20} MiB')
+            yield block
+
+
+def bound(session: ks_session.Session) -> None:
+    """Give a session the connections of this module: their bounds hold for all that is asked through it."""
+    for scheme in ('http://', 'https://'):
+        session.session.mount(scheme, _Pool(pool_maxsize=POOL_SIZE))
 
 
 class Session(requests.Session):
@@ -65,10 +105,8 @@ def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) ->
     ``fallback`` names the section whose credentials serve when ``group`` has no ``auth_type`` (field files often give
     ``[glance]`` none). Nothing is sent yet: the first request fetches the token.
     """
-    pool = Session()
-    for scheme in ('http://', 'https://'):
-        pool.mount(scheme, _Pool(pool_maxsize=POOL_SIZE))
-    session = ks_loading.load_session_from_conf_options(conf, group, session=pool)
+    session = ks_loading.load_session_from_conf_options(conf, group, session=Session())
+    bound(session)
     auth = ks_loading.load_auth_from_conf_options(conf, group)
     if auth is None and fallback is not None:
         auth = ks_loading.load_auth_from_conf_options(conf, fallback)
@@ -91,9 +129,10 @@ def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 
          headers: dict[str, str] | None = None, refusals: Collection[int] = (), **kwargs: Any) -> requests.Response:
     """Send one request and return its response, which is below 500, or one of ``refusals`` with a body.
 
-    A failed connection, a timeout, a missing endpoint or token, 401 and 5xx all mean that ``who`` doesn't answer:
-    ``errors.Unanswered``, after ``attempts`` tries. What took the section's ``timeout`` isn't tried again: who hangs
-    once would hang again.
+    A failed connection, a timeout, a missing endpoint or token, an answer of more than MOST bytes, 401 and 5xx all
+    mean that ``who`` doesn't answer: ``errors.Unanswered``, after ``attempts`` tries. What took the section's
+    ``timeout``, and an answer that was too long, isn't asked for again: it would be the same. With ``stream=True`` the
+    caller reads the body, and has a bound of its own.
     """
     headers = dict(headers or {})
     context = oslo_context.get_current()
@@ -105,6 +144,9 @@ def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 
             response = adapter.request(path, method, raise_exc=False, headers=headers, **kwargs)
         except ks_exceptions.ClientException as error:
             reason = str(error) or type(error).__name__
+            if isinstance(getattr(error, 'original', None), AnswerTooLong):
+                reason = f'its answer to {method} {path.partition("?")[0]} has more than {MOST >> 20} MiB'
+                break
             if isinstance(error, ks_exceptions.ConnectTimeout):
                 break
         else:

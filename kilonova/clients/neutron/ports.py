@@ -17,6 +17,8 @@ from kilonova.context import RequestContext
 _LABEL = re.compile('[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?', re.ASCII)
 # Seconds for which the list of its extensions is good, and the one by which ports have names.
 EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
+# Ports in one answer of a list of all.
+PAGE = 1000
 # Keys of binding:profile that a compute service writes, and takes away when it unbinds. Others are the owner's.
 OUR_PROFILE = frozenset((
     'pci_vendor_info', 'pci_slot', 'physical_network', 'pf_mac_address', 'vf_num', 'card_serial_number', 'allocation',
@@ -137,8 +139,11 @@ class Ports(Requests):
         return [Port.from_body(body) for body in self._list('ports', 'device_id', [device_id or ''], ctxt=ctxt)]
 
     def ports_of_servers(self) -> list[Port]:
-        """All that a compute service gave to a server."""
-        return [port for port in map(Port.from_body, self._pages('ports', [], None))
+        """Return all ports that a compute service gave to a server.
+
+        Sends one request for each PAGE ports of the cloud.
+        """
+        return [port for port in map(Port.from_body, self._pages('ports', [('limit', str(PAGE))], None))
                 if port.device_id and port.device_owner.startswith('compute:')]
 
     def ports_at(self, network_id: str, address: str) -> list[Port]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 import requests
@@ -145,6 +147,28 @@ def test_a_checksum_that_stays_wrong_is_refused(client, service, record):
     service.bodies = [DATA[:-1]]
     with tempfile.TemporaryFile() as file, pytest.raises(errors.ImageUnacceptable, match='a3f7'):
         client.download('a3f7', file)
+
+
+def test_no_more_is_written_than_the_image_has(client, service):
+    """A service that never ends would fill the host's disk."""
+    service.images['a3f7'] = {key: value for key, value in IMAGE.items() if key != 'checksum' and '_hash_' not in key}
+    service.bodies = [DATA + bytes(8_000_000)]
+    with tempfile.TemporaryFile() as file:
+        with pytest.raises(errors.ImageUnacceptable, match=f'its data has more than {len(DATA)} bytes'):
+            client.download('a3f7', file)
+        assert file.seek(0, 2) <= len(DATA)
+
+
+@pytest.mark.parametrize('size', [0, None])
+def test_an_image_of_unknown_size_has_half_of_the_room(client, service, monkeypatch, size):
+    service.images['a3f7'] = {**IMAGE, 'size': size}
+    with tempfile.TemporaryFile() as file:
+        assert client.download('a3f7', file) == len(DATA)
+    monkeypatch.setattr(os, 'fstatvfs', lambda _: SimpleNamespace(f_bavail=len(DATA), f_frsize=1))
+    with tempfile.TemporaryFile() as file:
+        with pytest.raises(errors.ImageUnacceptable, match=f'its data has more than {len(DATA) // 2} bytes'):
+            client.download('a3f7', file)
+        assert file.seek(0, 2) <= len(DATA) // 2
 
 
 def test_an_image_without_data_is_refused(client, service):

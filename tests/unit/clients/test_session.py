@@ -1,8 +1,12 @@
 """Adapters from sections of kilonova.conf, and what counts as silence."""
 from __future__ import annotations
 
+import contextlib
+import gzip
+import http.server
 import itertools
 import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -108,5 +112,80 @@ def test_connections_are_given_up_sooner_than_answers(conf, monkeypatch, timeout
                         lambda self, request, stream, timeout, *_args: seen.append(timeout))
     for scheme in ('http', 'https'):
         pool = session.adapter(conf, 'placement').session.session.get_adapter(f'{scheme}://placement/')
-        pool.send(requests.PreparedRequest(), timeout=timeout)
+        pool.send(requests.PreparedRequest(), stream=True, timeout=timeout)
     assert seen == [given, given]
+
+
+# --- how large an answer may be ---------------------------------------------------------------------------------------
+BOUND, LARGE = 1 << 20, 64 << 20
+
+
+class _Long(http.server.BaseHTTPRequestHandler):
+    """Answers with as many bytes as the path says: /whole/N with a length, /chunked/N, or /packed/N as gzip."""
+
+    protocol_version = 'HTTP/1.1'
+    sent = 0
+    asked = 0
+
+    def do_GET(self):
+        type(self).asked += 1
+        _, form, size = self.path.split('/')
+        left, packed = int(size), gzip.compress(bytes(int(size))) if form == 'packed' else None
+        self.send_response(200)
+        if form == 'chunked':
+            self.send_header('Transfer-Encoding', 'chunked')
+        elif packed is not None:
+            self.send_header('Content-Encoding', 'gzip')
+        if form != 'chunked':
+            self.send_header('Content-Length', str(len(packed) if packed is not None else left))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            if packed is not None:
+                self.wfile.write(packed)
+                return
+            while left:
+                block = bytes(min(left, 1 << 16))
+                self.wfile.write(b'%x\r\n%s\r\n' % (len(block), block) if form == 'chunked' else block)
+                left -= len(block)
+                type(self).sent += len(block)
+            if form == 'chunked':
+                self.wfile.write(b'0\r\n\r\n')
+
+    def log_message(self, *args):
+        """Say nothing."""
+
+
+@pytest.fixture
+def long(conf, monkeypatch):
+    """An adapter whose service gives answers of any size, at a bound of one MiB."""
+    monkeypatch.setattr(session, 'MOST', BOUND, raising=False)
+    monkeypatch.setattr(_Long, 'sent', 0)
+    monkeypatch.setattr(_Long, 'asked', 0)
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), _Long) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        conf.set_override('auth_type', 'none', 'placement')
+        conf.set_override('endpoint_override', f'http://127.0.0.1:{server.server_port}', 'placement')
+        yield session.adapter(conf, 'placement')
+        server.shutdown()
+
+
+@pytest.mark.parametrize('form', ['whole', 'chunked', 'packed'])
+def test_an_answer_is_not_read_beyond_the_bound(long, form):
+    with pytest.raises(errors.Unanswered, match=f'Placement does not answer: its answer to GET /{form}/{LARGE} has '
+                                                'more than 1 MiB'):
+        session.send(long, 'Placement', 'GET', f'/{form}/{LARGE}', attempts=session.READ_ATTEMPTS)
+    assert _Long.asked == 1
+    assert _Long.sent < LARGE
+
+
+@pytest.mark.parametrize('form', ['whole', 'chunked', 'packed'])
+def test_an_answer_of_just_the_bound_is_read(long, form):
+    for _ in range(2):
+        answer = session.send(long, 'Placement', 'GET', f'/{form}/{BOUND}')
+        assert answer.content == bytes(BOUND)
+
+
+def test_a_stream_is_left_to_its_reader(long):
+    with session.send(long, 'Placement', 'GET', f'/whole/{LARGE}', stream=True) as answer:
+        assert len(next(answer.iter_content(1 << 16))) == 1 << 16
+        assert sum(map(len, answer.iter_content(1 << 20))) == LARGE - (1 << 16)
