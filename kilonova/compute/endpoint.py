@@ -142,13 +142,17 @@ class Order:
 
 
 def as_known(error: Exception) -> Exception:
-    """The error as a class that the other side of the bus can rebuild: of its own name, else the nearest base."""
+    """Return the error as one of a class that the other side of the bus can rebuild: of its own name, else the nearest
+    base. The request's own fault stays one: Invalid, where that class is not."""
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))
     if type(error).__module__ == errors.__name__:
         return error
-    same = getattr(errors, type(error).__name__, None)
-    nearest = same or next(base for base in type(error).__mro__ if base.__module__ == errors.__name__)
+    same: type[errors.KilonovaError] | None = getattr(errors, type(error).__name__, None)
+    nearest = same or next(base for base in type(error).__mro__
+                           if issubclass(base, errors.KilonovaError) and base.__module__ == errors.__name__)
+    if error.cause is errors.Cause.REQUEST and nearest.cause is not errors.Cause.REQUEST:
+        nearest = errors.Invalid
     found: Exception = nearest(error.message)
     return found
 

@@ -279,7 +279,7 @@ def test_a_host_that_is_no_longer_forced_down_keeps_its_server(ground):
     ground.on_message = on_message
     evacuate(ground, server)
     assert taken and (ground.status(server), ground.host_of(server)) == ('ACTIVE', source)
-    assert 'no longer forced down' in str(ground.story(server))
+    assert 'is not forced down (any more)' in str(ground.story(server))
     assert not runs(ground.computes[OTHER[source]].host.driver, server)
     ground.on_message = None
     ground.start_compute(source)

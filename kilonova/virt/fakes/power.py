@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kilonova import objects
+from kilonova.errors import Cause
 from kilonova.states import PowerState
 from kilonova.virt.fakes.state import Part, scripted
 from kilonova.virt.parts.disks import Check, ImageMeta
@@ -77,6 +78,6 @@ class FakeRescues(Part):
     def restart(self, instance: objects.Instance, image_meta: ImageMeta,
                 pci_devices: Iterable[objects.PciDevice]) -> None:
         if instance.uuid not in self.fake.rescued:
-            raise GuestFailed(act='rescue', uuid=instance.uuid, reason='it is not rescued')
+            raise GuestFailed(act='rescue', uuid=instance.uuid, cause=Cause.REQUEST, reason='it is not rescued')
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from oslo_log import log as logging
 
 from kilonova import objects
+from kilonova.errors import Cause
 from kilonova.virt.libvirt.connection import Connection, translated
 from kilonova.virt.libvirt.domain.guest import GuestSpec
 from kilonova.virt.libvirt.domains import Domains
@@ -56,7 +57,9 @@ class Rescues:
                 pci_devices: Iterable[objects.PciDevice]) -> None:
         found = rescue.read(self._disks.directory(instance.uuid))
         if found is None:
-            raise GuestFailed(act='rescue', uuid=instance.uuid, reason='its rescue system is not on this host')
+            # An unrescue took it away and was cut off: the next one starts the guest from its own disk.
+            raise GuestFailed(act='rescue', uuid=instance.uuid, cause=Cause.REQUEST, reason=(
+                'its rescue system is no longer on this host; unrescue the server to start it from its own disk'))
         self._disks.ensure_bases(instance, image_meta)
         spec = self._spec(instance, image_meta, pci_devices, found)
         self._domains.note(instance, spec, self._domains.replace(instance, self._domains.prepare(spec), power_on=True))

@@ -71,4 +71,7 @@ class Rescues(Protocol):
 
     def restart(self, instance: objects.Instance, image_meta: ImageMeta,
                 pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Start a rescued guest again from the system that it had. GuestFailed: there is none."""
+        """Start a rescued guest again from the system that it had.
+
+        Raises GuestFailed, of Cause.REQUEST, if that system is gone.
+        """

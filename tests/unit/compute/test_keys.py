@@ -341,6 +341,7 @@ def test_an_error_is_an_answer():
 @pytest.mark.parametrize(('error', 'cls', 'text'), [
     (errors.HostRejected(reason='full'), errors.HostRejected, 'Insufficient compute resources: full.'),
     (GuestFailed(act='start', uuid='u', reason='no'), errors.KilonovaError, 'could not start guest u: no'),
+    (GuestFailed(act='start', uuid='u', reason='no', cause=errors.Cause.REQUEST), errors.Invalid, 'guest u: no'),
     (HypervisorUnavailable(host='h', reason='gone'), errors.Unavailable, 'Connection to the hypervisor'),
     (PlacementInvalid(detail='d'), errors.Invalid, 'Placement refuses'),
     (OSError('/secret'), errors.KilonovaError, 'OSError on the compute host')])

@@ -310,8 +310,9 @@ def test_rescue_and_back(rig: Any, is_on: bool, times: int) -> None:
     for _again in range(times):
         rig.here.power.power_on(instance, image_meta(), devices(GPU))
     assert domains(rig.here) == {instance.uuid: (PowerState.RUNNING, [GPU])} and rig.kept('gpu1', instance.uuid)
-    with pytest.raises(GuestFailed):
+    with pytest.raises(GuestFailed) as refused:
         rig.here.rescues.restart(instance, image_meta(), devices(GPU))
+    assert refused.value.cause is errors.Cause.REQUEST, 'trying again would change nothing'
     rig.here.guests.destroy(instance)
     assert rig.here.disks.list_directories() == []
 
