@@ -24,6 +24,8 @@ from kilonova import concurrency
 if TYPE_CHECKING:
     from oslo_config import cfg
 
+# The exit code of an error that no command expects.
+ERROR = 255
 # What a shell shows of a program that SIGPIPE ended.
 READER_GONE = 141
 
@@ -64,11 +66,13 @@ def argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, A
 
 @dataclass(frozen=True)
 class Command:
-    """A function and its arguments. ``takes_long``: its statements work through whole tables."""
+    """A function and its arguments. ``takes_long``: its statements work through whole tables. ``unanswered``: the exit
+    code where a service that it asks does not answer."""
 
     run: Callable[[Cloud, argparse.Namespace], int]
     arguments: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = field(default=())
     takes_long: bool = False
+    unanswered: int = ERROR
 
 
 # A command, or more words, by word.
@@ -102,7 +106,7 @@ def _grow(branches: Any, tree: Tree) -> None:
             leaf = branches.add_parser(name, help=text, description=text)
             for names, settings in node.arguments:
                 leaf.add_argument(*names, **settings)
-            leaf.set_defaults(run=node.run, takes_long=node.takes_long)
+            leaf.set_defaults(run=node.run, takes_long=node.takes_long, unanswered=node.unanswered)
         else:
             branch = branches.add_parser(name, help=', '.join(node))
             _grow(branch.add_subparsers(metavar='ACTION', required=True), node)
@@ -149,13 +153,14 @@ def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] |
         return found
     except Exception as error:  # noqa: BLE001 - told in a line, or its traceback is printed
         from kilonova.db import explain
+        from kilonova.errors import Unanswered
         line = explain.line(vars(cloud).get('databases'), error)
         if line is not None:
             print(f'{prog}: {line}', file=sys.stderr)
         if line is None or args.debug:
             print(trouble)
             traceback.print_exc(file=sys.stdout)
-        return 255
+        return int(args.unanswered) if isinstance(error, Unanswered) else ERROR
     finally:
         if 'databases' in vars(cloud):
             cloud.databases.dispose()

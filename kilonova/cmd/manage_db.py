@@ -110,7 +110,7 @@ def archive_deleted_rows(cloud: Cloud, args: argparse.Namespace) -> int:
 def _chosen(cloud: Cloud, all_cells: bool) -> list[Any] | None:
     """Return the databases to work on, or None if the API database can't tell or lacks its tables.
 
-    In the latter case the reason is printed to standard error.
+    The reason is printed to standard error. Raises what is wrong with another database than the API's.
     """
     from kilonova.db import engine, explain, migration
     from kilonova.errors import KilonovaError
@@ -119,12 +119,13 @@ def _chosen(cloud: Cloud, all_cells: bool) -> list[Any] | None:
         if migration.version(api, 'api') is None:
             print(explain.no_tables(explain.name(api, cloud.databases), 'api_db sync'), file=sys.stderr)
             return None
-        return cloud.cells.databases() if all_cells else [cloud.databases.main()]
+        found = cloud.cells.databases() if all_cells else None
     except Exception as error:
         if isinstance(error, KilonovaError) or engine.is_unreachable(error):
             print(explain.line(vars(cloud).get('databases'), error), file=sys.stderr)
             return None
         raise
+    return [cloud.databases.main()] if found is None else list(found)
 
 
 def _archive(cloud: Cloud, databases: Sequence[Any], args: argparse.Namespace,

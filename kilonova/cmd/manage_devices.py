@@ -161,7 +161,30 @@ def _busy(cloud: Cloud) -> dict[str, dict[str, Any]]:
 
 def audit(cloud: Cloud, args: argparse.Namespace) -> int:
     """Compare databases, Placement, domains and files, again where they disagree. 0: they agree; 1: they don't; 2: a
-    host doesn't answer."""
+    host doesn't answer, or Placement doesn't, without which nothing is compared."""
+    from kilonova.errors import Unanswered
+    away = broker_away(cloud)
+    try:
+        report = _compared(cloud, away is None)
+    except Unanswered as error:
+        for line in (away, f'{error}; nothing was compared'):
+            if line is not None:
+                print(f'no answer: {line}')
+        return 2
+    for line in report.in_flight:
+        print(f'in flight: {line}')
+    for line in (away, *report.silent):
+        if line is not None:
+            print(f'no answer: {line}')
+    for line in report.disagreements:
+        print(line)
+    checked = ', '.join(f'{count} {what}' for what, count in report.checked.items())
+    print(f'checked {checked}: {len(report.disagreements)} disagreements')
+    return 2 if away is not None else int(report.exit_code)
+
+
+def _compared(cloud: Cloud, ask_hosts: bool) -> Any:
+    """Return the report of the audit. Raises Unanswered if Placement does not answer."""
     from kilonova.cmd import database_parts, options, parts
     from kilonova.conductor.audit import Audit
     from kilonova.context import get_admin_context
@@ -170,28 +193,15 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
     placement, ctxt = parts.placement(cloud.conf), get_admin_context()
     services: dict[str, Any] = {'accelerators': parts.accelerators(cloud.conf), 'networks': parts.networks(cloud.conf),
                                 'volumes': parts.volumes(cloud.conf)}
-    down_time = cloud.conf.service_down_time
-    away = broker_away(cloud)
-    if away is not None:
-        report = Audit(cloud.databases, cloud.cells, placement, None, ctxt, **services).run()
-        report.silent.insert(0, away)
-    else:
-        transport = database_parts.routed(cloud.conf, parts.transport(cloud.conf), cloud.cells)
-        try:
-            compute = Client(Compute, transport, options.cap(cloud.conf, 'compute'))
-            report = Audit(cloud.databases, cloud.cells, placement, compute, ctxt, down_time=down_time,
-                           **services).run()
-        finally:
-            transport.close()
-    for line in report.in_flight:
-        print(f'in flight: {line}')
-    for line in report.silent:
-        print(f'no answer: {line}')
-    for line in report.disagreements:
-        print(line)
-    checked = ', '.join(f'{count} {what}' for what, count in report.checked.items())
-    print(f'checked {checked}: {len(report.disagreements)} disagreements')
-    return report.exit_code
+    if not ask_hosts:
+        return Audit(cloud.databases, cloud.cells, placement, None, ctxt, **services).run()
+    transport = database_parts.routed(cloud.conf, parts.transport(cloud.conf), cloud.cells)
+    try:
+        compute = Client(Compute, transport, options.cap(cloud.conf, 'compute'))
+        return Audit(cloud.databases, cloud.cells, placement, compute, ctxt, down_time=cloud.conf.service_down_time,
+                     **services).run()
+    finally:
+        transport.close()
 
 
 def broker_away(cloud: Cloud) -> str | None:

@@ -33,6 +33,8 @@ def explain(cloud: Cloud, args: argparse.Namespace) -> int:
         if not found:
             print(f'No decision is kept about {args.which}.')
     return 0 if found else 1
+# The exit code where Placement or the image service doesn't answer.
+SILENT = 3
 
 
 def _tell(body: Mapping[str, Any]) -> None:
@@ -64,7 +66,8 @@ def _host(one: Mapping[str, Any]) -> str:
 
 # -- dry-run, capacity ------------------------------------------------------------------------------------------------
 def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Where servers would land now, and why; nothing is claimed or written. 1: nowhere."""
+    """Where servers would land now, and why; nothing is claimed or written. 1: nowhere; 3: Placement or the image
+    service doesn't answer."""
     from oslo_utils import uuidutils
 
     from kilonova.db.queries import decisions
@@ -98,7 +101,8 @@ def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def capacity(cloud: Cloud, args: argparse.Namespace) -> int:
-    """How many more servers of a flavor fit, by host, zone and cell; nothing is claimed. 2: no such flavor or image."""
+    """How many more servers of a flavor fit, by host, zone and cell; nothing is claimed. 2: no such flavor or image; 3:
+    Placement or the image service doesn't answer."""
     from kilonova.scheduler import what_if
     spec = _request(cloud, args)
     if spec is None:
@@ -198,7 +202,8 @@ SCHEDULER = {
     'explain': Command(explain, (argument('which', metavar='SERVER-OR-REQUEST', help='uuid or request id'), FORMAT)),
     'dry-run': Command(dry_run, (*_WHAT, argument('--count', type=int, default=1, metavar='N'),
                                  argument('--hint', action='append', default=[], metavar='KEY=VALUE',
-                                          help='a scheduler hint; may be repeated'), FORMAT)),
+                                          help='a scheduler hint; may be repeated'), FORMAT),
+                       unanswered=SILENT),
     'capacity': Command(capacity, (*_WHAT, argument('--format', choices=('table', 'json', 'prometheus'),
-                                                    default='table'))),
+                                                    default='table')), unanswered=SILENT),
 }

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -70,6 +71,16 @@ def test_what_works_through_whole_tables_has_no_limit_of_time(cloud, arguments, 
 def test_no_api_database(run, arguments, code):
     assert run('db', 'sync', '--local_cell')[0] == 0
     assert run('db', *arguments) == (code, ['Unable to get cell list from API DB. Is it configured?'])
+
+
+def test_no_main_database_is_no_matter_of_the_api_database(cloud, write_conf, capsys):
+    path = Path(write_conf(name='none.conf'))
+    text = path.read_text()
+    path.write_text(text[:text.index('[database]')] + text[text.index('[api_database]'):])
+    capsys.readouterr()
+    assert manage.main(['--config-file', str(path), 'db', 'archive_deleted_rows']) == 255
+    told = capsys.readouterr()
+    assert told.out == '' and told.err == 'kilonova-manage: No database is configured: [database]connection is empty.\n'
 
 
 def test_archive_the_main_database(dead):

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from kilonova.cmd import parts
+from kilonova.clients import session
+from kilonova.clients.placement import PlacementClient
+from kilonova.cmd import manage, parts
 from kilonova.db import engine
 from kilonova.db.clock import db_utcnow
 from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
@@ -109,6 +111,17 @@ def test_dry_run(hosts, placement):
     assert code == 0 and '2 hosts considered; chosen: gpu1' in lines
     assert told(hosts, 'dry-run', '--flavor', '7', '--hint', f'same_host={S1}')[0] == 0
     assert placement.allocations() == {}
+
+
+@pytest.mark.parametrize('command', ['dry-run', 'capacity'])
+@pytest.mark.parametrize(('image', 'who'), [((), 'Placement'), (('--image', uuid('image')), 'The image service')])
+def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(hosts, write_conf, monkeypatch, capsys,
+                                                                    command, image, who):
+    monkeypatch.setattr(parts, 'placement', lambda conf: PlacementClient(session.adapter(conf, 'placement')))
+    path = write_conf(sections='[glance]\nauth_type = none\nendpoint_override = http://127.0.0.1:1')
+    assert manage.main(['--config-file', path, 'scheduler', command, '--flavor', '7', *image]) == 3
+    told = capsys.readouterr()
+    assert told.err.count(f'kilonova-manage: {who} does not answer: ') == 1 and 'Traceback' not in told.out + told.err
 
 
 def test_explain(cloud, parse):
