@@ -38,6 +38,9 @@ from tools.cloud.links import Links, connected, listening
 UPLINK, CABLES = 'up0', 'cables'
 # The same for the network outside of the cloud.
 OUTWARD, OUTER = 'out0', 'outer'
+# What mounts a share: a file system that passes everything on to a directory. By its name libvirt takes it for one of
+# the network, as NFS is; guests whose volumes are files of a local one it doesn't migrate.
+_SHARING = ('bindfs', '-o', 'nonempty,subtype=glusterfs,attr_timeout=0,entry_timeout=0,big_writes')
 NEEDED = ('unshare', 'ip', 'mount', 'hostname', 'cp', 'setpriv', 'ssh', 'ssh-keygen', 'sshd', 'rsync')
 # Seconds for the programs of a machine that is shut down, and for one to come up.
 GRACE, UP_WITHIN = 10.0, 60.0
@@ -89,7 +92,8 @@ class Machine:
     ``tunnels``: there are cables, too, for what guests send one another (``tools.cloud.switch``), behind UPLINK.
     ``outside``: there are cables of the network outside of the cloud, behind OUTWARD; ``routes``: the routers of guests
     have their legs on that network here; ``outer_address``: the machine's own address on that network, with its mask.
-    ``shares``: directories that all machines and their host share; each is mounted upon itself, as a share of NFS is.
+    ``shares``: directories that all machines and their host share; each is mounted upon itself, where
+    libvirt takes it for a file system of the network.
     """
 
     directory: str
@@ -164,13 +168,14 @@ def addresses(kept: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
 
 def prepare(directory: Path, machines: Iterable[Machine]) -> None:
     """Write what the machines in ``directory`` start from; their keys are made once. CloudError: it can't be."""
-    missing = [name for name in NEEDED if shutil.which(name, path=_PATH) is None]
+    machines = list(machines)
+    needed = (*NEEDED, *(_SHARING[:1] if any(machine.shares for machine in machines) else ()))
+    missing = [name for name in needed if shutil.which(name, path=_PATH) is None]
     if missing or os.geteuid() != 0:
         raise CloudError(f'not installed: {", ".join(missing)}' if missing else
                          'machines of namespaces, libvirtd and QEMU in system mode need root')
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
-    machines = list(machines)
     for path in (directory / 'cloud', *(machine.path / 'host' for machine in machines)):
         path.parent.mkdir(exist_ok=True)
         if not path.with_suffix('.pub').exists():
@@ -332,7 +337,7 @@ def _furnish(machine: Machine) -> None:
             _do('mount', '--bind', f'/run/kept/{number}', str(path))
             _do('umount', f'/run/kept/{number}')
     for share in machine.shares:
-        _do('mount', '--bind', share, share)
+        _do(*_SHARING, share, share)
     _do('hostname', machine.name)
     _do('ip', 'link', 'set', 'lo', 'up')
     _do('ip', 'address', 'add', f'{machine.address}/32', 'dev', 'lo')

@@ -132,14 +132,15 @@ def placement(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, st
 
 def gunicorn(ports: Mapping[str, int], service: str) -> str:
     """gunicorn.conf.py of a service. One process with one thread each: with more of them Placement answers 500
-    (SQLite: "database is locked"). Connections stay open between requests: a worker that closes them waits up to two
-    seconds for the client to do so, too."""
+    (SQLite: "database is locked"). Glance has four threads: a client that uploads an image while it still downloads
+    another one would wait for ever for the only one. Connections stay open between requests: a worker that closes
+    them waits up to two seconds for the client to do so, too."""
     settings = {
         'wsgi_app': f'{service}.wsgi.api:application',
         'bind': f'127.0.0.1:{ports[service]}',
         'worker_class': 'gthread',
         'workers': 1,
-        'threads': 1,
+        'threads': 4 if service == 'glance' else 1,
         'keepalive': 3600,
         'timeout': 120,
         'loglevel': 'warning',

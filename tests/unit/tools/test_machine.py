@@ -47,6 +47,16 @@ def test_a_machine_reads_what_was_written_for_it(tmp_path: Path) -> None:
     assert Machine.load(tmp_path) == made and made.number == 7
 
 
+@pytest.mark.parametrize('shares', [(), ('/a/shared',)])
+def test_only_machines_with_shares_need_what_mounts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                         shares: tuple[str, ...]) -> None:
+    monkeypatch.setattr(machine.shutil, 'which', lambda name, path=None: None)
+    made = Machine(str(tmp_path / 'gpu1'), 'gpu1', '10.77.0.7', shares=shares)
+    with pytest.raises(CloudError, match='not installed: ') as caught:
+        machine.prepare(tmp_path, [made])
+    assert str(caught.value).endswith(', bindfs') is bool(shares)
+
+
 def test_a_pid_of_another_process_is_none(tmp_path: Path) -> None:
     """It may have gone to somebody else since the machine ended."""
     made = Machine(str(tmp_path), 'gpu1', '10.77.0.7')

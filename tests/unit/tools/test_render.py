@@ -107,6 +107,12 @@ def test_placement_has_one_process_with_one_thread(layout):
     assert settings['wsgi_app'] == 'placement.wsgi.api:application'
 
 
+def test_glance_takes_an_image_from_a_client_that_still_reads_another_one():
+    settings: dict[str, object] = {}
+    exec(render.gunicorn(PORTS, 'glance'), settings)
+    assert (settings['workers'], settings['threads']) == (1, 4)
+
+
 def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True, network: bool = True,
              volume: bool = True) -> services.Cloud:
     node = tmp_path / 'hosts' / 'alpha.xml'
