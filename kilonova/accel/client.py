@@ -27,6 +27,7 @@ from kilonova import errors
 from kilonova.accel import profile as device_profile
 from kilonova.accel.request import INITIAL, AcceleratorRequest
 from kilonova.clients import session
+from kilonova.clients.query import listed
 from kilonova.context import RequestContext
 
 WHO = 'The accelerator service'
@@ -57,14 +58,30 @@ class AcceleratorClient:
         self._adapter = adapter
 
     def profile(self, name: str, ctxt: RequestContext | None = None) -> device_profile.Profile:
-        """The device profile of this name. DeviceProfileError: there is none, or it can't be asked for.
-        NoAccelerators."""
-        device_profile.check_name(name)
+        """Return the device profile of this name.
+
+        Raises DeviceProfileError if there is none, or if it can't be asked for, and NoAccelerators.
+        """
+        return self.profiles([name], ctxt)[name]
+
+    def profiles(self, names: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, device_profile.Profile]:
+        """Return device profiles by their names. Sends one request, or as many as the length of its URL asks for.
+
+        Raises DeviceProfileError for the first that isn't there, or that can't be asked for, and NoAccelerators.
+        """
+        wanted = list(dict.fromkeys(names))
+        for name in wanted:
+            device_profile.check_name(name)
+        if not wanted:
+            return {}
         self._check_there()
-        response = self._send('GET', f'/device_profiles?{urlencode({"name": name})}', ctxt=ctxt)
-        if response.status_code != 200:
-            raise device_profile.DeviceProfileError(name=name, msg=_reason(response))
-        return device_profile.only(name, response.json()['device_profiles'])
+        found: list[Any] = []
+        for asked in listed('name', wanted):
+            response = self._send('GET', f'/device_profiles?{asked}', ctxt=ctxt)
+            if response.status_code != 200:
+                raise device_profile.DeviceProfileError(name=', '.join(wanted), msg=_reason(response))
+            found += response.json()['device_profiles']
+        return {name: device_profile.only(name, [one for one in found if one.get('name') == name]) for name in wanted}
 
     def create(self, profile: str) -> list[AcceleratorRequest]:
         """New requests, one for each accelerator of a device profile. AcceleratorRequestOpFailed."""

@@ -51,6 +51,16 @@ def repeated(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]
         yield portion
 
 
+def listed(key: str, values: Iterable[str]) -> Iterator[str]:
+    """Yield query strings of one list of values each, ``key=a,b``, none longer than LIMIT unless one value is.
+
+    >>> list(listed('name', ['a', 'b']))
+    ['name=a,b']
+    """
+    for portion in repeated(key, values):
+        yield encode([(key, ','.join(value for _, value in portion))])
+
+
 def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T]) -> T:
     """Return the answer to this query, which may be longer than LIMIT.
 

@@ -24,15 +24,19 @@ class AcceleratorsRefused(Invalid):
 
 def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str],
            ports: Mapping[str, str] = MappingProxyType({})) -> list[RequestGroup] | None:
-    """What the flavor's device profile asks of Placement, and those of ``ports``, {port: profile}; None: there are
-    none. Errors: as ``AcceleratorClient.profile`` has them."""
+    """Return what the flavor's device profile and those of ``ports``, {port: profile}, ask of Placement.
+
+    Return None if there are no profiles. Sends one request to Cyborg for all of them. Raises NoAccelerators, and what
+    ``AcceleratorClient.profiles`` raises.
+    """
     name, client = device_profile.name_of(extra_specs), backend.accelerators
     if name is None and not ports:
         return None
     if client is None:
         raise NoAccelerators
-    found = client.profile(name, ctxt).request_groups() if name is not None else []
-    return found + [group for port, profile in ports.items() for group in client.profile(profile, ctxt).of_port(port)]
+    profiles = client.profiles([*([] if name is None else [name]), *ports.values()], ctxt)
+    found = [] if name is None else profiles[name].request_groups()
+    return found + [group for port, profile in ports.items() for group in profiles[profile].of_port(port)]
 
 
 def specs_of(ctxt: RequestContext, server: Found) -> dict[str, str]:

@@ -49,6 +49,27 @@ def test_a_profile_is_read_as_the_user(cyborg):
     assert cyborg.headers[0]['X-Auth-Token'] == 'of-user'
 
 
+def test_several_profiles_are_one_request(cyborg):
+    cyborg.profiles['gpu'] = [{'resources:PGPU': '2'}]
+    found = cyborg.client.profiles(['fpga', 'gpu', 'fpga'])
+    assert {name: profile.groups for name, profile in found.items()} == {
+        name: tuple(groups) for name, groups in cyborg.profiles.items()}
+    assert len(cyborg.asked) == 1
+    assert cyborg.client.profiles([]) == {}
+    with pytest.raises(DeviceProfileError, match='none: Expected 1 device profile but got nothing'):
+        cyborg.client.profiles(['fpga', 'none'])
+    with pytest.raises(DeviceProfileError, match="'a,b'"):
+        cyborg.client.profiles(['fpga', 'a,b'])
+    assert len(cyborg.asked) == 2
+
+
+def test_very_many_profiles_are_few_requests_of_bounded_length(cyborg):
+    names = [f'{number:0>200}' for number in range(30)]
+    cyborg.profiles.update((name, [{'resources:PGPU': '1'}]) for name in names)
+    assert list(cyborg.client.profiles(names)) == names
+    assert len(cyborg.asked) == 3
+
+
 def test_what_no_profile_is_called_is_not_asked_for(cyborg):
     """A comma asks for several."""
     for name in ('fpga,fpga', '', 'x' * 256, 'a b'):
