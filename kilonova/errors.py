@@ -260,6 +260,13 @@ class DBNotAllowed(KilonovaError):
 
 
 # Flow errors: what they mean to the one who runs an operation
+class ServerUnreadable(KilonovaError):
+    """A text of a server's row is cut, or of another form. No other server is concerned."""
+
+    msg_fmt = 'The column %(column)s of server %(uuid)s can not be read (%(reason)s).'
+    cause = Cause.REQUEST
+
+
 class HostRejected(KilonovaError):
     """This host can't take it; an alternate may."""
 

@@ -212,8 +212,12 @@ def _told(device: PciDevice) -> tuple[str, str]:
 
 
 def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
-    """What a notification of a device's holder is made of; None: the server is gone."""
-    instance = records.instance(ctxt, uuid)
+    """Return what a notification of a device's holder is made of, None if the server is gone or can't be read."""
+    try:
+        instance = records.instance(ctxt, uuid)
+    except errors.ServerUnreadable as error:
+        LOG.error('%s Nobody is notified of its device.', error, instance_uuid=uuid)
+        return None
     return None if instance is None else {'instance': instance, 'fault': errors.DeviceBarred(text)}
 
 

@@ -103,8 +103,12 @@ class Guests:
             return
         ctxt, host = self._ctxt(), self._host
         for uuid in sorted(self.later - records.busy(ctxt, host.name)):
-            self._recount(ctxt, uuid)
-            instance = records.instance(ctxt, uuid)
+            try:
+                self._recount(ctxt, uuid)
+                instance = records.instance(ctxt, uuid)
+            except errors.ServerUnreadable as error:
+                LOG.error('%s It is left as it is.', error, instance_uuid=uuid)
+                instance = None
             if instance is not None and instance.host == host.name and not _is_right(instance, self._states()):
                 reason = self._restore(ctxt, instance)
                 if reason is not None:
@@ -112,12 +116,18 @@ class Guests:
             self.later.discard(uuid)
 
     def sync(self) -> None:
-        """A guest that stopped by itself is SHUTOFF, one that started by itself is stopped again."""
+        """Say of a guest that stopped by itself that it is SHUTOFF, and stop one that started by itself.
+
+        A server whose row cannot be read is logged and left as it is.
+        """
         ctxt, host = self._ctxt(), self._host
         states = self._states()
         for seen in records.instances(ctxt, host.name):
             if seen.task_state is None and not _agrees(seen, states):
-                self._sync_fresh(ctxt, seen.uuid)
+                try:
+                    self._sync_fresh(ctxt, seen.uuid)
+                except errors.ServerUnreadable as error:
+                    LOG.error('%s It is left as it is.', error, instance_uuid=seen.uuid)
 
     def sync_one(self, uuid: str) -> bool:
         """The same for one server; False: an operation works on it, and it was left alone."""
@@ -135,7 +145,11 @@ class Guests:
         """
         host = self._host
         with host.locks.hold(seen.uuid):
-            instance = records.instance(ctxt, seen.uuid)
+            try:
+                instance = records.instance(ctxt, seen.uuid)
+            except errors.ServerUnreadable as error:
+                LOG.error('%s Its guest is not started.', error, instance_uuid=seen.uuid)
+                return readable(error) if self._is_wanted(seen) else None
             if instance is None or instance.task_state is not None or instance.host != host.name:
                 return None
             if self._is_wanted(instance):

@@ -113,7 +113,11 @@ class Node:
         for instance in records.instances(ctxt, host.name):
             self._adopt_one(instance, moves.pop(instance.uuid, None))
         for uuid, migration in moves.items():
-            moving = records.instance(ctxt, uuid)
+            try:
+                moving = records.instance(ctxt, uuid)
+            except errors.ServerUnreadable as error:
+                LOG.error('%s What its move %s holds here is not counted.', error, migration.uuid, instance_uuid=uuid)
+                continue
             if moving is not None:
                 self._adopt_one(moving, migration)
 

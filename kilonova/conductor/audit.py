@@ -187,6 +187,12 @@ class _Look:
             self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
         servers = {row['uuid']: row for row in cell['instances']}
         moving = {row['instance_uuid']: row for row in cell['migrations']}
+        unreadable = audit_rows.unreadable(servers, api.specs)
+        for uuid, why in unreadable.items():
+            if uuid not in busy:
+                self._wrong(f'database: {why} Nothing else of the server is compared')
+        # What can't be read can't be compared, and what holds for servers that something works on holds for these.
+        busy |= unreadable.keys()
         self._states(servers, cell, busy)
         self._devices(cell['devices'], servers, moving, busy)
         self._barred(cell['devices'], busy)

@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kilonova.objects import Flavor, MigrationContext, PciDeviceList
+from kilonova import errors
+from kilonova.objects import Flavor, MigrationContext, PciDeviceList, instance_columns
 
 # Columns of a server that follow its flavor, and the flavor's fields.
 COLUMNS = {'instance_type_id': 'id', 'vcpus': 'vcpus', 'memory_mb': 'memory_mb', 'root_gb': 'root_gb',
            'ephemeral_gb': 'ephemeral_gb'}
 # What two copies of one flavor have in common, whatever became of the flavor itself.
 COPIED = ('id', 'flavorid', 'vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
+# Texts of a server that are read here and by those who compare it with other things.
+TEXTS = ('numa_topology', 'migration_context', 'network_info')
 # A move in this state waits for its confirm or revert.
 WAITING = 'finished'
 
@@ -45,6 +48,23 @@ def disagreements(rows: Rows) -> Iterator[str]:
         yield from _waiting_move(rows, waiting[0])
     elif not rows.moves:
         yield from _no_move(rows.server)
+
+
+def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str]) -> dict[str, str]:
+    """Return the servers of which a text cannot be read, {uuid: which one and why}; ``specs``: flavors of their request
+    specs."""
+    found: dict[str, str] = {}
+    for uuid, server in servers.items():
+        try:
+            flavors(server['flavor'])
+            instance_columns.check(uuid, {name: server[name] for name in TEXTS if server[name]})
+            if uuid in specs:
+                _spec_flavor(specs[uuid])
+        except errors.ServerUnreadable as error:
+            found[uuid] = str(error)
+        except instance_columns.BROKEN as error:
+            found[uuid] = f'The flavor of server {uuid} can not be read ({type(error).__name__}: {error}).'
+    return found
 
 
 @functools.lru_cache(maxsize=1024)

@@ -99,7 +99,10 @@ class Work(OwnedRow[OutputsT]):
         return self._instance
 
     def instance(self, fresh: bool = False) -> objects.Instance:
-        """The server as an object, with its system metadata."""
+        """Return the server as an object, with its system metadata.
+
+        Raises ServerUnreadable for a text that cannot be read, if the operation is no removal and no undo.
+        """
         row = self.instance_row(fresh)
         if 'system_metadata' not in row:
             with engine.silence(), self.db.read() as conn:
@@ -111,7 +114,7 @@ class Work(OwnedRow[OutputsT]):
         apart = ('system_metadata', 'metadata')
         values, extra = instances.split({name: value for name, value in row.items() if name not in apart})
         return objects.Instance.from_row(self.ctxt, values, extra, system_metadata=row['system_metadata'],
-                                         metadata=row.get('metadata'))
+                                         metadata=row.get('metadata'), lenient=self.is_urgent)
 
     def vifs(self, fresh: bool = False) -> list[Vif]:
         """The server's interfaces, in the order in which its guest has them."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kilonova import errors
 from kilonova.context import RequestContext
-from kilonova.objects import fields, storage
+from kilonova.objects import fields, instance_columns, storage
 from kilonova.objects.base import (
     KilonovaObject,
     ListBase,
@@ -26,7 +26,8 @@ from kilonova.objects.base import (
     remotable_classmethod,
 )
 from kilonova.objects.flavor import Flavor
-from kilonova.objects.instance_extra import InstancePCIRequests, MigrationContext
+from kilonova.objects.instance_columns import ENVELOPES, FLAVOR_FIELDS
+from kilonova.objects.instance_extra import MigrationContext
 from kilonova.objects.instance_tables import BlockDeviceMappingList, InstanceInfoCache
 from kilonova.objects.pci_device import PciDeviceList
 from kilonova.objects.vif import Vif
@@ -35,10 +36,6 @@ from kilonova.objects.volume import AttachedVolume
 if TYPE_CHECKING:
     from kilonova.db.engine import Connection
 
-FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
-# Columns of instance_extra that hold one envelope each.
-ENVELOPES = ('numa_topology', 'migration_context', 'vcpu_model', 'keypairs', 'device_metadata', 'trusted_certs',
-             'resources')
 # Fields that are no column of the table instances.
 ELSEWHERE = frozenset((
     'services', 'metadata', 'system_metadata', 'info_cache', 'security_groups', 'fault', 'pci_devices', 'pci_requests',
@@ -147,12 +144,15 @@ class Instance(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any], extra: dict[str, Any] | None = None, *,
                  flavor: Flavor | None = None, metadata: dict[str, str] | None = None,
                  system_metadata: Mapping[str, str | None] | None = None,
-                 pci_devices: list[dict[str, Any]] | None = None) -> Self:
+                 pci_devices: list[dict[str, Any]] | None = None, lenient: bool = False) -> Self:
         """From a row of ``instances`` and, as far as given, of ``instance_extra``.
 
         ``extra`` holds the JSON texts of the columns that were read; columns that weren't stay unset. ``flavor`` stands
         in for a missing flavor column. ``pci_devices`` are the rows of the devices that the server owns; of those,
         only the ones of its current requests are its devices: during a move the rows of both sides are its own.
+
+        Raises ServerUnreadable for a text that cannot be read. ``lenient``: logs it and goes on without it, and with a
+        flavor of the sizes that the row has. That is enough to show, count or remove the server, not to start it.
         """
         values = {**row, 'deleted': bool(row.get('deleted')), 'cleaned': bool(row.get('cleaned'))}
         self = cls.loaded(ctxt, ((name, values[name]) for name in cls.fields
@@ -160,40 +160,22 @@ class Instance(PersistentObject, KilonovaObject):
         if flavor is not None:
             self.load((('flavor', flavor), ('old_flavor', None), ('new_flavor', None)))
         if extra:
-            self.load_extra(extra)
+            self.load_extra(extra, lenient=lenient)
         given = {'metadata': metadata, 'system_metadata': system_metadata}
         self.load((name, value) for name, value in given.items() if value is not None)
         if pci_devices is not None:
             self.load((('pci_devices', self._own_devices(pci_devices)),))
         return self
 
-    def load_extra(self, extra: dict[str, Any]) -> None:
-        """Set the fields of the ``instance_extra`` columns that are there, of the text of its info cache, and
-        of the rows of its volumes."""
-        values: dict[str, Any] = {}
-        ctxt = self._context
-        if extra.get('flavor'):
-            stored = json.loads(extra['flavor'])
-            for name, key in FLAVOR_FIELDS.items():
-                envelope = stored.get(key)
-                if envelope is not None:
-                    values[name] = Flavor.obj_from_primitive(envelope, ctxt)
-                elif name != 'flavor':
-                    values[name] = None
-        if 'pci_requests' in extra:
-            text = extra['pci_requests']
-            values['pci_requests'] = InstancePCIRequests.from_list(json.loads(text), self.uuid, ctxt) if text else None
-        for name in ENVELOPES:
-            if name in extra:
-                values[name] = KilonovaObject.from_json(extra[name], ctxt)
-        if 'keypairs' in values and values['keypairs'] is None:
-            del values['keypairs']
-        if extra.get('network_info'):
-            values['info_cache'] = InstanceInfoCache(ctxt, instance_uuid=self.uuid,
-                                                     network_info=extra['network_info'])
-        if extra.get('volumes'):
-            values['block_devices'] = BlockDeviceMappingList.of_server(ctxt, self.uuid, extra['volumes'])
-        self.load(values.items())
+    def load_extra(self, extra: Mapping[str, Any], *, lenient: bool = False) -> None:
+        """Set the fields of the ``instance_extra`` columns that are there, of the text of the info cache, and of the
+        rows of volumes. Errors and ``lenient`` are those of ``from_row``."""
+        self.load(instance_columns.read(self._context, self.uuid, extra, lenient=lenient).items())
+        if lenient and extra.get('flavor') and 'flavor' not in self:
+            sizes = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb')
+            own = {name: getattr(self, name) for name in sizes if name in self}
+            self.load((('flavor', Flavor(self._context, id=self.instance_type_id, flavorid='', name='', swap=0,
+                                         extra_specs={}, **own)),))
 
     def _own_devices(self, rows: list[dict[str, Any]]) -> PciDeviceList:
         if 'pci_requests' in self and self.pci_requests is not None:
@@ -242,13 +224,16 @@ class Instance(PersistentObject, KilonovaObject):
     # -- remote --------------------------------------------------------------------------------------------------------
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
-        """A server that isn't deleted, with extra columns, both metadata and its devices; InstanceNotFound."""
+        """Return a server that isn't deleted, with extra columns, both metadata and its devices.
+
+        Raises InstanceNotFound, and ServerUnreadable.
+        """
         with storage.database(ctxt).read() as conn:
             row = storage.queries('instances').get(conn, uuid)
             if row is None:
                 raise errors.InstanceNotFound(instance_id=uuid)
             system_metadata = {uuid: storage.queries('instances').get_system_metadata(conn, uuid)}
-            return _assemble(ctxt, conn, [row], system_metadata)[0]
+            return _assemble(ctxt, conn, [row], system_metadata, lenient=False)[0]
 
     @remotable
     def save(self, expected_task_state: Any = None, expected_vm_state: Any = None) -> None:
@@ -357,7 +342,11 @@ class InstanceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_by_host(cls, ctxt: RequestContext, host: str) -> Self:
-        """The servers of a host that aren't deleted, with all that ``Instance.get_by_uuid`` gives; four statements."""
+        """Return the servers of a host that aren't deleted, with all that ``Instance.get_by_uuid`` gives.
+
+        One whose row cannot be read takes no other with it: it comes as ``Instance.from_row`` makes it if it is
+        lenient. Runs four SQL statements.
+        """
         with storage.database(ctxt).read() as conn:
             queries = storage.queries('instances')
             rows = queries.by_host(conn, host)
@@ -382,8 +371,11 @@ class InstanceList(ListBase, KilonovaObject):
 
 
 def _assemble(ctxt: RequestContext, conn: Connection, rows: list[dict[str, Any]],
-              system_metadata: dict[str, dict[str, str | None]]) -> list[Instance]:
-    """Instances of rows joined with their extra columns, with what the other tables hold: a statement a table."""
+              system_metadata: dict[str, dict[str, str | None]], lenient: bool = True) -> list[Instance]:
+    """Return the instances of rows joined with their extra columns, with what the other tables hold.
+
+    Runs one SQL statement a table.
+    """
     uuids = [row['uuid'] for row in rows]
     if not uuids:
         return []
@@ -395,7 +387,7 @@ def _assemble(ctxt: RequestContext, conn: Connection, rows: list[dict[str, Any]]
         uuid = row['uuid']
         instances.append(Instance.from_row(
             ctxt, values, extra, metadata=facts[uuid]['metadata'], system_metadata=system_metadata.get(uuid, {}),
-            pci_devices=devices[uuid]))
+            pci_devices=devices[uuid], lenient=lenient))
     return instances
 
 

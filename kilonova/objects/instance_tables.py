@@ -66,7 +66,7 @@ class BlockDeviceMappingList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('BlockDeviceMapping')}
 
     @classmethod
-    def of_server(cls, ctxt: RequestContext, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
+    def of_server(cls, ctxt: RequestContext | None, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
         """A server's disks from columns, of the table or about to be written."""
         return cls.of(ctxt, (BlockDeviceMapping(ctxt, **{**row, 'instance_uuid': instance_uuid}) for row in rows))
 
@@ -84,7 +84,7 @@ class TagList(ListBase, KilonovaObject):
     fields = {'objects': fields.ListOfObjectsField('Tag')}
 
     @classmethod
-    def from_words(cls, ctxt: RequestContext, resource_id: str, words: Iterable[str]) -> Self:
+    def from_words(cls, ctxt: RequestContext | None, resource_id: str, words: Iterable[str]) -> Self:
         """A server's tags from the plain words."""
         return cls.of(ctxt, (Tag.loaded(ctxt, (('resource_id', resource_id), ('tag', word))) for word in words))
 

@@ -43,6 +43,8 @@ LOG = logging.getLogger(__name__)
 
 # What comes of reading a text that is no JSON, or not that of an object.
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError)
+# Columns of a server that say how large it is, named as its flavor's.
+SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
 IMAGE_PREFIX = 'image_'
 # What a server keeps of its image beside the image's properties: the image's id.
 OWN_PROPERTY = f'{IMAGE_PREFIX}base_image_ref'
@@ -355,10 +357,38 @@ def _one(deleted: bool) -> Any:
 
 
 def _plain(row: sa.RowMapping) -> dict[str, Any]:
+    """Return a server's row with its flavor as a dict. A text that cannot be read is logged, and shown as if it were
+    empty: a flavor has the sizes of the row then."""
     found = dict(row)
     text = found.pop('extra_flavor')
-    found['flavor'] = json.loads(text)['cur']['nova_object.data'] if text else {}
+    found['flavor'] = _read(found['uuid'], 'flavor', text, lambda stored: {**stored['cur']['nova_object.data']}, None)
+    if found['flavor'] is None:
+        found['flavor'] = {name: found.get(name) for name in SIZES} if text else {}
+    if _read(found['uuid'], 'network_info', found['network_info'], _has_networks, None) is None:
+        found['network_info'] = None
+    if _read(found['uuid'], 'trusted_certs', found['trusted_certs'],
+             lambda stored: [*stored['nova_object.data']['ids']], None) is None:
+        found['trusted_certs'] = None
     return found
+
+
+def _has_networks(stored: Any) -> bool:
+    """Return whether a server has interfaces. Raises an error of BROKEN if they are of another form than is shown."""
+    for vif in stored:
+        vif['id'], vif['network']['label'], vif['network'].get('subnets'), (vif.get('meta') or {}).get('')
+    return bool(stored)
+
+
+def _read(uuid: str, column: str, text: str | None, read: Callable[[Any], Any], otherwise: Any) -> Any:
+    """Return what ``read`` makes of a text, ``otherwise`` if there is none or it cannot be read, which is logged."""
+    if not text:
+        return otherwise
+    try:
+        return read(json.loads(text))
+    except _BROKEN as error:
+        LOG.error('The column %s of server %s cannot be read (%s: %s): it is shown without.', column, uuid,
+                  type(error).__name__, error)
+        return otherwise
 
 
 def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,

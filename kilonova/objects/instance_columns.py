@@ -1,0 +1,96 @@
+"""Read the columns of ``instance_extra`` into fields of an Instance.
+
+    values = instance_columns.read(ctxt, uuid, {'flavor': '{"cur": …}', 'numa_topology': None})
+    # {'flavor': Flavor(…), 'old_flavor': None, 'new_flavor': None, 'numa_topology': None}
+
+A text may be cut or of another form, after a restore or a script of an operator. ``objects.instance`` calls this.
+"""
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oslo_versionedobjects import exception as ovo_exception
+
+from kilonova import errors
+from kilonova.context import RequestContext
+from kilonova.objects.base import KilonovaObject
+from kilonova.objects.flavor import Flavor
+from kilonova.objects.instance_extra import InstancePCIRequests
+from kilonova.objects.instance_tables import BlockDeviceMappingList, InstanceInfoCache
+
+LOG = logging.getLogger(__name__)
+
+FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
+# Columns of instance_extra that hold one envelope each.
+ENVELOPES = ('numa_topology', 'migration_context', 'vcpu_model', 'keypairs', 'device_metadata', 'trusted_certs',
+             'resources')
+# What reading a text raises that is no JSON, or is JSON of another form.
+BROKEN = (ValueError, LookupError, TypeError, AttributeError, ovo_exception.VersionedObjectsException)
+
+
+def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
+    """Return the fields of the columns that ``extra`` has, of the text of the info cache, and of the volumes' rows.
+
+    Raises ServerUnreadable for a text that cannot be read; ``lenient``: logs it, and leaves out its fields.
+    """
+    values: dict[str, Any] = {}
+    for name, value in extra.items():
+        reader = _READERS.get(name)
+        if reader is None:
+            continue
+        try:
+            values.update(reader(ctxt, uuid, name, value))
+        except BROKEN as error:
+            problem = errors.ServerUnreadable(uuid=uuid, column=name, reason=f'{type(error).__name__}: {error}')
+            if not lenient:
+                raise problem from error
+            LOG.error('%s', problem)
+            values.update(_INSTEAD.get(name, {name: None}))
+    if 'keypairs' in values and values['keypairs'] is None:
+        del values['keypairs']
+    return values
+
+
+def check(uuid: str, texts: Mapping[str, Any]) -> None:
+    """Raise ServerUnreadable for the first of these texts of a server that cannot be read."""
+    read(None, uuid, texts)
+
+
+def _flavors(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    stored = json.loads(text)
+    found: dict[str, Any] = {}
+    for field, key in FLAVOR_FIELDS.items():
+        envelope = stored[key] if field == 'flavor' else stored.get(key)
+        found[field] = Flavor.obj_from_primitive(envelope, ctxt) if envelope is not None else None
+    if not isinstance(found['flavor'], Flavor):
+        raise TypeError('there is no flavor in it')
+    return found
+
+
+def _pci_requests(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
+    return {name: InstancePCIRequests.from_list(json.loads(text), uuid, ctxt) if text else None}
+
+
+def _envelope(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
+    return {name: KilonovaObject.from_json(text, ctxt)}
+
+
+def _networks(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
+    return {'info_cache': InstanceInfoCache(ctxt, instance_uuid=uuid, network_info=text)} if text else {}
+
+
+def _volumes(ctxt: RequestContext | None, uuid: str, name: str, rows: Any) -> dict[str, Any]:
+    return {'block_devices': BlockDeviceMappingList.of_server(ctxt, uuid, rows)} if rows else {}
+
+
+_READERS: Mapping[str, Callable[[RequestContext | None, str, str, Any], dict[str, Any]]] = {
+    'flavor': _flavors, 'pci_requests': _pci_requests, **dict.fromkeys(ENVELOPES, _envelope),
+    'network_info': _networks, 'volumes': _volumes}
+# Fields of a column that cannot be read; of the others it is the one of that name, without a value.
+_INSTEAD: Mapping[str, dict[str, Any]] = {
+    'flavor': {'old_flavor': None, 'new_flavor': None}, 'network_info': {}, 'volumes': {}}
