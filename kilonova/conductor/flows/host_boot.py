@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
-from kilonova.conductor.flows import beside
+from kilonova.conductor.flows import beside, port_moves
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostGone, NotYet, Step, Work, readable
 from kilonova.db import engine
@@ -55,7 +55,9 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
         return
     beside.at_rest(work)
     try:
-        answer = work.ask(host, 'resume_guest', instance=server)
+        # The agent of a host that was down could not bind them.
+        port_moves.bound_here(work)
+        answer = work.ask(host, 'resume_guest', instance=work.instance())
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostGone as error:
