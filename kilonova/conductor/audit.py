@@ -34,7 +34,7 @@ from kilonova.db.queries import services
 from kilonova.db.queries.cells import Cells
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
-from kilonova.objects import PciDevicePoolList
+from kilonova.objects import PciDevicePoolList, texts
 from kilonova.pci.device import DISABLED, GROUP_HEAD, MDEV, UNHEALTHY
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
@@ -298,7 +298,7 @@ class _Look:
             owner = device['instance_uuid']
             if owner is None or owner in busy:
                 continue
-            info = json.loads(device['extra_info'] or '{}')
+            info = _info(device)
             for why in TOLD:
                 if why in info:
                     self._wrong(f"host: {device['host']} device {device['address']} is {why} ({info[why]}), {owner} "
@@ -310,7 +310,12 @@ class _Look:
         free = Counter(device['node'] for device in devices
                        if device['status'] == 'available' and device['dev_type'] != MDEV and _counts(device))
         for node in nodes:
-            pools = PciDevicePoolList.from_column(node['pci_stats'])
+            try:
+                pools = PciDevicePoolList.from_column(node['pci_stats'])
+            except texts.BROKEN as error:
+                self._wrong(f"database: the column pci_stats of node {node['node']} can not be read "
+                            f'({type(error).__name__}: {error})')
+                continue
             offered = sum(pool.count for pool in pools.objects) if pools is not None else 0
             if offered != free[node['node']]:
                 self._wrong(f"database: {node['node']} offers {offered} devices, its rows say that "
@@ -380,4 +385,10 @@ class _Look:
 
 def _counts(device: dict[str, Any]) -> bool:
     """Of a group of devices the head is counted alone."""
-    return bool(json.loads(device['extra_info'] or '{}').get(GROUP_HEAD, device['address']) == device['address'])
+    return bool(_info(device).get(GROUP_HEAD, device['address']) == device['address'])
+
+
+def _info(device: Row) -> dict[str, Any]:
+    """Return what is known of a device beside its columns, {} if its text cannot be read."""
+    return texts.read(f"extra_info of device {device['address']} of {device['host']}", device['extra_info'],
+                      texts.mapping, {})

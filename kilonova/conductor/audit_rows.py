@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kilonova import errors
-from kilonova.objects import Flavor, MigrationContext, PciDeviceList, instance_columns
+from kilonova.objects import Flavor, MigrationContext, PciDeviceList, instance_columns, texts
 
 # Columns of a server that follow its flavor, and the flavor's fields.
 COLUMNS = {'instance_type_id': 'id', 'vcpus': 'vcpus', 'memory_mb': 'memory_mb', 'root_gb': 'root_gb',
@@ -62,7 +62,7 @@ def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str
                 _spec_flavor(specs[uuid])
         except errors.ServerUnreadable as error:
             found[uuid] = str(error)
-        except instance_columns.BROKEN as error:
+        except texts.BROKEN as error:
             found[uuid] = f'The flavor of server {uuid} can not be read ({type(error).__name__}: {error}).'
     return found
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from kilonova import errors
 from kilonova.context import RequestContext
-from kilonova.objects import fields, storage
+from kilonova.objects import fields, storage, texts
 from kilonova.objects.base import (
     KilonovaObject,
     ListBase,
@@ -90,16 +90,20 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """From a row of ``compute_nodes``."""
+        """Return the node of a row of ``compute_nodes``. A text that cannot be read counts as empty, so that the host
+        that has to write it anew can start."""
+        where = f"of node {row.get('hypervisor_hostname')}"
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
             if values.get(name) is None:
                 # Not set, so that its node sees that it has to write it.
                 values.pop(name, None)
-        values['supported_hv_specs'] = [HVSpec.from_list(triple)
-                                        for triple in json.loads(row.get('supported_instances') or '[]')]
-        values['pci_device_pools'] = PciDevicePoolList.from_column(row.get('pci_stats'), ctxt)
-        values['stats'] = json.loads(row.get('stats') or '{}')
+        values['supported_hv_specs'] = texts.read(
+            f'supported_instances {where}', row.get('supported_instances'),
+            lambda text: [HVSpec.from_list(triple) for triple in json.loads(text)], [])
+        values['pci_device_pools'] = texts.read(f'pci_stats {where}', row.get('pci_stats'),
+                                                lambda text: PciDevicePoolList.from_column(text, ctxt), None)
+        values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, {})
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:

@@ -12,14 +12,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from oslo_versionedobjects import exception as ovo_exception
-
 from kilonova import errors
 from kilonova.context import RequestContext
 from kilonova.objects.base import KilonovaObject
 from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_extra import InstancePCIRequests
 from kilonova.objects.instance_tables import BlockDeviceMappingList, InstanceInfoCache
+from kilonova.objects.texts import BROKEN
 
 LOG = logging.getLogger(__name__)
 
@@ -27,8 +26,6 @@ FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
 # Columns of instance_extra that hold one envelope each.
 ENVELOPES = ('numa_topology', 'migration_context', 'vcpu_model', 'keypairs', 'device_metadata', 'trusted_certs',
              'resources')
-# What reading a text raises that is no JSON, or is JSON of another form.
-BROKEN = (ValueError, LookupError, TypeError, AttributeError, ovo_exception.VersionedObjectsException)
 
 
 def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 from typing import Any, Self
 
 from kilonova.context import RequestContext
-from kilonova.objects import fields, storage
+from kilonova.objects import fields, storage, texts
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register, remotable_classmethod
 
 NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
@@ -43,9 +43,9 @@ class PciDevice(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """From a row of ``pci_devices``."""
-        info = row.get('extra_info')
-        values = {**row, 'deleted': bool(row.get('deleted')), 'extra_info': json.loads(info) if info else {}}
+        """Return the device of a row of ``pci_devices``. An ``extra_info`` that cannot be read counts as empty."""
+        info = texts.read(f"extra_info of device {row.get('address')}", row.get('extra_info'), texts.mapping, {})
+        values = {**row, 'deleted': bool(row.get('deleted')), 'extra_info': info}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:

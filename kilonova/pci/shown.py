@@ -4,10 +4,10 @@
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova.objects import texts
 from kilonova.pci.device import BARS, GROUP, GROUP_HEAD, KIND_OF
 
 # Of ``extra_info``, which a device has some of.
@@ -17,7 +17,7 @@ TAGS = ('managed', 'live_migratable', 'trusted', 'parent_ifname', 'mac_address')
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of ``queries.pci_devices.page``. ``resource_provider``: the UUID of its provider in Placement; ``tags``:
     those that its host reported; ``barred``: why it is given to no server (any more)."""
-    info = json.loads(row['extra_info'] or '{}')
+    info = texts.read(f"extra_info of device {row['address']}", row['extra_info'], texts.mapping, {})
     return {
         'id': row['uuid'], 'host': row['host'], 'node': row['hypervisor_hostname'], 'address': row['address'],
         'parent_address': row['parent_addr'], 'kind': KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from kilonova.objects import texts
 from kilonova.pci.device import PORT_PROVIDERS
 from kilonova.pci.pools import PciPools, is_apart
 from kilonova.pci.request import PLACEMENT_KEYS
@@ -43,7 +44,9 @@ class Devices:
         """A host's pools as its row has them now; how many devices are left."""
         self.clear(place)
         self._texts[place] = node['pci_stats'], node['numa_topology']
-        self._counts[place] = list(_pool_counts(node['pci_stats']))
+        self._counts[place] = texts.read(
+            f"pci_stats of node {node['hypervisor_hostname']}", node['pci_stats'],
+            lambda text: list(_pool_counts(text)), [])
         for key, _, _ in self._counts[place]:
             if key not in self._columns:
                 self._columns[key] = np.zeros(self._size, np.int64)
@@ -105,9 +108,9 @@ def _fold(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _pool_counts(text: str | None) -> Iterator[tuple[Key, str | None, int]]:
+def _pool_counts(text: str) -> Iterator[tuple[Key, str | None, int]]:
     """(what requests can ask for, provider, count) of each pool of a ``pci_stats`` column, without objects."""
-    stored = json.loads(text) if text else []
+    stored = json.loads(text)
     if isinstance(stored, dict):
         stored = [one['nova_object.data'] for one in stored['nova_object.data']['objects']]
     for one in stored:

@@ -5,7 +5,6 @@ first read. It shows a host as it stands when it is made: a row of the table, le
 """
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from kilonova import objects
-from kilonova.objects import RequestSpec
+from kilonova.objects import RequestSpec, texts
 from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.reservations import Request, Reservation
@@ -28,8 +27,8 @@ ServersOf = Callable[[str], list[dict[str, Any]]]
 @lru_cache(maxsize=2048)
 def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
     """What the two columns say, to be copied. From one select to the next few hosts change theirs."""
-    return PciPools.from_pool_list(objects.PciDevicePoolList.from_column(stored),
-                                   sockets_of(objects.NUMATopology.from_json(topology)))
+    pools = texts.read('pci_stats of a node', stored, objects.PciDevicePoolList.from_column, None)
+    return PciPools.from_pool_list(pools, sockets_of(parsed_topology(topology)))
 
 
 def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
@@ -64,7 +63,7 @@ def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[
 @lru_cache(maxsize=2048)
 def parsed_topology(text: str | None) -> objects.NUMATopology | None:
     """What ``compute_nodes.numa_topology`` says; nobody changes it."""
-    return objects.NUMATopology.from_json(text)
+    return texts.read('numa_topology of a node', text, objects.NUMATopology.from_json, None)
 
 
 class Answers(Protocol):
@@ -139,7 +138,7 @@ class HostState:
 
     @cached_property
     def stats(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self._node.get('stats') or '{}')
+        found: dict[str, str] = texts.read('stats of a node', self._node.get('stats'), texts.mapping, {})
         return found
 
     @cached_property
@@ -179,14 +178,12 @@ class HostState:
 
     @cached_property
     def cpu_info(self) -> dict[str, Any]:
-        text = self._node.get('cpu_info')
-        return json.loads(text) if text else {}
+        return texts.read('cpu_info of a node', self._node.get('cpu_info'), texts.mapping, {})
 
     @cached_property
     def supported_instances(self) -> list[list[str]]:
         """[[architecture, hypervisor type, vm mode]]."""
-        found: list[list[str]] = json.loads(self._node.get('supported_instances') or '[]')
-        return found
+        return texts.read('supported_instances of a node', self._node.get('supported_instances'), texts.triples, [])
 
     @cached_property
     def metrics(self) -> objects.MonitorMetricList:

@@ -11,7 +11,6 @@ counts what is left of each kind. Callers hold ``lock``.
 """
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kilonova.objects import texts
 from kilonova.objects.compute_node import ratios
 from kilonova.scheduler.columns import COLUMNS, Columns, Mask, Places, Row
 from kilonova.scheduler.devices import Devices
@@ -87,7 +87,7 @@ class Table:
 
     def _write(self, place: int, cell_uuid: str, node: Row) -> None:
         column = self._columns
-        stats = json.loads(node['stats'] or '{}')
+        stats = texts.read(f"stats of node {node['hypervisor_hostname']}", node['stats'], texts.mapping, {})
         free_ram, free_disk = node['free_ram_mb'], node['free_disk_gb']
         if free_ram is None:
             free_ram = node['memory_mb'] - node['memory_mb_used']
@@ -183,5 +183,6 @@ class Table:
 
     def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:
         """Hosts whose ``supported_instances`` pass; asked once for each that there is."""
-        good = [code for code, text in enumerate(self._kinds) if fits(json.loads(text))]
+        good = [code for code, text in enumerate(self._kinds)
+                if fits(texts.read('supported_instances of a node', text, texts.triples, []))]
         return np.isin(self._columns['supported'], good)
