@@ -37,13 +37,12 @@ UNTRIED = 'Not tried yet: others of its host took long to fail'
 
 
 class Guests:
-    """``later`` are servers that were in an operation when this process started; ``recount(ctxt, uuid)`` is told of
-    each whose operation is over."""
+    """The guests of one host. ``recount(ctxt, uuid)`` is called for each server of ``host.interrupted``, the servers
+    that were in an operation when this process started, as soon as its operation is over."""
 
     def __init__(self, host: Host, ctxt: Callable[[], RequestContext],
                  recount: Callable[[RequestContext, str], None]) -> None:
         self._host, self._ctxt, self._recount = host, ctxt, recount
-        self.later: set[str] = set()
 
     def boot(self) -> None:
         """Start the guests that ran, or say that they are off; stop those that were to be off while we were away.
@@ -52,11 +51,13 @@ class Guests:
         to conductors.
         """
         ctxt, host = self._ctxt(), self._host
-        self.later, states = records.busy(ctxt, host.name), self._states()
+        host.interrupted.clear()
+        host.interrupted.update(records.busy(ctxt, host.name))
+        states = self._states()
         failed: dict[str, str] = {}
         spent = 0.0
         for instance in records.instances(ctxt, host.name):
-            if instance.uuid in self.later:
+            if instance.uuid in host.interrupted:
                 continue
             if not _is_right(instance, states):
                 began = host.clock()
@@ -66,7 +67,7 @@ class Guests:
                     spent += host.clock() - began
             elif instance.vm_state in WANTED_OFF and states.get(instance.uuid) == PowerState.RUNNING:
                 self._sync_fresh(ctxt, instance.uuid)
-        if failed or self.later:
+        if failed or host.interrupted:
             self._resume_later(ctxt, failed)
 
     def await_hypervisor(self, error: Exception) -> None:
@@ -99,10 +100,10 @@ class Guests:
 
     def look_again(self) -> None:
         """Those that a flow worked on: when it is over and left a server whose guest is not running, like ``boot``."""
-        if not self.later:
+        if not self._host.interrupted:
             return
         ctxt, host = self._ctxt(), self._host
-        for uuid in sorted(self.later - records.busy(ctxt, host.name)):
+        for uuid in sorted(host.interrupted - records.busy(ctxt, host.name)):
             try:
                 self._recount(ctxt, uuid)
                 instance = records.instance(ctxt, uuid)
@@ -113,7 +114,7 @@ class Guests:
                 reason = self._restore(ctxt, instance)
                 if reason is not None:
                     self._resume_later(ctxt, {uuid: reason})
-            self.later.discard(uuid)
+            host.interrupted.discard(uuid)
 
     def sync(self) -> None:
         """Say of a guest that stopped by itself that it is SHUTOFF, and stop one that started by itself.
@@ -123,7 +124,7 @@ class Guests:
         ctxt, host = self._ctxt(), self._host
         states = self._states()
         for seen in records.instances(ctxt, host.name):
-            if seen.task_state is None and not _agrees(seen, states):
+            if seen.task_state is None and seen.uuid not in host.interrupted and not _agrees(seen, states):
                 try:
                     self._sync_fresh(ctxt, seen.uuid)
                 except errors.ServerUnreadable as error:
@@ -190,8 +191,9 @@ class Guests:
         """False: the server isn't at rest."""
         host = self._host
         with host.locks.hold(uuid):
-            if uuid in records.busy(ctxt, host.name):
-                # Something waits to be given back here: the disk of a move that ended elsewhere, and with it the guest.
+            if uuid in host.interrupted or uuid in records.busy(ctxt, host.name):
+                # ``look_again`` may have to start it, or something waits to be given back here: the disk of a move that
+                # ended elsewhere, and with it the guest.
                 return False
             fresh = records.instance(ctxt, uuid)
             if fresh is None or fresh.host != host.name:

@@ -140,6 +140,8 @@ class Host:
     # What is done of devices that failed, and of those with which a guest runs: see ``DeviceRest``.
     devices_failed: Callable[[RequestContext, str, BaseException], None] = lambda ctxt, uuid, error: None
     devices_used: Callable[[RequestContext, str], None] = lambda ctxt, uuid: None
+    # Servers that an operation works on which was under way when this process started: see ``Guests``.
+    interrupted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.holders = Holders(self.driver, self.tracker, self.locks)

@@ -14,7 +14,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.virt.parts.host import HypervisorUnavailable
-from tests.fixtures.cloud import IMAGE_ID, Cloud
+from tests.fixtures.cloud import IMAGE_ID, Cloud, Crash
 from tests.functional.test_accelerators import CARDS, Accelerated, silence
 
 KIND = 'resume_on_host_boot'
@@ -350,3 +350,68 @@ def test_a_host_that_went_down_again_uses_up_no_time(late: Late, monkeypatch: py
     monkeypatch.undo()
     cloud.start_compute(late.host)
     late.assert_runs()
+
+
+# --- in the middle of something ---------------------------------------------------------------------------------------
+# What is asked for, from which state, and what it comes to when the power is cut before the host did it.
+ACTIVE, OFF = ('ACTIVE', 1), ('SHUTOFF', 4)
+INTERRUPTED: dict[str, tuple[str, Any, tuple[str, ...], tuple[str, int]]] = {
+    'suspend': ('suspend', None, (), ACTIVE),
+    'pause': ('pause', None, (), ACTIVE),
+    'a crash dump': ('trigger_crash_dump', None, (), ACTIVE),
+    'a password': ('changePassword', {'adminPass': 'new'}, (), ACTIVE),
+    'a snapshot': ('createImage', {'name': 'snap'}, (), ACTIVE),
+    'a soft reboot': ('reboot', {'type': 'SOFT'}, (), ACTIVE),
+    'a hard reboot': ('reboot', {'type': 'HARD'}, (), ACTIVE),
+    'start': ('os-start', None, ('os-stop',), ACTIVE),
+    'stop': ('os-stop', None, (), OFF),
+    'rescue': ('rescue', None, (), ('RESCUE', 1)),
+    'unrescue': ('unrescue', None, ('rescue',), ACTIVE),
+    'shelve': ('shelve', None, (), ('SHELVED_OFFLOADED', 4)),
+    # Memory that was there before is lost with the power, whatever was asked for.
+    'unpause': ('unpause', None, ('pause',), OFF),
+    # That of a suspended guest is a file; libvirt's test driver loses it with its process.
+    'resume': ('resume', None, ('suspend',), OFF),
+}
+
+
+@pytest.mark.parametrize('name', INTERRUPTED)
+def test_the_power_is_cut_in_the_middle(cloud: Cloud, name: str) -> None:
+    """It ends as it was asked for, or it failed, says so, and the server runs as before."""
+    verb, body, before, end = INTERRUPTED[name]
+    cloud.images.offered[IMAGE_ID]['hw_qemu_guest_agent'] = 'yes'
+    server = cloud.boot(cloud.flavor(gpus=1))
+    for one in before:
+        cloud.action(server, one)
+    host, devices = cloud.host_of(server), cloud.hostdevs(server)
+    cut = threading.Event()
+
+    def on_message(kind: str, topic: str, to: str, method: str, args: Any, deliver: Callable[[], Any]) -> Any:
+        if topic == 'conductor' and method in ('check_key', 'save_instance') and not cut.is_set():
+            cut.set()
+            raise Crash
+        if topic == 'compute' and kind != 'cast':
+            try:
+                return deliver()
+            except Crash:
+                cloud.crash_compute(host)
+                raise errors.Unanswered(who=host, reason='crashed') from None
+        return deliver()
+    cloud.on_message = on_message
+    assert cloud.request('POST', f'/servers/{server}/action', {verb: body}).status_int < 300
+    limit = time.monotonic() + 20
+    while not cut.is_set() or host in cloud.computes:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    cloud.start_compute(host)
+    cloud.settle()
+    cloud.on_message = None
+    for compute in cloud.computes.values():
+        # What its timers do when the operation is over.
+        compute.guests.sync()
+        compute.guests.look_again()
+    shown = cloud.show(server)
+    assert (shown['status'], shown['OS-EXT-STS:power_state']) == end, cloud.story(server)
+    if end[0] in ('ACTIVE', 'RESCUE'):
+        assert cloud.hostdevs(server) == devices or before
+    cloud.assert_clean()

@@ -202,7 +202,7 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
         if failed is not None:
             op.host.devices_failed(op.ctxt, op.instance.uuid, failed)
         power_state = op.host.driver.guests.get_info(op.instance)
-        values = {'power_state': power_state}
+        values = {} if failed is not None and _is_to_run_again(op, power_state) else {'power_state': power_state}
         fields: SaveFields = {'end': True, 'expect': {'host': op.host.name}, 'values': values,
                               'event': op.event(failed), 'extra': tags_found(op.instance),
                               'transition': f'{verb}.done' if failed is None else f'{verb}.failed'}
@@ -218,11 +218,18 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
     reply.update(power_state=power_state, error=None if failed is None else readable(failed))
 
 
+def _is_to_run_again(op: Operation, power_state: int) -> bool:
+    """Return whether the guest of a server whose operation was under way when this process started ran then and is off
+    now: its host lost power. The server's row keeps the power state with which ``Guests.look_again`` starts it."""
+    return (power_state == PowerState.SHUTDOWN and op.instance.uuid in op.host.interrupted
+            and op.instance.power_state == PowerState.RUNNING)
+
+
 def _notify(op: Operation, name: str, saved: SaveFields, failed: Exception | None, told: Facts) -> None:
     """As the field has it: only a reboot tells its failure, and its end too when the guest runs nevertheless."""
     is_reboot = name == 'instance.reboot'
     if failed is not None and is_reboot:
         op.notify(f'{name}.error', moved='reboot.failed', fault=failed)
-    if failed is None or (is_reboot and saved['values']['power_state'] == PowerState.RUNNING):
+    if failed is None or (is_reboot and saved['values'].get('power_state') == PowerState.RUNNING):
         facts: Facts = {**told, 'values': saved['values'], 'moved': saved['transition']}
         op.notify(f'{name}.end', **facts)

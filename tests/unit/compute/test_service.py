@@ -631,7 +631,7 @@ def test_host_boot_leaves_servers_with_an_operation_to_their_flow(cloud):
     # The flow is over and left the server ACTIVE: its guest is brought back.
     cloud.cell.busy.clear()
     manager.guests.look_again()
-    assert server.uuid in cloud.drivers['gpu1'].domains and manager.guests.later == set()
+    assert server.uuid in cloud.drivers['gpu1'].domains and manager.host.interrupted == set()
 
 
 @pytest.mark.parametrize('same', [False, True])
