@@ -184,7 +184,12 @@ class ServerDisks(DiskPlaces):
         self._add_blanks(instance, image_meta, directory)
 
     def ensure_bases(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Make again what the guest starts from and its overlays read from, should it have been cleared away."""
+        """Make again what the guest starts from and its overlays read from, should it have been cleared away.
+
+        An image is the same whenever it is fetched, and of swap only the empty disk is lost. An ephemeral disk that is
+        formatted once more has other bytes: the guest's own blocks would not fit them, and its files were lost. Raises
+        GuestFailed for what can't be made again, with the name of the file.
+        """
         directory = self.directory(instance.uuid)
         self._add_kernels(instance, directory)
         for name, found in directory.disks().items():
@@ -192,10 +197,11 @@ class ServerDisks(DiskPlaces):
                 continue
             if layers.origin(name) == DISK and _is_image(instance, found.backing):
                 self._image(instance, image_meta)
-            elif layers.origin(name) != DISK and is_blank(found.backing):
+            elif layers.origin(name) == SWAP and is_blank(found.backing):
                 _blank(self._cache, os.path.basename(found.backing))
             else:
-                raise GuestFailed(act='start', uuid=instance.uuid, reason=f'{found.backing} is missing')
+                raise GuestFailed(act='start', uuid=instance.uuid, reason=(
+                    f'{found.backing}, which {directory.file(name)} reads from, is missing and can not be made again'))
 
     def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
         """Kernel and ramdisk that the directory doesn't have; ``again``: those that it has, too."""

@@ -177,6 +177,21 @@ def test_a_missing_base_that_nobody_can_make_again(make: Any) -> None:
         disks.ensure_bases(instance, image_meta())
 
 
+def test_a_missing_base_of_an_ephemeral_disk_is_not_formatted_anew(make: Any) -> None:
+    """What the guest wrote would be on another file system than the one that it formatted."""
+    disks, instance = make(), new_instance(flavor=new_flavor(ephemeral_gb=1, swap=1))
+    disks.create(instance, image_meta())
+    found = disks.directory(instance.uuid).disks()
+    swap, ephemeral = (Path(found[name].backing) for name in ('disk.swap', 'disk.eph0'))
+    swap.unlink()
+    disks.ensure_bases(instance, image_meta())
+    assert swap.exists()
+    ephemeral.unlink()
+    with pytest.raises(GuestFailed, match=r'_base/ephemeral_1_ext4, which .*disk\.eph0 reads from, is missing'):
+        disks.ensure_bases(instance, image_meta())
+    assert not ephemeral.exists()
+
+
 def test_no_way_to_fetch_images(make: Any) -> None:
     made = make()
     disks = ServerDisks(made._conf, made._cache, None)
