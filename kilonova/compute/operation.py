@@ -154,6 +154,11 @@ class Operation:
             host.upcalls.power_states.pop(uuid, None)
             yield
 
+    def is_at_home(self) -> bool:
+        """Return whether the server exists and belongs to this host now. Asks the conductor."""
+        found = records.instance(self.ctxt, self.instance.uuid)
+        return found is not None and found.host == self.host.name
+
     # -- what is told of it --------------------------------------------------------------------------------------------
     def begin(self, event: str) -> None:
         """The event of the instance action begins now. It is written once, at its end."""

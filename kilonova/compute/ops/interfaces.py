@@ -10,7 +10,7 @@ from typing import Any
 
 from oslo_log import log as logging
 
-from kilonova import objects
+from kilonova import errors, objects
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
 from kilonova.compute.operation import Check, Operation, Reply, tags_found
@@ -93,10 +93,12 @@ def detach(op: Operation, vif: dict[str, Any]) -> Reply:
 
 @order(Compute.undo_detach_interface, checks=Check.UNDO, forward=True)
 def undo_detach(op: Operation, vif: dict[str, Any]) -> Reply:
-    """The flow's undo: the guest has it again; safe when it never let it go."""
+    """Undo ``detach``: plug the guest in again. Safe when it never let go; nothing is done for a server that is on
+    another host by now."""
     with op.turn():
-        plug(op, Vif.read(vif))
-        op.save_tags()
+        if op.is_at_home():
+            plug(op, Vif.read(vif))
+            op.save_tags()
     return {}
 
 
@@ -111,11 +113,13 @@ def unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
 
 @order(Compute.undo_unplug_functions, checks=Check.UNDO, forward=True)
 def undo_unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
-    """The flow's undo: the guest has all of it again."""
+    """Undo ``unplug_functions``: plug the guest into all of these ports again. Nothing is done for a server that is on
+    another host by now."""
     with op.turn():
-        for vif in vifs:
-            plug(op, Vif.read(vif))
-        op.save_tags()
+        if op.is_at_home():
+            for vif in vifs:
+                plug(op, Vif.read(vif))
+            op.save_tags()
     return {}
 
 
@@ -128,7 +132,8 @@ def plug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
         for vif in map(Vif.read, vifs):
             try:
                 plug(op, vif)
-            except GuestFailed:
+            except (GuestFailed, errors.DevicesFailed) as error:
+                op.host.devices_failed(op.ctxt, op.instance.uuid, error)
                 LOG.exception('Port %s is not plugged into the guest; a hard reboot does it', vif.id,
                               instance_uuid=op.instance.uuid)
         op.save_tags(late=True)

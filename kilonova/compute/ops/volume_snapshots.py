@@ -8,7 +8,7 @@ from typing import Any
 from kilonova.compute.endpoint import order
 from kilonova.compute.host import image_of
 from kilonova.compute.operation import Check, Operation, Reply
-from kilonova.compute.ops.volumes import volume_of
+from kilonova.compute.ops.volumes import find_volume, volume_of
 from kilonova.objects.volume import QCOW2, AttachedVolume
 from kilonova.rpc.compute import Compute
 from kilonova.virt.parts.volume_snapshots import Merge
@@ -24,8 +24,11 @@ def take(op: Operation, files: Mapping[str, str]) -> Reply:
 
 @order(Compute.undo_snapshot_volume, checks=Check.UNDO, forward=True)
 def undo_take(op: Operation, files: Mapping[str, str]) -> Reply:
-    """Changes nothing: what is written to the other file is in no other."""
+    """Return {'taken': whether the guest writes to the other file}. Changes nothing: what is written to that file is in
+    no other. A server that has lost the volume writes to neither."""
     with op.turn():
+        if find_volume(op, files['volume_id']) is None:
+            return {'taken': False}
         _old, new = _both(op, files)
         return {'taken': op.host.driver.volume_snapshots.has(op.instance, new)}
 
@@ -49,8 +52,11 @@ def merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
 
 @order(Compute.undo_merge_volume, checks=Check.UNDO, forward=True)
 def undo_merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
-    """Returns when nothing is at work on them."""
+    """Return {'merged': whether the files are one}, when nothing is at work on them. Nothing is for a server that has
+    lost the volume."""
     with op.turn():
+        if find_volume(op, merge['volume_id']) is None:
+            return {'merged': False}
         return {'merged': op.host.driver.volume_snapshots.end_merge(op.instance, *_merge(op, merge))}
 
 

@@ -60,9 +60,11 @@ def detach(op: Operation, volume_id: str) -> Reply:
 
 @order(Compute.undo_detach_volume, checks=Check.UNDO, forward=True)
 def undo_detach(op: Operation, volume_id: str) -> Reply:
-    """The flow's undo: the guest has it again; safe when it never let it go."""
+    """Undo ``detach``: give the guest the volume again. Safe when it never let go; nothing is done for a server that is
+    on another host by now, or that lost the volume."""
     with op.turn():
-        _plug(op, volume_id)
+        if op.is_at_home() and find_volume(op, volume_id) is not None:
+            _plug(op, volume_id)
     return {}
 
 
@@ -78,9 +80,10 @@ def make_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
 
 @order(Compute.undo_copy_volume, checks=Check.UNDO, forward=True)
 def undo_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
-    """The flow's undo: the host has let go of the copy; safe when there was none."""
+    """Undo ``make_copy``: let go of the copy. Safe when there was none, or when the server has lost the volume."""
     with op.turn():
-        op.host.driver.volumes.end_copy(op.instance, *_both(op, copy))
+        if find_volume(op, copy['of']) is not None:
+            op.host.driver.volumes.end_copy(op.instance, *_both(op, copy))
     return {}
 
 
@@ -96,9 +99,10 @@ def swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
 
 @order(Compute.undo_swap_volume, checks=Check.UNDO, forward=True)
 def undo_swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
-    """Cancelled behind the copy it goes to its end, if the guest still can."""
+    """Cancelled after the copy it goes to its end, if the guest still can. {'swapped': whether the guest has the copy}
+    """
     with op.turn():
-        return {'swapped': _swap(op, copy)}
+        return {'swapped': find_volume(op, copy['of']) is not None and _swap(op, copy)}
 
 
 def _swap(op: Operation, copy: Mapping[str, Any]) -> bool:
@@ -147,8 +151,14 @@ def _unplug(op: Operation, volume_id: str) -> None:
     op.save_tags()
 
 
+def find_volume(op: Operation, volume_id: str) -> AttachedVolume | None:
+    """Return a volume of the server, or None if it has lost that volume since the operation began."""
+    return next((volume for volume in op.instance.volumes if volume.volume_id == volume_id), None)
+
+
 def volume_of(op: Operation, volume_id: str) -> AttachedVolume:
-    for volume in op.instance.volumes:
-        if volume.volume_id == volume_id:
-            return volume
-    raise errors.Invalid(f'Volume {volume_id} did not come with server {op.instance.uuid}.')
+    """Return a volume of the server. Raises Invalid if the server does not have it: undos ask ``find_volume``."""
+    found = find_volume(op, volume_id)
+    if found is None:
+        raise errors.Invalid(f'Volume {volume_id} did not come with server {op.instance.uuid}.')
+    return found
