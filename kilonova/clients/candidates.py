@@ -1,4 +1,4 @@
-"""Placement's answers to a query that was too long for one request, made one answer again.
+"""Queries for allocation candidates: the bound of their length, and one answer made of those to a query's parts.
 
 ``PlacementClient`` hands these functions to ``query.ask``.
 """
@@ -8,7 +8,29 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova import errors
+
 Found = dict[str, Any]
+
+# Characters of a query that can't be cut. Apache and nginx take request lines of some 8,190 unless told otherwise.
+MOST = 7500
+
+
+class QueryTooLong(errors.Invalid):
+    """A server asks for so many different things that no web server would read the query."""
+
+    msg_fmt = ('The request has %(groups)s groups of resources (devices, ports, accelerators): a query of %(length)s '
+               'characters, more than the %(most)s that web servers read. Ask for fewer devices, ports or accelerators '
+               'that differ from one another.')
+
+
+def checked(text: str) -> str:
+    """Return the query string. Raises QueryTooLong if it has more than MOST characters."""
+    if len(text) > MOST:
+        groups = sum(part.startswith('resources') for part in text.split('&'))
+        raise QueryTooLong(groups=groups, length=len(text), most=MOST)
+    return text
+
 
 
 def merge(one: Found, other: Found, either: bool) -> Found:

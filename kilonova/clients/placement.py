@@ -87,11 +87,12 @@ class PlacementClient:
         """``{'allocation_requests': [{'allocations', 'mappings'}], 'provider_summaries': {uuid: …}}``.
 
         ``asked`` is a query string or its pairs. Sends as many requests as the length of its lists asks for. Raises
-        PlacementInvalid if it names a class or trait that doesn't exist.
+        PlacementInvalid if it names a class or trait that doesn't exist, and QueryTooLong.
         """
         pairs = parse.parse_qsl(asked, keep_blank_values=True) if isinstance(asked, str) else asked
-        found = query.ask(pairs, lambda text: self._send('GET', f'/allocation_candidates?{text}').json(),
-                          candidates.merge)
+        found = query.ask(
+            pairs, lambda text: self._send('GET', f'/allocation_candidates?{candidates.checked(text)}').json(),
+            candidates.merge)
         limit = dict(pairs).get('limit')
         return candidates.first(found, int(limit) if limit else None)
 

@@ -21,6 +21,7 @@ from typing import Any
 from oslo_config import cfg
 
 from kilonova import errors, objects
+from kilonova.clients.candidates import QueryTooLong
 from kilonova.clients.placement import MICROVERSION, PlacementClient, PlacementInvalid
 from kilonova.clients.providers import MANAGED_PCI
 from kilonova.context import RequestContext
@@ -142,7 +143,7 @@ def _refused() -> Iterator[None]:
     """What nobody can have is NoValidHost."""
     try:
         yield
-    except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid) as error:
+    except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid, QueryTooLong) as error:
         raise errors.NoValidHost(reason=str(error)) from error
 
 

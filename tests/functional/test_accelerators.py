@@ -318,6 +318,22 @@ def test_evacuation_and_back(accelerated: Accelerated) -> None:
     accelerated.assert_empty()
 
 
+def test_an_evacuation_needs_the_profile(accelerated: Accelerated) -> None:
+    """Cyborg makes requests by the name of a profile. The refusal names it, and with the profile the server moves."""
+    cloud, server = accelerated.cloud, accelerated.boot()
+    dead = cloud.host_of(server)
+    lose_host(cloud, dead)
+    groups = accelerated.cyborg.profiles.pop('fpga')
+    answer = cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}})
+    assert (answer.status_int, answer.json['badRequest']['message']) == (
+        400, 'Device profile name fpga: Expected 1 device profile but got nothing.')
+    accelerated.cyborg.profiles['fpga'] = groups
+    assert cloud.request('POST', f'/servers/{server}/action', {'evacuate': {}}).status_int == 200
+    cloud.settle(kinds_left=('release',))
+    assert cloud.host_of(server) != dead, cloud.story(server)
+    assert len(accelerated.cyborg.requests) == 1
+
+
 def test_an_unshelve_waits_for_what_is_still_to_give_back(accelerated: Accelerated) -> None:
     """Or a release that comes late would take the new ones."""
     cloud, cyborg = accelerated.cloud, accelerated.cyborg
@@ -697,6 +713,13 @@ def test_what_no_flavor_can_ask_for(accelerated: Accelerated, make_cloud: Callab
         'networks': 'none'}})
     assert response.status_int == 400
     assert response.json['badRequest']['message'].startswith('There is no accelerator service')
+
+
+def test_a_query_that_no_web_server_reads_ends_the_create(accelerated: Accelerated,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('kilonova.clients.candidates.MOST', 20)
+    server = accelerated.cloud.boot(accelerated.flavor())
+    assert 'Ask for fewer devices, ports or accelerators' in accelerated.fault(server)
 
 
 # --- waiting for a device that is programmed -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import uuid as uuidlib
 import pytest
 
 from kilonova import errors
-from kilonova.clients import query
+from kilonova.clients import candidates, query
 from kilonova.clients.placement import (
     CONCURRENT_UPDATE,
     PlacementClient,
@@ -493,6 +493,20 @@ def test_candidates_of_many_aggregates_are_asked_in_portions_found_1_6(placement
     assert sorted(next(iter(request['allocations'])) for request in found['allocation_requests']) == sorted(
         roots[host] for host in hosts)
     assert found['provider_summaries'].keys() >= {roots[host] for host in hosts}
+
+
+def test_a_query_of_too_many_groups_is_not_sent(placement):
+    """Groups can't be asked for in portions; a web server would close the connection, which looks like silence."""
+    pairs = [('resources', 'VCPU:1'), ('group_policy', 'none')]
+    for number in range(200):
+        pairs += [(f'resources_{number}', 'CUSTOM_NIC:1'), (f'required_{number}', f'CUSTOM_NETWORK_{number}')]
+    placement.requests.clear()
+    with pytest.raises(candidates.QueryTooLong, match=r'The request has 201 groups .*: a query of \d+ characters, more '
+                                                      r'than the 7500 .* Ask for fewer devices, ports or accelerators'):
+        placement.client.allocation_candidates(pairs)
+    assert placement.requests == []
+    placement.client.allocation_candidates([('resources', 'VCPU:1'), *(
+        (f'resources_{number}', 'CUSTOM_NIC:1') for number in range(100)), ('group_policy', 'none')])
 
 
 def test_candidates_in_portions_are_no_more_than_the_limit_found_1_6(placement):
