@@ -88,7 +88,13 @@ def networks(conf: cfg.ConfigOpts) -> NetworkClient | None:
 
 
 def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
-    """The client of [cinder]; None where the section has no credentials: then the cloud has no volume service."""
+    """Return the client of [cinder]; None where the section has no credentials: then the cloud has no volume service.
+
+    Raises ConfigFileValueError for [cinder]cross_az_attach = False: the operator would count on what nobody checks.
+    """
+    if not conf.cinder.cross_az_attach:
+        raise cfg.ConfigFileValueError('[cinder]cross_az_attach is False: only True is accepted, as the availability '
+                                       'zones of servers and volumes are not compared')
     adapter = session.adapter(conf, 'cinder')
     return VolumeClient(adapter) if adapter.session.auth is not None else None
 

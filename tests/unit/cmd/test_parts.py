@@ -215,3 +215,10 @@ def test_threads_of_the_api(conf, monkeypatch, backend, size, threads):
     monkeypatch.setattr('kilonova.concurrency.backend', lambda: backend)
     conf.set_override('default_pool_size', size, group='wsgi')
     assert api.threads(conf) == threads
+
+
+def test_zones_of_volumes_that_nobody_compares_are_refused_at_the_start(parse):
+    """Nova's [cinder]cross_az_attach = False was an option that nobody read."""
+    assert parts.volumes(parse(sections='[cinder]\ncross_az_attach = true')) is None
+    with pytest.raises(cfg.ConfigFileValueError, match=r'\[cinder\]cross_az_attach is False: only True is accepted'):
+        parts.volumes(parse(sections='[cinder]\ncross_az_attach = false'))
