@@ -13,6 +13,10 @@ COLUMNS = ('operation', 'kind', 'server', 'state', 'step', 'attempt', 'host', 'c
            'reason')
 # Characters of a reason in a table.
 LONGEST = 160
+UNREADABLE = 'unreadable: it is neither run nor undone'
+# What an operator can do about a row that no conductor can read.
+REMEDY = ("Put these columns back from a backup, and it goes on within five minutes; or 'kilonova-manage operation "
+          "forget {uuid}', then delete the server or set its state, and run 'kilonova-manage audit'")
 # Kinds of operations that are about no server.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
@@ -29,7 +33,8 @@ def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
     if args.format == 'json':
         print(json.dumps(rows, indent=2))
     else:
-        table(COLUMNS, [tuple({**row, 'reason': shortened(row['reason'] or '', LONGEST)}.values()) for row in rows])
+        table(COLUMNS, [tuple({**row, 'reason': row['reason'] if row['state'] == UNREADABLE else shortened(
+            row['reason'] or '', LONGEST)}.values()) for row in rows])
     return 0
 
 
@@ -47,12 +52,35 @@ def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0 if rows else 1
 
 
+def operation_forget(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Delete the row of an operation that no conductor can read; a delete of its server that waits for it goes on.
+
+    What the operation had done stays as it is. 1: there is none, or it can be read.
+    """
+    from kilonova.conductor.flows import unreadable
+    from kilonova.db.queries import operations, operations_shown
+    for database in (cloud.databases.api(), *cloud.cells.databases()):
+        with database.write() as connection:
+            for row in operations_shown.shown(connection, uuid=args.which):
+                if not unreadable(row['stored']):
+                    print(f"Operation {args.which} ({row['kind']}) can be read: a conductor runs it, or undoes it if "
+                          'its server is deleted.')
+                    return 1
+                operations.end(connection, row['uuid'], row['instance_uuid'])
+                print(f"Operation {args.which} ({row['kind']} of {row['instance_uuid']}) is deleted. Delete the "
+                      "server, or set its state ('openstack server set --state'); then run 'kilonova-manage audit'.")
+                return 0
+    print(f'No operation is called {args.which}.')
+    return 1
+
+
 def _rows(cloud: Cloud, **which: str | None) -> Iterator[dict[str, Any]]:
+    from kilonova.conductor.flows import unreadable
     from kilonova.db.queries import operations_shown
     for database in (cloud.databases.api(), *cloud.cells.databases()):
         with database.read() as connection:
             for row in operations_shown.shown(connection, **which):
-                yield {**row, 'database': database.name}
+                yield {**row, 'database': database.name, 'unreadable': unreadable(row['stored'])}
 
 
 def _told(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,10 +92,19 @@ def _told(row: Mapping[str, Any]) -> dict[str, Any]:
     return dict(zip(COLUMNS, (
         row['uuid'], row['kind'], None if row['kind'] in WITHOUT_SERVER else row['instance_uuid'], _state(row), step,
         row['attempt'], host or None, row['conductor'], row['created_at'].isoformat(timespec='seconds') + 'Z',
-        row['database'], row['outputs'].get('reason')), strict=True))
+        row['database'], _reason(row)), strict=True))
+
+
+def _reason(row: Mapping[str, Any]) -> str | None:
+    if row['unreadable']:
+        return f"{row['unreadable']}. {REMEDY.format(**row)}"
+    reason: str | None = row['outputs'].get('reason')
+    return reason
 
 
 def _state(row: Mapping[str, Any]) -> str:
+    if row['unreadable']:
+        return UNREADABLE
     if row['slot'] == 'wait':
         return 'waits behind the one that runs'
     if row['conductor']:
@@ -86,4 +123,6 @@ OPERATION = {
         argument('--server', metavar='UUID', help='of this server only'),
         argument('--format', choices=('table', 'json'), default='table'))),
     'show': Command(operation_show, (argument('which', metavar='OPERATION-OR-SERVER', help='a uuid'),)),
+    'forget': Command(operation_forget, (
+        argument('which', metavar='OPERATION', help='the uuid of one that is unreadable'),)),
 }

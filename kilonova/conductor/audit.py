@@ -8,7 +8,6 @@ at again before it is reported, and once more while the rows that it is about ch
 """
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -26,8 +25,10 @@ from kilonova.conductor import (
     audit_ports,
     audit_rows,
     audit_volumes,
+    flows,
 )
 from kilonova.context import RequestContext
+from kilonova.db import texts as row_texts
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
 from kilonova.db.queries import services
@@ -173,18 +174,27 @@ class _Look:
 
     def _api(self, api: queries.OfApi) -> None:
         rows = {row['instance_uuid'] for row in api.operations}
-        for row in api.operations:
-            self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
+        self._operations(api.operations)
         for waiting, what in ((api.build_requests, 'a build request'), (api.unmapped, 'a mapping without a cell')):
             for uuid in waiting:
                 if uuid not in rows:
                     self._wrong(f'database: server {uuid} has {what} and no operation')
 
+    def _operations(self, rows: list[Row]) -> None:
+        """List what is in flight, and name the rows that no conductor can run."""
+        for row in rows:
+            what = f"{row['kind']} of {row['instance_uuid']}"
+            why = flows.unreadable(row)
+            if why:
+                self._wrong(f"database: operation {row['uuid']} ({what}) can not be read: {why}. No conductor runs or "
+                            "undoes it: 'kilonova-manage operation list' says what to do")
+            else:
+                self._report.in_flight.append(what)
+
     def _cell(self, cell: dict[str, list[Row]], api: queries.OfApi,
               hosts: Rows, trees: dict[str, dict[str, str]]) -> set[str]:
         busy = {row['instance_uuid'] for row in [*cell['operations'], *api.operations]}
-        for row in cell['operations']:
-            self._report.in_flight.append(f"{row['kind']} of {row['instance_uuid']}")
+        self._operations(cell['operations'])
         servers = {row['uuid']: row for row in cell['instances']}
         moving = {row['instance_uuid']: row for row in cell['migrations']}
         unreadable = audit_rows.unreadable(servers, api.specs)
@@ -208,7 +218,7 @@ class _Look:
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
-        self._accelerators.give_back([json.loads(row['args'] or '{}') for row in cell['operations']
+        self._accelerators.give_back([row_texts.split(row, ['args'])[0]['args'] for row in cell['operations']
                                       if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
         self._ports.compare(servers, owned, self._allocations.consumers, busy)

@@ -9,13 +9,13 @@ are about hosts on which the stores differ for a while.
 """
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from kilonova.clients.host_removal import amounts
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
 from kilonova.clients.providers import OWNER
+from kilonova.db import texts
 from kilonova.db.queries import host_removals
 from kilonova.db.queries.cells import Cell
 from kilonova.db.rows import Row
@@ -41,8 +41,8 @@ class Hosts:
         for operation in rows['operations']:
             if operation['kind'] == host_removals.KIND:
                 self._leaving.add(operation['host'])
-                args = json.loads(operation['args'])
-                self._removed.update((uuid, operation) for uuid in args['nodes'])
+                args = texts.split(operation, ['args'])[0]['args']
+                self._removed.update((uuid, operation) for uuid in args.get('nodes', ()))
         self._served.update((cell.id, host) for host in hosts)
         self._nodes.update((node['uuid'], node) for node in rows['nodes'])
         for node in rows['nodes']:
@@ -78,8 +78,8 @@ class Hosts:
 
     def _compare_members(self, aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
         """Which nodes are in which aggregates of Placement."""
-        changing = {(args['aggregate'], args['host']) for row in operations if row['kind'] == 'mirror'
-                    for args in [json.loads(row['args'])]}
+        changing = {(args.get('aggregate'), args.get('host')) for row in operations if row['kind'] == 'mirror'
+                    for args in [texts.split(row, ['args'])[0]['args']]}
         for row in aggregates:
             found = {provider['uuid'] for provider in self._placement.list_providers(member_of=row['uuid'])}
             for uuid, node in self._nodes.items():

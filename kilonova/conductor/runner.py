@@ -25,10 +25,13 @@ from kilonova.conductor.sweep import YOUNG, Sweep
 from kilonova.conductor.work import Parked, Work
 from kilonova.conductor.workers import Job, Slots, Workers
 from kilonova.db.engine import Database
-from kilonova.db.queries import operation_leases
+from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import LeaseLost
 
 LOG = logging.getLogger(__name__)
+
+# Seconds after which a row that cannot be read is looked at again: somebody may have mended it.
+UNREADABLE_PAUSE = 300.0
 
 
 class Runner:
@@ -166,7 +169,7 @@ class Runner:
             LOG.warning('operations %s not taken now: %s', ', '.join(uuids), error)
             self._forget(uuids)
             return None
-        works = [Work(row, db, self.env, owner, flows.FLOWS[row.kind].outputs) for row in rows]
+        works = [work for row in rows if (work := self._work(db, row, owner)) is not None]
         taken = {work.uuid for work in works}
         left = [uuid for uuid in uuids if uuid not in taken]
         self._forget(left)
@@ -177,9 +180,27 @@ class Runner:
                                                 and not (work.failed or work.cancelled)])
         for work in works[1:]:
             self.workers.add(functools.partial(self.run, work), work.is_urgent)
-        for uuid in left:
+        for uuid in set(left).difference(row.uuid for row in rows):
             self._cancels.before(db, uuid)
         return functools.partial(self.run, works[0]) if works else None
+
+    def _work(self, db: Database, row: operations.Operation, owner: str) -> Work[Any] | None:
+        """Return the work of a row. None if a text of the row cannot be read, or its kind is unknown: it is logged and
+        set aside, so that it holds up no other row."""
+        why = row.unreadable or ('' if row.kind in flows.FLOWS else 'kind (this release knows no such operation)')
+        if not why:
+            try:
+                return Work(row, db, self.env, owner, flows.FLOWS[row.kind].outputs)
+            except Exception as error:
+                why = f'outputs or context ({type(error).__name__}: {error})'
+        LOG.error('Operation %s (%s) of %s cannot be read: %s. It is neither run nor undone, and looked at again in '
+                  "%.0f s; 'kilonova-manage operation list' says what to do.", row.uuid, row.kind, row.instance_uuid,
+                  why, UNREADABLE_PAUSE)
+        try:
+            operation_leases.set_aside(db, row.uuid, owner, UNREADABLE_PAUSE)
+        except Exception as error:
+            LOG.warning('Operation %s could not be set aside now: %s', row.uuid, error)
+        return None
 
     def run(self, work: Work[Any]) -> None:
         """Run one operation in this worker."""

@@ -1,6 +1,7 @@
 """The flows by the kind of their operation rows."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kilonova.conductor.flow import Flow
@@ -26,6 +27,7 @@ from kilonova.conductor.flows import (
     volume_snapshots,
 )
 from kilonova.conductor.row import Chosen
+from kilonova.db import texts
 
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),
@@ -34,7 +36,32 @@ FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS, host_boot.Resume())}
 
 
+# What reading outputs raises that are of a form that no release writes.
+_OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError)
+
+
+def unreadable(row: Mapping[str, Any]) -> str:
+    """Return which columns of an operation's row no conductor can read and why, '' if it can be run.
+
+    ``row``: its ``kind``, and ``args``, ``context`` and ``outputs`` as the database has them.
+    """
+    if row['kind'] not in FLOWS:
+        return 'kind (this release knows no such operation)'
+    read, why = texts.split(row, ('args', 'context', 'outputs'))
+    if why:
+        return why
+    try:
+        FLOWS[row['kind']].outputs.read(read['outputs'])
+    except _OTHER_FORM as error:
+        return f'outputs ({type(error).__name__}: {error})'
+    return ''
+
+
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:
-    """Hosts that a row's steps work on, as far as its outputs tell."""
-    chosen = Chosen.read(outputs).hosts
+    """Return the hosts that a row's steps work on, as far as its outputs tell; an empty set if they are of a form that
+    no release writes."""
+    try:
+        chosen = Chosen.read(outputs).hosts
+    except _OTHER_FORM:
+        return set()
     return {chosen[attempt - 1].host} if len(chosen) >= attempt else set()

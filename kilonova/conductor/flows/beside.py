@@ -187,7 +187,9 @@ def hosts_left(work: Work[Any]) -> list[str]:
     with engine.silence():
         with work.db.read() as conn:
             rows = operations.of_instance(conn, work.instance_uuid)
-        hosts = sorted({row.args['host'] for row in rows if row.kind == 'release' and 'host' in row.args})
+        # One whose text cannot be read is still of its host.
+        hosts = sorted({host for row in rows if row.kind == 'release' and (
+            host := row.args.get('host') or (row.host if row.unreadable else None))})
         return [host for host in hosts if not work.env.hearing.is_fenced(work.db, host)]
 
 

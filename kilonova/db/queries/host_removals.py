@@ -5,10 +5,9 @@ database and in Placement. A machine of the host's name registers after that.
 """
 from __future__ import annotations
 
-import json
-
 import sqlalchemy as sa
 
+from kilonova.db import texts
 from kilonova.db.queries.operations import operations
 from kilonova.errors import HostIsBeingRemoved
 
@@ -20,5 +19,6 @@ def refuse(conn: sa.Connection, host: str) -> None:
     row = conn.execute(sa.select(operations.c.uuid, operations.c.outputs).where(
         operations.c.kind == KIND, operations.c.host == host).limit(1)).first()
     if row is not None:
-        reason = json.loads(row.outputs or '{}').get('reason')
+        read, why = texts.split(row._mapping, ['outputs'])  # noqa: SLF001 - SQLAlchemy's name for it
+        reason = read['outputs'].get('reason') or why
         raise HostIsBeingRemoved(host=host, operation=row.uuid, reason=f': {reason}' if reason else '')

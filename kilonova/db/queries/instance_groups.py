@@ -9,6 +9,7 @@ here, which nobody reads any more, goes with the mapping.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, exc
 
 from kilonova import errors
-from kilonova.db import engine
+from kilonova.db import engine, texts
 from kilonova.db.engine import Database
 from kilonova.db.models.api import InstanceGroup, InstanceGroupMember, InstanceGroupPolicy, InstanceMapping
 from kilonova.db.models.cell import Instance, Migration
@@ -30,6 +31,8 @@ policies = InstanceGroupPolicy.__table__
 mappings = InstanceMapping.__table__
 instances = Instance.__table__
 migrations = Migration.__table__
+
+LOG = logging.getLogger(__name__)
 
 # Rows of a statement that names servers.
 CHUNK = 1000
@@ -51,7 +54,15 @@ def _groups() -> sa.Select[Any]:
 
 
 def _read(row: Row) -> Row:
-    return {**row, 'rules': json.loads(row['rules'] or '{}'), 'members': []}
+    """Return a group without members. Rules that cannot be read are logged, and the group's policy holds without
+    them, which is its strictest form."""
+    rules: dict[str, Any] = {}
+    try:
+        rules = {name: int(value) for name, value in texts.mapping(row['rules']).items()}
+    except (ValueError, TypeError) as error:
+        LOG.error('The rules of server group %s cannot be read (%s: %s): its policy %s holds without them.',
+                  row['uuid'], type(error).__name__, error, row['policy'])
+    return {**row, 'rules': {name: str(value) for name, value in rules.items()}, 'members': []}
 
 
 def get(conn: Connection, uuid: str) -> Row | None:

@@ -102,7 +102,8 @@ def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
 @engine.retried
 def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operation]:
     """Own these rows (compare-and-swap on the owner) and read them; those of an owner with a valid lease are left
-    out. An owner whose lease has run out gets none."""
+    out. An owner whose lease has run out gets none. Rows that cannot be read (``Operation.unreadable``) are among
+    them: ``set_aside`` gives those back."""
     with db.write() as conn:
         asked = {'of_uuids': list(uuids), 'of_owner': owner}
         conn.execute(_TAKE, asked)
@@ -150,6 +151,15 @@ def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: floa
     return conn.execute(_decide(placed=True, cancelled=True).values(
         owner=None, outputs=json.dumps(outputs), not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause)),
         _owner(uuid, owner, at)).rowcount == 1
+
+
+@engine.retried
+def set_aside(db: engine.Database, uuid: str, owner: str, pause: float) -> None:
+    """Give back a row of this owner that cannot be read: nobody's, not to be taken for ``pause`` seconds. Changes
+    nothing else in it, so that an operator can mend it."""
+    with db.write() as conn:
+        conn.execute(operations.update().where(operations.c.uuid == uuid, operations.c.owner == owner).values(
+            owner=None, not_before=engine.db_now() + pause))
 
 
 def lives(conn: sa.Connection, owner: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -17,11 +18,13 @@ from sqlalchemy import exc
 
 from kilonova import states
 from kilonova.context import RequestContext
-from kilonova.db import engine
+from kilonova.db import engine, texts
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import InstanceBusy, InstanceNotFound, Unavailable
+
+LOG = logging.getLogger(__name__)
 
 # Both databases have the same tables; one Table object serves both.
 operations = cell_models.Operation.__table__
@@ -40,7 +43,8 @@ MOVES = ('resize', 'migration')
 class Operation:
     """An operation row. ``args``, ``context`` and ``outputs`` (what its steps came to) are JSON columns; ``position``
     and ``attempt`` say where it stands; ``slot``: RUN, WAIT, or the row's own uuid where others may run beside it;
-    ``not_before``: epoch seconds by the database's clock; ``host``: the one that a release waits for.
+    ``not_before``: epoch seconds by the database's clock; ``host``: the one that a release waits for; ``unreadable``:
+    which of the JSON columns cannot be read and why ('' if all can), so that no conductor can run or undo the row.
     """
 
     uuid: str
@@ -60,6 +64,7 @@ class Operation:
     undoing: bool = False
     cancelled: bool = False
     error: dict[str, Any] | None = None
+    unreadable: str = ''
     written: str = ''
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
@@ -75,21 +80,25 @@ class Operation:
 
     @classmethod
     def read(cls, row: sa.RowMapping) -> Self:
-        """Of a database's row, whole or in part."""
-        values: dict[str, Any] = {**row}
-        for name in _JSON.intersection(values):
-            values[name] = json.loads(values[name] or '{}')
-        values['error'] = json.loads(values['error']) if values.get('error') else None
-        return cls(**values)
+        """Return a row of the database, whole or in part. A JSON column that cannot be read counts as empty, and is
+        named in ``unreadable``."""
+        read, why = texts.split(row, _JSON)
+        values: dict[str, Any] = {**row, **read}
+        # Without its error a row can go on: the reason is only shown.
+        reason, lost = texts.split(row, ['error'])
+        values['error'] = reason.get('error') or None
+        if lost:
+            LOG.error('The column %s of operation %s cannot be read: its reason is lost.', lost, row.get('uuid'))
+        return cls(**values, unreadable=why)
 
     def columns(self) -> dict[str, Any]:
         """What is inserted; the age of the row is by the clock of the database."""
-        left_out = ('id', 'created_at', 'updated_at', 'error', *_JSON)
+        left_out = ('id', 'created_at', 'updated_at', 'error', 'unreadable', *_JSON)
         return {**{name: value for name, value in vars(self).items() if name not in left_out},
                 **{name: json.dumps(getattr(self, name)) for name in _JSON}}
 
 
-_JSON = frozenset(('args', 'context', 'outputs'))
+_JSON = ('args', 'context', 'outputs')
 
 
 def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
@@ -265,7 +274,8 @@ def put_beside(conn: sa.Connection, row: Operation) -> str:
     """Insert a row that runs beside a server's others, unless a row that says the same waits and has done nothing yet.
     Return the uuid of the row that is there."""
     for other in of_instance(conn, row.instance_uuid):
-        if (other.kind, other.args, other.owner, other.position) == (row.kind, row.args, None, 0):
+        if not other.unreadable and (other.kind, other.args, other.owner, other.position) == (
+                row.kind, row.args, None, 0):
             return other.uuid
     insert(conn, [row])
     return row.uuid

@@ -7,10 +7,9 @@ One statement a database.
 """
 from __future__ import annotations
 
-import json
-
 import sqlalchemy as sa
 
+from kilonova.db import texts
 from kilonova.db.clock import db_now
 from kilonova.db.models import cell as models
 from kilonova.db.rows import Row
@@ -24,9 +23,10 @@ _PLAIN = ('uuid', 'kind', 'instance_uuid', 'slot', 'position', 'attempt', 'owner
 
 def shown(connection: sa.Connection, server: str | None = None, uuid: str | None = None) -> list[Row]:
     """Rows, oldest first, with ``conductor`` (the host of its owner, None: its lease ended), ``waits`` (seconds until
-    it goes on), ``args`` (names alone) and ``outputs``."""
+    it goes on), ``args`` (names alone), ``outputs`` and ``stored`` (``kind``, ``args``, ``context`` and
+    ``outputs`` as the database has them: a caller that prints rows leaves it out, there are secrets in it)."""
     query = sa.select(
-        *(operations.c[name] for name in _PLAIN), operations.c.args, operations.c.outputs,
+        *(operations.c[name] for name in _PLAIN), operations.c.args, operations.c.outputs, operations.c.context,
         (operations.c.not_before - db_now()).label('waits'), leases.c.host.label('conductor')).join_from(
         operations, leases, sa.and_(leases.c.owner == operations.c.owner, leases.c.expires > db_now()),
         isouter=True).order_by(operations.c.id)
@@ -34,5 +34,11 @@ def shown(connection: sa.Connection, server: str | None = None, uuid: str | None
         query = query.where(operations.c.instance_uuid == server)
     if uuid is not None:
         query = query.where(operations.c.uuid == uuid)
-    return [{**row, 'waits': max(float(row['waits']), 0.0), 'args': sorted(json.loads(row['args'] or '{}')),
-             'outputs': json.loads(row['outputs'] or '{}')} for row in connection.execute(query).mappings()]
+    return [_shown(row) for row in connection.execute(query).mappings()]
+
+
+def _shown(row: sa.RowMapping) -> Row:
+    read, _ = texts.split(row, ('args', 'outputs'))
+    stored = {name: row[name] for name in ('kind', 'args', 'context', 'outputs')}
+    return {**{name: row[name] for name in (*_PLAIN, 'conductor')}, 'waits': max(float(row['waits']), 0.0),
+            'args': sorted(read['args']), 'outputs': read['outputs'], 'stored': stored}

@@ -24,7 +24,7 @@ def working(cloud: Any, parse: Any) -> Any:
         connection.execute(Operation.__table__.insert().values(
             uuid=RESIZE, kind='resize', instance_uuid=S1, slot='run', position=2, attempt=2, owner='owner-1',
             host='gpu2', request_id='req-1', undoing=True, error=json.dumps('gpu1 refused'), created_at=db_utcnow(),
-            outputs=json.dumps({'select': {'host': 'gpu2'}}), **values))
+            outputs=json.dumps({'select': [{'host': 'gpu2'}]}), **values))
         connection.execute(Lease.__table__.insert().values(owner='owner-1', host='ctl1', expires=db_now() + 20))
     with databases.api().write() as connection:
         connection.execute(Operation.__table__.insert().values(
