@@ -12,6 +12,7 @@ LEASES, SWEEP = 'kilonova/conductor/leases.py', 'kilonova/conductor/sweep.py'
 FLOW, BOOT = 'kilonova/conductor/flow.py', 'kilonova/conductor/flows/boot.py'
 ROWS, CLAIMS = 'kilonova/db/queries/operation_leases.py', 'kilonova/db/queries/claims.py'
 OPERATION, OPS = 'kilonova/compute/operation.py', 'kilonova/compute/ops'
+RESUMES, HOST_BOOT = 'kilonova/db/queries/resumes.py', 'tests/unit/conductor/flows/test_host_boot.py'
 FENCING, WAITING = 'tests/flows/test_fencing.py', 'tests/flows/test_waiting.py'
 UNIT, STORED = 'tests/unit/conductor/test_runner.py', 'tests/unit/db/test_operations.py'
 
@@ -170,4 +171,20 @@ MUTANTS = (
     Mutant('20', 'a late owner writes an older spec', 'kilonova/db/queries/request_specs.py',
            "request_specs.c.id == seen['id'], same)", "request_specs.c.id == seen['id'])",
            (f'{FENCING}::test_a_late_owner_does_not_write_an_older_request_spec',)),
+    # 2, 22. Servers that wait for their host to start them.
+    Mutant('2', 'a server that waits for its host is busy', RESUMES, 'beside=True', 'beside=False',
+           (f'{HOST_BOOT}::test_an_operation_of_its_user_is_waited_for',)),
+    Mutant('22', 'the time of a host that starts again does not begin anew', RESUMES, 'not_before=0, created_at=engine.db_utcnow()))',
+           'not_before=0))', (f'{HOST_BOOT}::test_a_host_that_is_down_is_waited_for',)),
+    Mutant('22', 'a host starts what is not to run any more', 'kilonova/conductor/flows/host_boot.py',
+           'if server.vm_state not in resumes.WANTED_RUNNING:', 'if False:',
+           (f'{HOST_BOOT}::test_a_server_that_is_not_to_run_there_any_more_is_left',)),
+    # 25. Several stores.
+    Mutant('25', 'a host registers while one of its name is removed', 'kilonova/db/queries/host_removals.py',
+           'if row is not None:', 'if False:',
+           ('tests/functional/test_host_removal.py::test_a_new_machine_of_that_name_waits[another]',)),
+    # 15. Silence.
+    Mutant('15', 'a host that is no longer forced down is evacuated', 'kilonova/conductor/flows/evacuate.py',
+           'if not work.env.hearing.is_fenced(work.db, source):', 'if False:',
+           ('tests/unit/conductor/flows/test_evacuate.py::test_a_host_that_is_not_fenced_any_more',)),
 )
