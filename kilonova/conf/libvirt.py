@@ -18,8 +18,10 @@ OPTS = [
     cfg.IntOpt('keepalive_interval', default=5, min=0,
                help='Seconds between two looks whether libvirt still answers. After three without an answer the '
                     'connection is given up, calls that wait for it fail, and the host counts as disabled until '
-                    'libvirt answers again. Raise it where libvirt stands still that long under load. 0: a libvirt '
-                    'that hangs holds up whoever asks it.'),
+                    'libvirt answers again. The same holds for a libvirt that answers these looks and no calls: each '
+                    'five intervals it is asked for its capabilities, and has as long to answer. Raise it where '
+                    'libvirt stands still that long under load. 0: a libvirt that hangs holds up whoever asks it, and '
+                    'the host gets servers all the same.'),
     cfg.StrOpt('cpu_mode', choices=['host-model', 'host-passthrough', 'custom', 'maximum', 'none'],
                deprecated_opts=was('libvirt_cpu_mode'),
                help='CPU that guests see. Empty: host-model (host-passthrough on aarch64).'),

@@ -6,11 +6,14 @@
 
 Each call has a connection to itself while it lasts, out of a few that are kept open. Several on one would come to harm:
 when keepalive gives a connection up libvirt wakes only one of those that wait on it (seen with 9.0), and libvirtd reads
-no keepalive from a client that has five calls under way. One connection more is asked nothing: it tells what happens.
+no keepalive from a client that has five calls under way. One connection more tells what happens; nobody except
+the watchdog asks it anything.
 
 A daemon may be restarted at any time: a call that loses its connection is made again on a new one, so what is called
 here must be fine to repeat. A daemon that is hung is noticed by keepalive: calls that wait for it fail then, and later
-ones fail at once until it answers. Libvirt's test driver has one connection for all, which is never lost.
+ones fail at once until it answers. A daemon that answers keepalives and no calls is noticed by ``watchdog``: later
+calls fail at once until it answers one; those under way stay, because libvirt can't end them. Libvirt's test driver has
+one connection for all, which is never lost.
 """
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ import libvirt
 from kilonova import concurrency
 from kilonova.virt.libvirt import causes, events
 from kilonova.virt.libvirt.guest import Guest
+from kilonova.virt.libvirt.watchdog import Watchdog, is_alive
 from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable, Listener
 
 LOG = logging.getLogger(__name__)
@@ -43,6 +47,9 @@ _FROM_WIRE = {libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC}
 OPEN_WAIT, PATIENCE, RETRY = 10.0, 3.0, 2.0
 # Silent keepalives until a connection is given up.
 KEEPALIVES = 3
+# Keepalive intervals between two calls of the watchdog, and until one is hung. More than the KEEPALIVES + 1
+# after which a connection to a daemon that is silent is closed: such a daemon has another reason.
+HUNG_AFTER = KEEPALIVES + 2
 # Calls under way at once, fewer than the threads that eventlet has for all; seconds that one more waits for its turn.
 CALLS, TURN_WAIT = 16, 120.0
 
@@ -84,14 +91,6 @@ class _Opening:
         return self.done
 
 
-def _is_alive(connection: libvirt.virConnect) -> bool:
-    """Asks nobody: the event loop notes when the daemon has gone or is silent."""
-    try:
-        return bool(connection.isAlive())
-    except libvirt.libvirtError:
-        return False
-
-
 class Connection:
     """The hypervisor of one host, by libvirt. ``keepalive``: seconds between two looks whether the daemon answers."""
 
@@ -109,6 +108,7 @@ class Connection:
         # The connection that tells, and to whom.
         self._listener: Listener | None = None
         self._telling: libvirt.virConnect | None = None
+        self._watchdog = Watchdog(keepalive * HUNG_AFTER)
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -118,6 +118,7 @@ class Connection:
             pass
         if self._listener is not None and self._telling is None and not self.is_test:
             self._telling = self._opened(_Opening(self.uri, self._keepalive, self._watcher()))
+            self._watchdog.watch(self._telling, self._listener)
 
     def do(self, act: Callable[[libvirt.virConnect], T], again: bool = True) -> T:
         """``act(connection)`` without stopping other threads; once more on a new one when its connection was lost.
@@ -131,7 +132,7 @@ class Connection:
                     found: T = concurrency.native(act, connection)
                     return found
                 except libvirt.libvirtError as error:
-                    if self.is_test or (_is_alive(connection) and (error.get_error_code() not in _LOST
+                    if self.is_test or (is_alive(connection) and (error.get_error_code() not in _LOST
                                                                    or error.get_error_domain() not in _FROM_WIRE)):
                         raise
                     self._lost_at = time.monotonic()
@@ -143,6 +144,8 @@ class Connection:
 
     @contextlib.contextmanager
     def _borrowed(self) -> Iterator[libvirt.virConnect]:
+        if self._watchdog.reason is not None:
+            raise HypervisorUnavailable(host=self.name, reason=self._watchdog.reason)
         if not self._turns.acquire(timeout=TURN_WAIT):
             raise HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
         try:
@@ -171,7 +174,7 @@ class Connection:
                 connection = self._idle.pop()
             except IndexError:
                 break
-            if _is_alive(connection):
+            if is_alive(connection):
                 return connection
             self._lost_at = time.monotonic()
         while True:
@@ -227,6 +230,7 @@ class Connection:
         if connection is not self._telling or self._listener is None:
             return
         self._telling, self._lost_at = None, time.monotonic()
+        self._watchdog.leave()
         LOG.warning('The connection to libvirt was lost (%s): %s', reason, self.uri)
         concurrency.spawn(self._regain, self._listener, reason, name='libvirt, regain')
 
@@ -246,7 +250,8 @@ class Connection:
         connection = self._telling = opening.connection
         LOG.info('Connected to libvirt again: %s', self.uri)
         listener.hypervisor_back()
-        if not _is_alive(connection):
+        self._watchdog.watch(connection, listener)
+        if not is_alive(connection):
             self.closed(connection, reason)
 
     # -- domains -------------------------------------------------------------------------------------

@@ -86,6 +86,10 @@ class Connection(libvirt.virConnect):
     def getLibVersion(self) -> int:
         return self.answer('getLibVersion')
 
+    def getCapabilities(self) -> str:
+        self.answer('getCapabilities')
+        return '<capabilities/>'
+
     def lookupByUUIDString(self, uuid: str) -> Domain:
         self.answer('lookupByUUIDString')
         return Domain(self)
@@ -271,6 +275,68 @@ def test_calls_that_hang_leave_threads_for_others(host: Libvirt, daemon: list[An
     for caller in callers:
         caller.join()
     assert host.libvirt_version() == 9 and daemon == [] and connection_module.CALLS < 20
+
+
+# -- calls that hang while keepalive is answered -----------------------------------------------------------------------
+@pytest.fixture
+def watched(daemon: list[Any], monkeypatch: pytest.MonkeyPatch) -> Libvirt:
+    """A host whose libvirt is asked each 50 ms, and has 50 ms to answer."""
+    monkeypatch.setattr(connection_module, 'HUNG_AFTER', 0.05)
+    return Libvirt('qemu:///system', 'gpu1', 1)
+
+
+def test_a_daemon_whose_calls_hang_is_lost_until_it_answers(watched: Libvirt, daemon: list[Any]) -> None:
+    answers = threading.Event()
+    listener, telling = connected(watched, daemon)
+    telling.answers['getCapabilities'] = lambda: answers.wait(60)
+    until(lambda: listener.heard)
+    assert listener.heard == ['libvirt has not answered getCapabilities for 0.05 s, though it answers keepalives']
+    with pytest.raises(HypervisorUnavailable, match='gpu1: libvirt has not answered getCapabilities'):
+        watched.libvirt_version()
+    assert telling.asked == ['getCapabilities'], 'a daemon that hangs is asked once'
+    answers.set()
+    until(lambda: listener.heard[1:] == ['back'])
+    assert watched.libvirt_version() == 1
+
+
+def test_a_daemon_that_hangs_and_is_restarted_is_back_once(watched: Libvirt, daemon: list[Any]) -> None:
+    answers = threading.Event()
+    listener, telling = connected(watched, daemon)
+    telling.answers['getCapabilities'] = lambda: answers.wait(60) and lost()
+    until(lambda: listener.heard)
+    daemon += [Connection()]
+    telling.alive = False
+    telling.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
+    answers.set()
+    until(lambda: 'back' in listener.heard)
+    assert watched.libvirt_version() == 1
+    until(lambda: watched._telling is not None and 'getCapabilities' in watched._telling.asked)
+    assert listener.heard.count('back') == 1
+
+
+def test_a_long_call_is_no_hang(watched: Libvirt, daemon: list[Any]) -> None:
+    """A save or a migration takes as long as it takes: another call is answered meanwhile."""
+    answers = threading.Event()
+    listener, telling = connected(watched, daemon)
+    daemon += [Connection()]
+    caller = threading.Thread(target=watched.do, args=(lambda connection: answers.wait(60),))
+    caller.start()
+    until(lambda: telling.asked.count('getCapabilities') >= 4)
+    assert listener.heard == [] and watched.libvirt_version() == 1
+    answers.set()
+    caller.join()
+
+
+def test_an_error_is_an_answer(watched: Libvirt, daemon: list[Any]) -> None:
+    listener, telling = connected(watched, daemon)
+    telling.answers['getCapabilities'] = error(libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_FROM_NONE)
+    until(lambda: telling.asked.count('getCapabilities') >= 3)
+    assert listener.heard == []
+
+
+def test_a_daemon_that_is_silent_is_no_hang(daemon: list[Any]) -> None:
+    """Keepalive closes the connection to it after one interval more than KEEPALIVES, and gives another reason."""
+    assert Libvirt('qemu:///system', 'gpu1', 2)._watchdog._limit > 2 * (connection_module.KEEPALIVES + 1)
 
 
 # -- told --------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,103 @@
+"""Find out that libvirt's calls hang although it answers keepalives; used by ``connection.Connection``.
+
+    watchdog = Watchdog(25.0)                   # seconds between two calls, and until a call counts as hung
+    watchdog.watch(connection, listener)        # from now on: listener.hypervisor_lost(reason), hypervisor_back()
+    watchdog.reason                             # why libvirt counts as lost, or None
+    watchdog.leave()                            # the connection is closed
+
+Keepalives are answered by libvirtd's main loop, calls by its threads, which a lock or a dead file system can stop. The
+call is getCapabilities: it changes nothing, libvirtd gives it to an ordinary thread, not to those that it reserves for
+calls which never wait, and it asks the driver that starts guests. Saves, migrations and block copies may take as long
+as they need: they run on other connections, and ``connection.CALLS`` is smaller than libvirtd's number of threads.
+"""
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+
+import libvirt
+
+from kilonova import concurrency
+from kilonova.virt.parts.host import Listener
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two looks whether the call has ended.
+LOOK = 0.1
+
+
+def is_alive(connection: libvirt.virConnect) -> bool:
+    """Return whether the event loop takes the connection for open. Asks libvirtd nothing."""
+    try:
+        return bool(connection.isAlive())
+    except libvirt.libvirtError:
+        return False
+
+
+class _Call:
+    """One call in a native thread of its own, so that a call that hangs occupies no thread that others need."""
+
+    def __init__(self, connection: libvirt.virConnect) -> None:
+        self.done = False
+        self._connection = connection
+        concurrency.native_thread(self._ask, name='libvirt watchdog')
+
+    def _ask(self) -> None:
+        try:
+            # An error is an answer, too.
+            with contextlib.suppress(libvirt.libvirtError):
+                self._connection.getCapabilities()
+        finally:
+            self.done = True
+
+
+class Watchdog:
+    """The watch of one connection. ``limit``: seconds between two calls, and until a call counts as hung; 0: off."""
+
+    def __init__(self, limit: float) -> None:
+        self.reason: str | None = None
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._watched: libvirt.virConnect | None = None
+
+    def watch(self, connection: libvirt.virConnect, listener: Listener) -> None:
+        """Ask this connection, and no other, until ``leave`` is called or it is closed."""
+        if self._limit:
+            self._watched = connection
+            concurrency.spawn(self._watch, connection, listener, name='libvirt watchdog')
+
+    def leave(self) -> None:
+        """Ask no more, and forget that a call hangs. Nothing is told to the listener after this returns."""
+        with self._lock:
+            self._watched = self.reason = None
+
+    def _watch(self, connection: libvirt.virConnect, listener: Listener) -> None:
+        while True:
+            time.sleep(self._limit)
+            if self._watched is not connection or not is_alive(connection):
+                return
+            call, since = _Call(connection), time.monotonic()
+            while not call.done and self._watched is connection:
+                if self.reason is None and time.monotonic() - since >= self._limit:
+                    self._lost(connection, listener)
+                time.sleep(min(LOOK, self._limit))
+            if is_alive(connection):
+                self._back(connection, listener)
+
+    def _lost(self, connection: libvirt.virConnect, listener: Listener) -> None:
+        with self._lock:
+            if self._watched is connection:
+                self.reason = (f'libvirt has not answered getCapabilities for {self._limit:g} s, though it answers '
+                               'keepalives')
+                LOG.warning('This host counts as without hypervisor until libvirtd answers or is restarted: %s',
+                            self.reason)
+                listener.hypervisor_lost(self.reason)
+
+    def _back(self, connection: libvirt.virConnect, listener: Listener) -> None:
+        with self._lock:
+            if self._watched is connection and self.reason is not None:
+                self.reason = None
+                LOG.info('libvirt answers again')
+                listener.hypervisor_back()
