@@ -10,7 +10,7 @@ import pytest
 
 from kilonova.virt.libvirt import settings
 from kilonova.virt.libvirt.storage.server import ServerDisks
-from tests.fixtures.cloud import Cloud
+from tests.fixtures.cloud import IMAGE_ID, Cloud
 from tests.flows.cases import lose_host
 
 HOSTS: dict[str, list[str]] = {'gpu1': [], 'gpu2': [], 'gpu3': []}
@@ -71,6 +71,20 @@ def test_shares_that_no_host_of_the_cloud_takes(version_2: Cloud, made: list[str
     most = version_2.boot(version_2.flavor(**{'quota:cpu_shares': '10000'}))
     assert version_2.status(most) == 'ACTIVE' and '<shares>10000</shares>' in version_2.xml(most)
     version_2.assert_clean()
+
+
+@pytest.mark.parametrize(('properties', 'said'), [
+    ({'hw_disk_bus': 'fdc'}, 'disk on bus fdc'),
+    ({'hw_disk_bus': 'ide', 'hw_machine_type': 'q35'}, 'disk on bus ide of machine type q35')])
+def test_a_bus_that_no_host_has_is_refused_once(make_cloud: Callable[..., Cloud], made: list[str],
+                                                properties: dict[str, str], said: str) -> None:
+    """Like "found 1.5": one host is asked, which makes no disk and counts no failed build."""
+    cloud = make_cloud(HOSTS)
+    cloud.images.offered[IMAGE_ID] = properties
+    server = cloud.boot(cloud.flavor())
+    assert (cloud.status(server), made, len(tried(cloud)), failed_builds(cloud)) == ('ERROR', [], 1, {0})
+    assert said in cloud.show(server)['fault']['message']
+    cloud.assert_clean()
 
 
 def test_a_host_that_can_gets_it(version_2: Cloud, made: list[str]) -> None:

@@ -11,7 +11,7 @@ from kilonova.virt.libvirt.domain.guest import X86, GuestDisk, GuestSpec, GuestV
 from kilonova.virt.libvirt.xml import Domain, node
 from kilonova.virt.libvirt.xml_devices import Controller
 from kilonova.virt.libvirt.xml_disks import FileDisk, PoolDisk
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 
 class Place(NamedTuple):
@@ -46,7 +46,7 @@ def places(guest: GuestSpec) -> list[Place]:
 
 
 def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
-    """``others``: names that are taken. ``disk_names.TooManyDiskDevices``; UnsupportedHardware."""
+    """``others``: names that are taken. ``disk_names.TooManyDiskDevices``; UnsupportedHardware, NotOnThisHost."""
     own = [bus_of(guest, disk.device, disk.bus) for disk in guest.disks]
     roots = [given for given in guest.volumes if given.volume.is_root]
     rest = [given for given in guest.volumes if not given.volume.is_root]
@@ -98,7 +98,11 @@ class DiskConfigurator:
 
 
 def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
-    """The bus of a 'disk', 'cdrom' … of which its user said ``asked``; UnsupportedHardware."""
+    """Return the bus of a device: 'disk', 'cdrom', 'floppy' or 'lun'. ``asked``: the bus that its user named, or None.
+
+    Raises UnsupportedHardware if no guest has such a device on that bus, NotOnThisHost if only the machine type of this
+    host's guests has no such bus.
+    """
     if device == 'cdrom':
         default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
             'ide' if guest.settings.arch in X86 else 'scsi')
@@ -109,4 +113,18 @@ def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
         bus = asked or guest.image_property('hw_disk_bus', 'virtio')
     if bus not in disk_names.PREFIX:
         raise UnsupportedHardware(model=bus, virt=guest.settings.virt_type)
+    _check_bus(guest, device, bus)
     return bus
+
+
+def _check_bus(guest: GuestSpec, device: str, bus: str) -> None:
+    """Raise what ``bus_of`` says, for what libvirt would refuse on each host after the disks were made."""
+    # Floppy disks are on their own bus, and nothing else is on it.
+    if (device == 'floppy') != (bus == 'fdc'):
+        raise UnsupportedHardware(model=f'{device} on bus {bus}', virt=guest.settings.virt_type)
+    if bus == 'ide' and guest.is_pcie and guest.settings.is_qemu:
+        if guest.image_property('hw_machine_type'):
+            raise UnsupportedHardware(model=f'{device} on bus ide of machine type {guest.machine}',
+                                      virt=guest.settings.virt_type)
+        raise NotOnThisHost(name=f'hw_{"disk" if device == "lun" else device}_bus', value=bus,
+                            reason=f'its machine type {guest.machine} has no such bus')

@@ -7,7 +7,7 @@ import pytest
 from kilonova.virt.libvirt.domain.builder import CONFIGURATORS
 from kilonova.virt.libvirt.domain.disk import DiskConfigurator
 from kilonova.virt.libvirt.domain.guest import GuestDisk
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 from tests.unit.virt.libvirt.domain.conftest import Configure, text
 
 ROOT, SWAP, CD = GuestDisk('/i/disk', 'qcow2'), GuestDisk('/i/disk.swap', 'qcow2'), GuestDisk(
@@ -71,6 +71,21 @@ def test_an_unknown_bus(configure: Configure) -> None:
         targets(configure, properties={'hw_disk_bus': 'lxc'})
 
 
+@pytest.mark.parametrize(('properties', 'said'), [
+    ({'hw_disk_bus': 'fdc'}, 'disk on bus fdc'), ({'hw_cdrom_bus': 'fdc'}, 'cdrom on bus fdc'),
+    ({'hw_cdrom_bus': 'ide', 'hw_machine_type': 'pc-q35-7.2'}, 'cdrom on bus ide of machine type pc-q35-7.2')])
+def test_a_bus_that_no_such_device_can_be_on(configure: Configure, properties: dict[str, Any], said: str) -> None:
+    """libvirt refuses them on each host, after the disks were made."""
+    with pytest.raises(UnsupportedHardware, match=f"'{said}' is not supported by the 'kvm'"):
+        targets(configure, properties=properties)
+
+
+def test_a_bus_that_the_machine_type_of_this_host_lacks(configure: Configure) -> None:
+    """The guests of another host may have another machine type."""
+    with pytest.raises(NotOnThisHost, match="'ide' of 'hw_disk_bus' is not possible on this host: its machine type"):
+        targets(configure, properties={'hw_disk_bus': 'ide'}, settings={'machines': {'x86_64': 'q35'}})
+
+
 def test_a_bus_and_a_kind_that_were_asked_for(configure: Configure) -> None:
     disks = (GuestDisk('/i/disk', 'qcow2', 'cdrom', bus='sata'), GuestDisk('/i/disk.eph0', 'qcow2', bus='scsi'), SWAP)
     domain = configure(DiskConfigurator(), disks=disks, properties={'hw_scsi_model': 'virtio-scsi',
@@ -88,11 +103,15 @@ def test_more_disks_than_letters(configure: Configure) -> None:
     assert names[24:] == ['vdy', 'vdz', 'vdaa', 'vdab'] and len(set(names)) == 28
 
 
-@pytest.mark.parametrize(('properties', 'place'), [({}, ('fda', 'fdc')), ({'hw_floppy_bus': 'usb'}, ('sda', 'usb'))])
-def test_floppy_disks(configure: Configure, properties: dict[str, str], place: tuple[str, str]) -> None:
-    domain = configure(DiskConfigurator(), disks=(GuestDisk('/i/floppy', 'raw', 'floppy'),), properties=properties)
-    target = domain.find('devices/disk[@device="floppy"]/target')
-    assert target is not None and (target.get('dev'), target.get('bus')) == place
+@pytest.mark.parametrize('properties', [{}, {'hw_floppy_bus': 'fdc'}])
+def test_floppy_disks(configure: Configure, properties: dict[str, str]) -> None:
+    """libvirt has them on no other bus."""
+    disks = (GuestDisk('/i/floppy', 'raw', 'floppy'),)
+    target = configure(DiskConfigurator(), disks=disks, properties=properties).find(
+        'devices/disk[@device="floppy"]/target')
+    assert target is not None and (target.get('dev'), target.get('bus')) == ('fda', 'fdc')
+    with pytest.raises(UnsupportedHardware, match="'floppy on bus usb' is not supported"):
+        configure(DiskConfigurator(), disks=disks, properties={'hw_floppy_bus': 'usb'})
 
 
 @pytest.mark.parametrize('names', [
