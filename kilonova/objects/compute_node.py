@@ -103,7 +103,9 @@ class ComputeNode(PersistentObject, KilonovaObject):
             lambda text: [HVSpec.from_list(triple) for triple in json.loads(text)], [])
         values['pci_device_pools'] = texts.read(f'pci_stats {where}', row.get('pci_stats'),
                                                 lambda text: PciDevicePoolList.from_column(text, ctxt), None)
-        values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, {})
+        # The number of its last report, which a column has besides: one with a lower number would change nothing.
+        last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
+        values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, last)
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:

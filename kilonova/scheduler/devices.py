@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from kilonova.objects import texts
 from kilonova.pci.device import PORT_PROVIDERS
 from kilonova.pci.pools import PciPools, is_apart
 from kilonova.pci.request import PLACEMENT_KEYS
@@ -44,9 +43,7 @@ class Devices:
         """A host's pools as its row has them now; how many devices are left."""
         self.clear(place)
         self._texts[place] = node['pci_stats'], node['numa_topology']
-        self._counts[place] = texts.read(
-            f"pci_stats of node {node['hypervisor_hostname']}", node['pci_stats'],
-            lambda text: list(_pool_counts(text)), [])
+        self._counts[place] = list(_pool_counts(node['pci_stats'])) if node['pci_stats'] else []
         for key, _, _ in self._counts[place]:
             if key not in self._columns:
                 self._columns[key] = np.zeros(self._size, np.int64)

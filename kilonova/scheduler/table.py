@@ -87,7 +87,7 @@ class Table:
 
     def _write(self, place: int, cell_uuid: str, node: Row) -> None:
         column = self._columns
-        stats = texts.read(f"stats of node {node['hypervisor_hostname']}", node['stats'], texts.mapping, {})
+        stats = texts.mapping(node['stats'] or '{}')
         free_ram, free_disk = node['free_ram_mb'], node['free_disk_gb']
         if free_ram is None:
             free_ram = node['memory_mb'] - node['memory_mb_used']

@@ -8,9 +8,15 @@ import pytest
 
 pytest.register_assert_rewrite('tests.flows.cases', 'tests.flows.cells')
 
+from tests.fixtures import shares  # noqa: E402
 from tests.fixtures.cloud import Cloud, Templates  # noqa: E402
 from tests.flows.cases import GPUS, clear  # noqa: E402
 from tests.flows.cells import Shared  # noqa: E402
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    shares.keep_share(config, items)
 
 
 def make_cloud(directories: pytest.TempPathFactory, templates: Templates, gpus: dict[str, list[str]]) -> Any:
