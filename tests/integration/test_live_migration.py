@@ -61,12 +61,12 @@ def succeeds(act: Callable[[], object]) -> bool:
 
 
 def note_begin(begun: threading.Event, progress: LiveProgress) -> None:
-    """Note that the guest's memory is on its way.
+    """Note that the guest's disks or memory are on their way.
 
     Before that the destination's libvirtd prepares. Killed while it does, libvirt 9 holds the domain's job for ever: a
     domain that nobody can destroy, whatever is restarted.
     """
-    if progress['memory_processed']:
+    if progress['disk_total'] or progress['memory_total']:
         begun.set()
 
 
