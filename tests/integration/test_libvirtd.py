@@ -247,7 +247,8 @@ def switch() -> Iterator[str]:
             yield database
         finally:
             server.terminate()
-            shutil.rmtree(directory)
+    # Daemons take their sockets away when they end.
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager

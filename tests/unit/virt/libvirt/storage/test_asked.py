@@ -15,7 +15,7 @@ import pytest
 from kilonova import errors
 from kilonova.virt.libvirt.storage import asked as wishes
 from kilonova.virt.libvirt.storage.asked import Wish
-from kilonova.virt.parts.guests import UnsupportedHardware
+from kilonova.virt.parts.guests import GuestFailed, UnsupportedHardware
 from tests.unit.virt.builders import image_meta, new_flavor, new_instance
 from tests.unit.virt.conftest import qemu_size
 
@@ -118,12 +118,13 @@ def test_the_next_start_finds_them_again(libvirt_rig: Any) -> None:
     assert targets(libvirt_rig, instance) == before
 
 
-def test_missing_bases_are_made_again(libvirt_rig: Any) -> None:
+def test_a_missing_base_is_not_formatted_anew(libvirt_rig: Any) -> None:
     instance = spawn(libvirt_rig, *EPHEMERALS)
     base = libvirt_rig.file('gpu1', '_base', 'ephemeral_2_ext3_1')
     base.unlink()
-    libvirt_rig.here.power.reboot(instance, 'HARD', image_meta())
-    assert base.exists()
+    with pytest.raises(GuestFailed, match='ephemeral_2_ext3_1, which .*disk.eph1 reads from, is missing'):
+        libvirt_rig.here.power.reboot(instance, 'HARD', image_meta())
+    assert not base.exists()
 
 
 def test_a_move_carries_them_and_a_revert_has_them_as_they_were(libvirt_rig: Any) -> None:
