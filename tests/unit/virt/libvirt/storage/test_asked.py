@@ -122,7 +122,7 @@ def test_a_missing_base_is_not_formatted_anew(libvirt_rig: Any) -> None:
     instance = spawn(libvirt_rig, *EPHEMERALS)
     base = libvirt_rig.file('gpu1', '_base', 'ephemeral_2_ext3_1')
     base.unlink()
-    with pytest.raises(GuestFailed, match='ephemeral_2_ext3_1, which .*disk.eph1 reads from, is missing'):
+    with pytest.raises(GuestFailed, match=r'ephemeral_2_ext3_1, which .*disk.eph1 reads from, is missing'):
         libvirt_rig.here.power.reboot(instance, 'HARD', image_meta())
     assert not base.exists()
 
