@@ -1115,7 +1115,7 @@ def real(site: Site, daemon: Libvirtd, tmp_path: Path) -> Iterator[Real]:
     home = daemon.directory / 'hosts' / HOST
     settings = (f'[DEFAULT]\nhost = {HOST}\nstate_path = {home}\ninstances_path = {home}/instances\n'
                 f'shutdown_timeout = 1\nsync_power_state_interval = 600\n[libvirt]\nconnection_uri = {daemon.uri}\n'
-                'virt_type = qemu\nkeepalive_interval = 1\n')
+                'virt_type = qemu\nkeepalive_interval = 2\n')
     home.mkdir()
     with Beside(site, 'kilonova-compute', directory=tmp_path, settings=settings) as compute:
         made = Real(site, daemon, compute)
