@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 FORMAT = argument('--format', choices=('table', 'json'), default='table')
 SHOWN = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
+# The exit code where Placement or the image service doesn't answer.
+SILENT = 3
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
@@ -33,8 +35,6 @@ def explain(cloud: Cloud, args: argparse.Namespace) -> int:
         if not found:
             print(f'No decision is kept about {args.which}.')
     return 0 if found else 1
-# The exit code where Placement or the image service doesn't answer.
-SILENT = 3
 
 
 def _tell(body: Mapping[str, Any]) -> None:

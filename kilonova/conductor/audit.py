@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kilonova import texts
 from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
@@ -28,14 +29,13 @@ from kilonova.conductor import (
     flows,
 )
 from kilonova.context import RequestContext
-from kilonova.db import texts as row_texts
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
 from kilonova.db.queries import services
 from kilonova.db.queries.cells import Cells
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
-from kilonova.objects import PciDevicePoolList, texts
+from kilonova.objects import PciDevicePoolList
 from kilonova.pci.device import DISABLED, GROUP_HEAD, MDEV, UNHEALTHY
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
@@ -218,7 +218,7 @@ class _Look:
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
-        self._accelerators.give_back([row_texts.split(row, ['args'])[0]['args'] for row in cell['operations']
+        self._accelerators.give_back([texts.split(row, ['args'])[0]['args'] for row in cell['operations']
                                       if row['kind'] == 'release'])
         self._accelerators.compare(servers, moving, busy)
         self._ports.compare(servers, owned, self._allocations.consumers, busy)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from kilonova import texts
 from kilonova.clients.host_removal import amounts
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
 from kilonova.clients.providers import OWNER
-from kilonova.db import texts
 from kilonova.db.queries import host_removals
 from kilonova.db.queries.cells import Cell
 from kilonova.db.rows import Row

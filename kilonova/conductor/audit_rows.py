@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kilonova import errors
-from kilonova.objects import Flavor, MigrationContext, PciDeviceList, instance_columns, texts
+from kilonova import errors, texts
+from kilonova.objects import Flavor, MigrationContext, PciDeviceList, instance_columns
 
 # Columns of a server that follow its flavor, and the flavor's fields.
 COLUMNS = {'instance_type_id': 'id', 'vcpus': 'vcpus', 'memory_mb': 'memory_mb', 'root_gb': 'root_gb',

@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from kilonova import errors
+from kilonova import errors, texts
 from kilonova.context import RequestContext
-from kilonova.objects import fields, storage, texts
+from kilonova.objects import fields, storage
 from kilonova.objects.base import (
     KilonovaObject,
     ListBase,

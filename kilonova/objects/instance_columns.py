@@ -18,7 +18,7 @@ from kilonova.objects.base import KilonovaObject
 from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_extra import InstancePCIRequests
 from kilonova.objects.instance_tables import BlockDeviceMappingList, InstanceInfoCache
-from kilonova.objects.texts import BROKEN
+from kilonova.texts import BROKEN
 
 LOG = logging.getLogger(__name__)
 

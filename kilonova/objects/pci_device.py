@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 from typing import Any, Self
 
+from kilonova import texts
 from kilonova.context import RequestContext
-from kilonova.objects import fields, storage, texts
+from kilonova.objects import fields, storage
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register, remotable_classmethod
 
 NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kilonova.objects import texts
+from kilonova import texts
 from kilonova.pci.device import BARS, GROUP, GROUP_HEAD, KIND_OF
 
 # Of ``extra_info``, which a device has some of.

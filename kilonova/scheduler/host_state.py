@@ -12,8 +12,8 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from kilonova import objects
-from kilonova.objects import RequestSpec, texts
+from kilonova import objects, texts
+from kilonova.objects import RequestSpec
 from kilonova.objects.compute_node import ratios
 from kilonova.pci.pools import PciDeviceRequestFailed, PciPools, sockets_of
 from kilonova.scheduler.reservations import Request, Reservation

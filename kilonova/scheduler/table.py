@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kilonova.objects import texts
+from kilonova import texts
 from kilonova.objects.compute_node import ratios
 from kilonova.scheduler.columns import COLUMNS, Columns, Mask, Places, Row
 from kilonova.scheduler.devices import Devices

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kilonova import texts
 from kilonova.conductor.flow import Flow
 from kilonova.conductor.flows import (
     attachments,
@@ -27,7 +28,6 @@ from kilonova.conductor.flows import (
     volume_snapshots,
 )
 from kilonova.conductor.row import Chosen
-from kilonova.db import texts
 
 FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     boot.FLOW, evacuate.Evacuate(), *rebuild.FLOWS, resize.Resize(), resized.Confirm(), resized.Revert(),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from kilonova.db import texts
+from kilonova.db import json_columns
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.states import TaskState, VmState
@@ -48,7 +48,7 @@ class Alike(NamedTuple):
 
 def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
     """The servers of a cell that count, but those ``besides``."""
-    stored, args = (texts.json_column(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
+    stored, args = (json_columns.of(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
     columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
                *_columns(args, ('flavor', 'nova_object.data'), 'want'), *image_columns()]
     query = sa.select(*columns).select_from(
@@ -63,7 +63,7 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
 
 def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
     """(uuid, its flavor) of each server that no cell was chosen for yet."""
-    stored = texts.json_column(conn.dialect.name, requests.c.instance)
+    stored = json_columns.of(conn.dialect.name, requests.c.instance)
     kept = [stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
             for name in IMAGE_PROPERTIES]
     query = sa.select(requests.c.instance_uuid, *_columns(stored, (
@@ -73,7 +73,7 @@ def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
     """The servers of cells that don't answer, as the API database knows them."""
-    stored = texts.json_column(conn.dialect.name, specs.c.spec)
+    stored = json_columns.of(conn.dialect.name, specs.c.spec)
     properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
     image = [stored[(*properties, name)].as_string().label(f'image_{name}') for name in IMAGE_PROPERTIES]
     have = _columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have')

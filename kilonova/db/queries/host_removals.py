@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from kilonova.db import texts
+from kilonova import texts
 from kilonova.db.queries.operations import operations
 from kilonova.errors import HostIsBeingRemoved
 

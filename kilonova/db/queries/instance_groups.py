@@ -16,8 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, exc
 
-from kilonova import errors
-from kilonova.db import engine, texts
+from kilonova import errors, texts
+from kilonova.db import engine
 from kilonova.db.engine import Database
 from kilonova.db.models.api import InstanceGroup, InstanceGroupMember, InstanceGroupPolicy, InstanceMapping
 from kilonova.db.models.cell import Instance, Migration

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from oslo_utils import uuidutils
 from sqlalchemy import exc
 
-from kilonova import states
+from kilonova import states, texts
 from kilonova.context import RequestContext
-from kilonova.db import engine, texts
+from kilonova.db import engine
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries

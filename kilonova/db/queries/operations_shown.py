@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from kilonova.db import texts
+from kilonova import texts
 from kilonova.db.clock import db_now
 from kilonova.db.models import cell as models
 from kilonova.db.rows import Row

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from kilonova.db import engine, texts
+from kilonova.db import engine, json_columns
 from kilonova.db.engine import Database
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
@@ -137,7 +137,7 @@ def usage(conn: Connection, project_id: str, user_id: str | None = None, besides
 
 @functools.cache
 def _usage(dialect: str, of_user: bool) -> sa.Select[Any]:
-    args = texts.json_column(dialect, operations.c.args)
+    args = json_columns.of(dialect, operations.c.args)
     amounts = {name: sa.literal(1) if column is None else _larger(
         instances.c[column], args['flavor', 'nova_object.data', column].as_integer())
         for name, column in COUNTED.items()}
@@ -170,7 +170,7 @@ def waiting(conn: Connection, project_id: str) -> list[Row]:
 
 @functools.cache
 def _waiting(dialect: str) -> sa.Select[Any]:
-    stored = texts.json_column(dialect, requests.c.instance)
+    stored = json_columns.of(dialect, requests.c.instance)
     columns = [sa.func.coalesce(stored['nova_object.data', column].as_integer(), 0).label(name)
                for name, column in COUNTED.items() if column]
     return sa.select(
@@ -182,7 +182,7 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, user_i
               besides: Sequence[str] = ()) -> Parts:
     """``usage`` of cells that don't answer, as the API database knows it: their servers by their mappings, what each
     uses by what it was last asked to be. One statement."""
-    flavor = texts.json_column(conn.dialect.name, specs.c.spec)
+    flavor = json_columns.of(conn.dialect.name, specs.c.spec)
     amounts = {name: sa.literal(1) if column is None else sa.func.coalesce(
         flavor['nova_object.data', 'flavor', 'nova_object.data', column].as_integer(), 0)
         for name, column in COUNTED.items()}

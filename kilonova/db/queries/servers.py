@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from kilonova import texts
 from kilonova.db import engine, expressions
 from kilonova.db.collation import by_code_point
 from kilonova.db.engine import Database
@@ -41,8 +42,6 @@ specs = api_models.RequestSpec.__table__
 
 LOG = logging.getLogger(__name__)
 
-# What comes of reading a text that is no JSON, or not that of an object.
-_BROKEN = (ValueError, LookupError, TypeError, AttributeError)
 # Columns of a server that say how large it is, named as its flavor's.
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
 IMAGE_PREFIX = 'image_'
@@ -257,7 +256,7 @@ def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
     for row in conn.execute(query).mappings():
         try:
             found.append(from_request(row))
-        except _BROKEN as error:
+        except texts.BROKEN as error:
             LOG.error('The build request of %s cannot be read (%s: %s): lists leave the server out.',
                       row['instance_uuid'], type(error).__name__, error)
     return found
@@ -308,7 +307,7 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
         try:
             data = json.loads(text)['nova_object.data']
             found[uuid] = {'zone': data.get('availability_zone'), 'hints': dict(data.get('scheduler_hints') or {})}
-        except _BROKEN as error:
+        except texts.BROKEN as error:
             LOG.error('The request spec of %s cannot be read (%s: %s): its zone and hints are not shown.', uuid,
                       type(error).__name__, error)
     return found
@@ -361,34 +360,28 @@ def _plain(row: sa.RowMapping) -> dict[str, Any]:
     empty: a flavor has the sizes of the row then."""
     found = dict(row)
     text = found.pop('extra_flavor')
-    found['flavor'] = _read(found['uuid'], 'flavor', text, lambda stored: {**stored['cur']['nova_object.data']}, None)
+    where = f"of server {found['uuid']}"
+    found['flavor'] = texts.read(f'flavor {where}', text,
+                                 lambda stored: {**json.loads(stored)['cur']['nova_object.data']}, None)
     if found['flavor'] is None:
         found['flavor'] = {name: found.get(name) for name in SIZES} if text else {}
-    if _read(found['uuid'], 'network_info', found['network_info'], _has_networks, None) is None:
-        found['network_info'] = None
-    if _read(found['uuid'], 'trusted_certs', found['trusted_certs'],
-             lambda stored: [*stored['nova_object.data']['ids']], None) is None:
-        found['trusted_certs'] = None
+    for name, check in _SHOWN.items():
+        if texts.read(f'{name} {where}', found[name], check, None) is None:
+            found[name] = None
     return found
 
 
-def _has_networks(stored: Any) -> bool:
+def _has_networks(text: str) -> bool:
     """Return whether a server has interfaces. Raises an error of BROKEN if they are of another form than is shown."""
+    stored = json.loads(text)
     for vif in stored:
         vif['id'], vif['network']['label'], vif['network'].get('subnets'), (vif.get('meta') or {}).get('')
     return bool(stored)
 
 
-def _read(uuid: str, column: str, text: str | None, read: Callable[[Any], Any], otherwise: Any) -> Any:
-    """Return what ``read`` makes of a text, ``otherwise`` if there is none or it cannot be read, which is logged."""
-    if not text:
-        return otherwise
-    try:
-        return read(json.loads(text))
-    except _BROKEN as error:
-        LOG.error('The column %s of server %s cannot be read (%s: %s): it is shown without.', column, uuid,
-                  type(error).__name__, error)
-        return otherwise
+# Texts that are shown, and what raises an error of BROKEN if one is of another form.
+_SHOWN: Mapping[str, Callable[[str], object]] = {
+    'network_info': _has_networks, 'trusted_certs': lambda text: [*json.loads(text)['nova_object.data']['ids']]}
 
 
 def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,

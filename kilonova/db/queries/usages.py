@@ -3,19 +3,17 @@ from __future__ import annotations
 
 import datetime
 import json
-import logging
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from kilonova import texts
 from kilonova.db.models.cell import Instance, InstanceExtra, Service, TaskLog
 from kilonova.db.queries import owners
 from kilonova.db.queries.owners import Owner
 from kilonova.db.rows import Row, insert_missing, many
 from kilonova.errors import shortened
-
-LOG = logging.getLogger(__name__)
 
 instances = Instance.__table__
 extras = InstanceExtra.__table__
@@ -39,18 +37,9 @@ def active(conn: Connection, begin: datetime.datetime, end: datetime.datetime, *
         query = query.add_columns(extras.c.flavor).outerjoin(extras, extras.c.instance_uuid == instances.c.uuid)
     rows = many(conn.execute(query.order_by(instances.c.id).limit(limit)))
     for row in rows if with_flavor else ():
-        row['flavor'] = _name(row['uuid'], row['flavor'])
+        row['flavor'] = texts.read(f"flavor of server {row['uuid']}", row['flavor'],
+                                   lambda text: str(json.loads(text)['cur']['nova_object.data']['name']), '')
     return rows
-
-
-def _name(uuid: str, text: str | None) -> str:
-    """Return the name of a server's flavor, '' if it has none or its text cannot be read, which is logged."""
-    try:
-        return str(json.loads(text)['cur']['nova_object.data']['name']) if text else ''
-    except (ValueError, LookupError, TypeError) as error:
-        LOG.error('The column flavor of server %s cannot be read (%s: %s): its usage names no flavor.', uuid,
-                  type(error).__name__, error)
-        return ''
 
 
 def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
