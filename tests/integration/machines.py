@@ -79,6 +79,9 @@ class Machines:
         """The command that runs ``argv`` on that machine; it ends with this process."""
         return ['setpriv', '--pdeathsig', 'KILL', *self._machines[host].inside(*argv)]
 
+    def address(self, host: str) -> str:
+        return self._machines[host].address
+
     def run(self, host: str, *argv: str) -> str:
         """What a program prints there."""
         return self._machines[host].run(*argv)

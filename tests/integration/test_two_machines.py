@@ -297,3 +297,5 @@ def test_they_are_two_machines(machines: Machines, site: Site) -> None:
         assert machines.run(host, 'cat', '/etc/machine-id') != machines.run(other, 'cat', '/etc/machine-id')
         assert machines.run(host, 'hostname').strip() == host
         assert machines.run(host, 'pgrep', '-f', 'tools.cloud.machine').split() == ['1']
+        # By ssh nothing of the real root's home is run, which may wait for a lock or print a word of its own.
+        assert machines.run(other, 'ssh', machines.address(host), 'echo $0 $HOME').split() == ['sh', '/run/root']

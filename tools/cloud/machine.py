@@ -68,6 +68,9 @@ log_outputs = "2:stderr"
 # libvirtd looks for that user whatever qemu.conf says.
 USER = 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin\n'
 GROUP = 'libvirt-qemu:x:64055:\n'
+# Of a machine's root: a shell that reads no file of the real one's home when a command comes by ssh.
+HOME = '/run/root'
+_ROOT = f'root:x:0:0:root:{HOME}:/bin/sh\n'
 _SSHD_CONF = """Port 22
 ListenAddress {address}
 HostKey /etc/ssh/host
@@ -319,6 +322,7 @@ def _furnish(machine: Machine) -> None:
     _do('mount', '-t', 'tmpfs', '-o', 'mode=755', 'tmpfs', '/run')
     for name in ('sshd', 'libvirt', 'lock', 'kept'):
         Path('/run', name).mkdir()
+    Path(HOME).mkdir(mode=0o700)
     Path('/run/boot_id').write_text(f'{uuid.uuid4()}\n')
     _do('mount', '--bind', '/run/boot_id', '/proc/sys/kernel/random/boot_id')
     _do('cp', '-a', '/etc', '/run/etc')
@@ -369,6 +373,8 @@ def _write_etc(etc: Path, machine: Machine) -> None:
     (etc / 'machine-id').write_text(f'{machine_id(machine)}\n')
     (etc / 'hostname').write_text(f'{machine.name}\n')
     (etc / 'shadow').write_text('root:*:19000:0:99999:7:::\n')
+    others = [line for line in (etc / 'passwd').read_text().splitlines(True) if not line.startswith('root:')]
+    (etc / 'passwd').write_text(_ROOT + ''.join(others))
     for name, line in (('passwd', USER), ('group', GROUP)):
         text = (etc / name).read_text()
         if 'libvirt-qemu:' not in text:

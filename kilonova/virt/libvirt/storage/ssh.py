@@ -36,6 +36,8 @@ BLOCK, PIECE = 256 << 20, 1 << 20
 # Seconds after which silence of the other side ends an ssh: 3 unanswered questions.
 _SSH = ('setpriv', '--pdeathsig', 'KILL', 'ssh', '-T', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o',
         'ServerAliveInterval=5', '-o', 'ServerAliveCountMax=3')
+# Seconds for all that is asked before the guest stops; a start file of the user's shell or a share there may hang.
+_CHECKED_WITHIN = 60.0
 # Seconds before each new try of what a cut ended.
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
 # Exit codes that tell of the connection: ssh's own, rsync's for sockets, streams and time-outs.
@@ -90,7 +92,7 @@ class Remote:
         if not _ADDRESS.fullmatch(address):
             raise self._unmovable(f"[DEFAULT]my_ip there is '{address}', which is no address")
         try:
-            found, free = self._once(_CHECK, self._path).split()
+            found, free = self._once(_CHECK, self._path, within=_CHECKED_WITHIN).split()
         except (command.CommandFailed, ValueError) as error:
             raise self._unmovable(str(error)) from error
         if found != self._offer['storage_id']:
@@ -144,10 +146,13 @@ class Remote:
         """``_once``, tried again when the connection is cut: all of the scripts may be repeated."""
         return _repeated(lambda: self._once(script, *args))
 
-    def _once(self, script: str, *args: str) -> str:
-        """What a script there prints."""
-        done = subprocess.run(self._argv(script, *args), env=command.ENVIRONMENT, stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, check=False)
+    def _once(self, script: str, *args: str, within: float | None = None) -> str:
+        """What a script there prints. ``within``: seconds after which it is given up."""
+        try:
+            done = subprocess.run(self._argv(script, *args), env=command.ENVIRONMENT, stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, check=False, timeout=within)
+        except subprocess.TimeoutExpired as error:
+            raise Cut(command=f"ssh {self._offer['address']}", reason=f'no answer in {within:g} s') from error
         self._raise_for(done.returncode, done.stderr)
         return done.stdout.strip()
 

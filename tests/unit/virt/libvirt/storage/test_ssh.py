@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,8 @@ def test_answers_that_are_lost(remote_rig: Any, monkeypatch: pytest.MonkeyPatch)
     instance = spawn(rig)
     run, lost = ssh.Remote._once, set()
 
-    def once(self: Any, script: str, *args: str) -> str:
-        answer = run(self, script, *args)
+    def once(self: Any, script: str, *args: str, **bound: float) -> str:
+        answer = run(self, script, *args, **bound)
         if script not in (*lost, ssh._CHECK):
             lost.add(script)
             raise ssh.Cut(command='ssh', reason='the answer is lost')
@@ -209,10 +210,10 @@ def test_half_a_base_goes_with_its_move(remote_rig: Any, by: str, monkeypatch: p
     dest = rig.there.moves.prepare_move()
     run = ssh.Remote._once
 
-    def once(self: Any, script: str, *args: str) -> str:
+    def once(self: Any, script: str, *args: str, **bound: float) -> str:
         if script == ssh._SUM:
             raise KeyboardInterrupt
-        return run(self, script, *args)
+        return run(self, script, *args, **bound)
     monkeypatch.setattr(ssh.Remote, '_once', once)
     with pytest.raises(KeyboardInterrupt):
         rig.here.moves.migrate_disk_and_power_off(instance, dest, new_flavor(root_gb=2))
@@ -254,6 +255,14 @@ def test_an_address_is_an_address(remote_rig: Any, address: str | None) -> None:
 
 def test_an_address_that_leads_elsewhere_is_found_out(remote_rig: Any) -> None:
     refuses(remote_rig, 'from gpu1 to gpu2: ::1 leads to another host', storage_id='of another host', address='::1')
+
+
+def test_a_destination_whose_shell_hangs_is_given_up(remote_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (remote_rig.bin / 'ssh').write_text('#!/bin/sh\nexec sleep 30\n')
+    monkeypatch.setattr(ssh, '_CHECKED_WITHIN', 0.5)
+    began = time.monotonic()
+    refuses(remote_rig, 'from gpu1 to gpu2: .*no answer in 0.5 s')
+    assert time.monotonic() < began + 20
 
 
 def test_the_destination_says_its_address(remote_rig: Any) -> None:
