@@ -119,7 +119,10 @@ def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
-    'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache'))),
+    'lint': (Run('ruff', ('ruff', 'check', '.')), Run('import-linter', ('lint-imports', '--no-cache')),
+             # References between pages and labels; ``make docs`` writes the pages.
+             Run('docs', ('sphinx-build', '-W', '--keep-going', '-q', '-b', 'dummy', 'docs', 'build/docs-check'),
+                 seconds=15)),
     'type': (Run('mypy', ('mypy',), seconds=20),),
     'unit': (Run('unit-first', paths=UNIT_FIRST, env=MODELLED, seconds=200),
              Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=670)),

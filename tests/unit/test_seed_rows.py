@@ -28,7 +28,7 @@ from kilonova.rpc.interface import Client
 from kilonova.rpc.transport import OsloTransport, _endpoint
 
 TESTS = Path(__file__).parents[1]
-TABLE = (TESTS.parent / 'docs' / 'reference' / 'seed-map.md').read_text(encoding='utf-8')
+TABLE = (TESTS.parent / 'docs' / 'contributor' / 'seed-map.md').read_text(encoding='utf-8')
 # The last row of each seed that must be in the table.
 LAST = {0: 28, 1: 42, 2: 24, 3: 28, 4: 14}
 ROWS = [f'{seed}.{number}' for seed, last in LAST.items() for number in range(1, last + 1)]
