@@ -1,1 +1,1 @@
-"""Servers' files: the image cache, disks, config drives, and their moves to another host."""
+"""Files of servers: the image cache, disks, config drives, and their transfer to another host."""

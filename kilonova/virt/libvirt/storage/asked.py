@@ -1,9 +1,9 @@
-"""Disks as a server's user asked for them: what differs from what its flavor and image say.
+"""Disks that the user of a server requested, where they differ from what the flavor and the image define.
 
     asked = read(block_devices, flavor)           # {'disk.eph0': Wish(size=2, file_system='ext4'), …}
 
-It is kept beside the disks (``InstanceDirectory.asked``) and goes with them, so that whoever defines the guest later
-needs no more than the directory.
+The requested disks are stored in a file next to the server's disks (``InstanceDirectory.asked``) and deleted together
+with them. Code that defines the guest later therefore needs only the directory.
 """
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from typing import Any, Self
 from kilonova.objects import BlockDeviceMapping, Flavor
 
 DISK, SWAP, CONFIG, EPHEMERAL = 'disk', 'disk.swap', 'disk.config', 'disk.eph'
-# They become an argument of mkfs.
+# These names become an argument of mkfs.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
 
 
 @dataclass(frozen=True)
 class Wish:
-    """``size``: GiB of an ephemeral disk, MiB of swap. ``flavor_swap``: what the flavor had when swap was asked for: a
-    flavor with another amount takes its place. None: nothing was said."""
+    """The user's request for one disk. A field that is None was not requested.
+
+    ``size`` is in GiB for an ephemeral disk and in MiB for swap. ``flavor_swap`` is the swap size of the flavor at the
+    time of the request. If the server's flavor has another swap size later, the flavor's size replaces the requested
+    one.
+    """
 
     size: int | None = None
     file_system: str | None = None
@@ -33,16 +37,19 @@ class Wish:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the request from a dict that ``to_dict`` made."""
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Only what was said."""
+        """Return a dict of the fields that were requested, without the fields that are None."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 def read(block_devices: Iterable[BlockDeviceMapping], flavor: Flavor) -> dict[str, Wish]:
-    """Name of the disk → wish, from block device mappings (source, destination, formats, sizes); volumes are left
-    out."""
+    """Return a dict from disk name to requested disk, read from block device mappings.
+
+    Uses source type, destination type, guest format and size of each mapping. Volumes are left out.
+    """
     found: dict[str, Wish] = {}
     ephemerals = 0
     for device in block_devices:
@@ -61,18 +68,22 @@ def read(block_devices: Iterable[BlockDeviceMapping], flavor: Flavor) -> dict[st
 
 
 def ephemerals(asked: Mapping[str, Wish]) -> dict[str, Wish]:
-    """Those of the ephemeral disks."""
+    """Return only the ephemeral disks of ``asked``."""
     return {name: wish for name, wish in asked.items() if name.startswith(EPHEMERAL)}
 
 
 def ephemeral_gb(asked: Mapping[str, Wish], flavor: Flavor) -> int:
-    """GiB of all ephemeral disks: those asked for, else the flavor's."""
+    """Return the total size of all ephemeral disks in GiB: as requested, or the flavor's size if none was requested."""
     found = ephemerals(asked)
     return sum(wish.size or 0 for wish in found.values()) if found else flavor.ephemeral_gb or 0
 
 
 def swap_mb(asked: Mapping[str, Wish], flavor: Flavor) -> int:
-    """MiB of swap: those asked for while the flavor has as much as then, else the flavor's."""
+    """Return the swap size in MiB.
+
+    This is the requested size as long as the flavor has the same swap size as at the time of the request. Otherwise it
+    is the flavor's size.
+    """
     wish = asked.get(SWAP)
     if wish is not None and wish.size and wish.flavor_swap == flavor.swap:
         return wish.size
@@ -80,8 +91,11 @@ def swap_mb(asked: Mapping[str, Wish], flavor: Flavor) -> int:
 
 
 def rank(name: str) -> tuple[int, int] | None:
-    """Where a disk stands among a guest's: root, ephemeral ones by number, swap, config drive. None: it is no disk of
-    a guest that runs as usual."""
+    """Return the sort key of a disk among the disks of a guest.
+
+    The order is: root disk, ephemeral disks by number, swap, config drive. Returns None if the name is not a disk of a
+    guest that runs normally, for example the disk of a rescue system.
+    """
     if name.startswith(EPHEMERAL):
         return 1, int(name.removeprefix(EPHEMERAL))
     return {DISK: (0, 0), SWAP: (2, 0), CONFIG: (3, 0)}.get(name)

@@ -1,9 +1,10 @@
-"""Files behind a volume of a guest that is off: the first, to which it writes, gets what it lacks from the next.
+"""The backing chain of a volume that is a file, for a guest that is off: read the chain, and merge files of it.
 
     look('/mnt/…/volume-1.s2', 'qcow2')     # [Link('/mnt/…/volume-1.s2', 'qcow2'), Link('/mnt/…/volume-1', 'raw')]
     merge(links, Merge('volume-1.s1', 'volume-1'), check)
 
-What a program left half done here is done by the next try; what the guest sees is the same at any moment.
+The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. If a program
+is interrupted, the next call completes its work. The guest sees the same data at any moment.
 """
 from __future__ import annotations
 
@@ -19,22 +20,34 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 @dataclass(frozen=True)
 class Link:
+    """One file of a backing chain: its path and its format."""
+
     path: str
     format: str
 
     @property
     def name(self) -> str:
+        """The file's name without its directory."""
         return os.path.basename(self.path)
 
 
 def look(path: str, format_: str) -> list[Link]:
-    """What the file reads from, as headers say: of one that isn't qcow2 nothing. CommandFailed."""
+    """Return the backing chain of a file, beginning with the file itself, as the headers describe it.
+
+    A file that isn't qcow2 has no further files in its chain. Raises CommandFailed if qemu-img fails.
+    """
     found = json.loads(command.run('qemu-img', 'info', '--output=json', '--backing-chain', '-f', format_, path))
     return [Link(one['filename'], one['format']) for one in found]
 
 
 def merge(links: list[Link], wanted: Merge, check: Check) -> None:
-    """What can be merged so (``parts.volume_snapshots.Merge``). CommandFailed, and what ``check()`` raises."""
+    """Merge files of a chain as ``wanted`` says (see ``parts.volume_snapshots.Merge``).
+
+    If ``wanted.into`` is None, the first file of the chain receives the data of the files below it, down to
+    ``wanted.file``, which becomes its backing file (None: it has no backing file afterwards). Otherwise the data of
+    ``wanted.file`` are written into ``wanted.into``, and the file above it reads from ``wanted.into``. Raises
+    CommandFailed if qemu-img fails, and whatever ``check()`` raises.
+    """
     by_name = {link.name: number for number, link in enumerate(links)}
     if wanted.into is None:
         base = ('-b', '') if wanted.file is None else (
@@ -47,5 +60,8 @@ def merge(links: list[Link], wanted: Merge, check: Check) -> None:
 
 
 def commit(link: Link, check: Check) -> None:
-    """What is in the file is in the one from which it reads, too. CommandFailed, and what ``check()`` raises."""
+    """Write the data of a file into its backing file, with ``qemu-img commit``.
+
+    Raises CommandFailed if qemu-img fails, and whatever ``check()`` raises.
+    """
     command.watched(check, 'qemu-img', 'commit', '-q', '-d', '-f', link.format, link.path)

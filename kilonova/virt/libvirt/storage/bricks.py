@@ -1,12 +1,12 @@
-"""os-brick: volumes become files and block devices of this host, whatever network they come by.
+"""Access to os-brick, which makes volumes available on this host as files or block devices, for any storage protocol.
 
     bricks = Bricks(conf)
-    bricks.connector()                      # what the volume service must know of this host
-    path = bricks.connect(volume)           # '/dev/dm-3'; once more: the same
+    bricks.connector()                      # the properties of this host that the volume service needs
+    path = bricks.connect(volume)           # '/dev/dm-3'; a repeated call returns the same path
     bricks.disconnect(volume, path)
 
-The library is loaded with the first volume: it costs half a second of CPU. It keeps its settings in oslo.config's
-global object, which nobody else here reads.
+The library is loaded when the first volume is used, because loading costs half a second of CPU. It keeps its settings
+in oslo.config's global object, which no other code of Kilonova reads.
 """
 from __future__ import annotations
 
@@ -29,30 +29,34 @@ from kilonova.virt.parts.volumes import VolumeFailed, VolumeUnsupported
 
 LOG = logging.getLogger(__name__)
 
-# How the library asks for root where no helper is named.
+# The root helper that os-brick uses where no helper is configured.
 _ROOT = 'sudo'
-# Characters of an error that are told, and values of a connection that programs are called with, and that are in
-# the library's errors then.
+# _MOST_TEXT is the maximum length of an error text, in characters. _SECRETS are the keys of connection values that are
+# passed to programs as arguments, and that therefore appear in the library's errors.
 _MOST_TEXT = 1000
 _SECRETS = ('auth_password', 'discovery_auth_password', 'keyring')
-# Where the data of a LUKS device begin, as cryptsetup tells it, in sectors.
+# Where the data of a LUKS device begin, in sectors, as cryptsetup prints it.
 _OFFSET, _SECTOR = re.compile(r'Payload offset:\s+(\d+)'), 512
 
 
 class Bricks:
-    """Of one host, as [libvirt], [os_brick] and [privsep_osbrick] say."""
+    """os-brick of one host, configured by [libvirt], [os_brick] and [privsep_osbrick]."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: tuple[Any, tuple[type[Exception], ...]] | None = None
-        # Two that import it at once find a module that is half made.
+        # Two threads that import the library at the same time could see a module that is only partly initialized.
         self._loading = threading.Lock()
-        # What the library said of this host: it starts several programs to find that out.
+        # The properties of this host, as the library returned them. It starts several programs to read them.
         self._connector: dict[str, Any] | None = None
 
     def connector(self) -> dict[str, Any]:
-        """Keys as ``Volumes.connector`` says; without those of the library where it finds no way to root. What
-        the library says holds until the service is started again."""
+        """Return the properties of this host that the volume service needs, with the keys of ``Volumes.connector``.
+
+        If os-brick cannot get root rights, the result has only the basic keys, so that the host can use volumes in Ceph
+        and NFS only. A complete result of os-brick is cached until the service is restarted. Raises VolumeUnsupported
+        if os-brick fails and [libvirt]volume_enforce_multipath is set.
+        """
         options = self._conf.libvirt
         if self._connector is not None:
             return dict(self._connector)
@@ -73,7 +77,10 @@ class Bricks:
         return dict(self._connector)
 
     def connect(self, volume: AttachedVolume) -> str:
-        """Its path on this host; VolumeUnsupported: this host doesn't get to it."""
+        """Connect a volume to this host and return its path.
+
+        Raises VolumeUnsupported if this host cannot connect it.
+        """
         try:
             return str(self._act('connect', volume, lambda connector, connection: connector.connect_volume(
                 connection))['path'])
@@ -82,20 +89,29 @@ class Bricks:
                                     reason=error.fields['reason']) from None
 
     def disconnect(self, volume: AttachedVolume, path: str | None, force: bool = False) -> None:
-        """What is written reaches it first; ``force``: where that fails it goes all the same. ``path``: what
-        ``connect`` gave, None: nobody knows. VolumeFailed: it stays."""
+        """Disconnect a volume from this host, after pending writes have been flushed to it.
+
+        With ``force`` the volume is disconnected even if the flush fails. ``path`` is the result of ``connect``, or
+        None if it is unknown. Raises VolumeFailed if the volume stays connected.
+        """
         known = {'path': path} if path else None
         self._act('let go of', volume, lambda connector, connection: connector.disconnect_volume(
             connection, known, force=force, ignore_errors=force))
 
     def extend(self, volume: AttachedVolume) -> int | None:
-        """The host looks at its size: bytes, None where there is nothing to look at. VolumeFailed."""
+        """Make this host read the new size of a volume that has grown, and return it in bytes.
+
+        Returns None if there is no device whose size could be read. Raises VolumeFailed if os-brick fails.
+        """
         found = self._act('extend', volume, lambda connector, connection: connector.extend_volume(connection))
         return None if found is None else int(found)
 
     def lock(self, volume: AttachedVolume, path: str, passphrase: str) -> None:
-        """An encrypted volume on a block device that nobody has written has no header of LUKS yet: it gets one.
-        VolumeUnsupported."""
+        """Write a LUKS header to an encrypted volume on a block device that has none yet.
+
+        A volume that has never been written has no header. A volume that has a LUKS header is not changed. Raises
+        VolumeUnsupported if cryptsetup fails.
+        """
         encryption = volume.encryption or {}
         form = [f'--{name}={encryption[key]}' for name, key in (('cipher', 'cipher'), ('key-size', 'key_size'))
                 if encryption.get(key)]
@@ -109,7 +125,11 @@ class Bricks:
                                     reason=error.fields['reason']) from None
 
     def header(self, volume: AttachedVolume, path: str) -> int:
-        """Bytes of its device before those that a guest sees of an encrypted volume. VolumeFailed."""
+        """Return the size of an encrypted volume's LUKS header in bytes.
+
+        The guest's data begin after these bytes of the device. Raises VolumeFailed if cryptsetup fails or does not
+        print the payload offset.
+        """
         found = _OFFSET.search(self._cryptsetup(volume, 'luksDump', path) or '')
         if found is None:
             raise VolumeFailed(act='look at', volume=volume.volume_id, host=self._conf.host,
@@ -118,7 +138,10 @@ class Bricks:
 
     def _cryptsetup(self, volume: AttachedVolume, *arguments: str, text: str | None = None,
                     no: int | None = None) -> str | None:
-        """What it prints; None where it ends with ``no``. VolumeFailed."""
+        """Run cryptsetup as root and return its output, or None if its exit code is ``no``.
+
+        Raises VolumeFailed if it ends with another error.
+        """
         _module, errors = self._load()
         from os_brick.privileged import rootwrap
         try:
@@ -141,12 +164,12 @@ class Bricks:
                 nfs_mount_point_base=options.nfs_mount_point_base, nfs_mount_options=options.nfs_mount_options),
                 dict(volume.connection))
         except errors as error:
-            # Without its cause: secrets may be in that.
+            # The cause is left out, because it may contain secrets.
             raise VolumeFailed(act=words, volume=volume.volume_id, host=self._conf.host,
                                reason=_without_secrets(f'{type(error).__name__}: {error}', volume)) from None
 
     def _load(self) -> tuple[Any, tuple[type[Exception], ...]]:
-        """The library, and what it raises."""
+        """Return the library's connector module and the exception types that it raises. Load the library if needed."""
         with self._loading:
             if self._library is None:
                 self._library = _load(self._conf)
@@ -155,7 +178,7 @@ class Bricks:
 
 def _load(conf: cfg.ConfigOpts) -> tuple[Any, tuple[type[Exception], ...]]:
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')     # of eventlet
+        warnings.simplefilter('ignore')     # warnings of eventlet
         import os_brick
         from os_brick import exception, privileged
         from os_brick.initiator import connector
@@ -166,11 +189,12 @@ def _load(conf: cfg.ConfigOpts) -> tuple[Any, tuple[type[Exception], ...]]:
     os_brick.setup(cfg.CONF)
     for context in (privileged.default, privileged.brick_privsep_hide_output):
         if os.geteuid() == 0:
-            # Root itself does what else a helper would.
+            # A process that runs as root does the privileged work itself, without a helper.
             context.set_client_mode(False)
         elif conf.privsep_osbrick.helper_command:
             cfg.CONF.set_override('helper_command', conf.privsep_osbrick.helper_command, 'privsep_osbrick')
-    # A connection that lacks what its kind needs is among them, and a kind that can't grow.
+    # These types include the errors for a connection that lacks a value that its kind needs, and for a kind that cannot
+    # grow.
     return connector, (exception.BrickException, processutils.ProcessExecutionError, daemon.FailedToDropPrivileges,
                        OSError, LookupError, ValueError, TypeError, NotImplementedError)
 

@@ -1,10 +1,10 @@
-"""The image cache: each image once a host, checked, in a form that guests can start from.
+"""The image cache: each image is stored once per host, checked, in a format from which guests can start.
 
     cache = ImageCache(directory, locks, download)
     base = cache.image(image_id, image_meta, most=16 << 30)       # Base(path, format, virtual size)
 
-However many boots wait for an image, it is downloaded once: the first gets the lock, the others find the
-file. What a crash leaves is called .part or .converted and is written anew by the next.
+However many boots wait for an image, it is downloaded once: the first boot holds the lock, the other boots find the
+file. A file that a crash left behind has the suffix .part or .converted, and the next download writes it again.
 """
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage, ImageFetch, Im
 
 LOG = logging.getLogger(__name__)
 
-# Image record's disk_format → what the content may turn out to be, and QEMU's name for it.
+# The keys are values of disk_format in the image record. The values are the formats that the content may have, and
+# QEMU's name of the format.
 _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'qcow2': (frozenset({'qcow2'}), 'qcow2'),
     'raw': (frozenset({'raw', 'gpt'}), 'raw'),
     'iso': (frozenset({'iso'}), 'raw'),
-    # A file system without a boot loader: its kernel is another image.
+    # A file system without a boot loader. Its kernel is another image.
     'ami': (frozenset({'raw', 'gpt'}), 'raw'),
     'vdi': (frozenset({'vdi'}), 'vdi'),
     'vhd': (frozenset({'vhd'}), 'vpc'),
@@ -38,20 +39,20 @@ _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'vmdk': (frozenset({'vmdk'}), 'vmdk'),
 }
 
-# Seconds for which a file that somebody took stays in any case: its disk may not be made yet.
+# Seconds for which a file is always kept after it was last taken, because the disk that will use it may not exist yet.
 YOUNGEST = 600.0
 
 
 @dataclass(frozen=True)
 class ConversionLimits:
-    """What qemu-img may use while it looks at an upload."""
+    """Limits of CPU time and address space for qemu-img when it inspects an uploaded image."""
 
     cpu_seconds: int = 30
     address_space_gib: int = 2
 
 
 class ImageCache:
-    """The files below <instances_path>/_base."""
+    """The cached files of one host, in <instances_path>/_base."""
 
     def __init__(self, directory: str, locks: files.Locks, *, force_raw: bool = True,
                  limits: ConversionLimits | None = None) -> None:
@@ -61,10 +62,16 @@ class ImageCache:
 
     def image(self, image_id: str, image_meta: ImageMeta, download: ImageFetch,
               most: int | None = None) -> disk.Base:
-        """The cached image, downloaded if need be.
+        """Return the cached image. Download it first if it is not in the cache.
 
-        ``most``: bytes of the flavor's root disk. Raises FlavorDiskSmallerThanImage, ImageUnacceptable, errors.NoRoom
-        and what ``download(image_id, file)`` raises; nothing stays in the cache then.
+        ``most`` is the size of the flavor's root disk in bytes. If an exception is raised, no incomplete file stays in
+        the cache.
+
+        Raises:
+            FlavorDiskSmallerThanImage: if the image is larger than ``most``.
+            ImageUnacceptable: if the content is not what the image record says, or is unsafe.
+            errors.NoRoom: if the file system has too little free space.
+            Exception: whatever ``download(image_id, file)`` raises.
         """
         name = hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()
         base = self._once(name, lambda path: self._fetch(image_id, image_meta, download, path, most))
@@ -72,9 +79,10 @@ class ImageCache:
         return base
 
     def kernel(self, image_id: str, download: ImageFetch) -> str:
-        """The path of a cached kernel or ramdisk, byte for byte as it was uploaded.
+        """Return the path of a cached kernel or ramdisk, which is stored byte for byte as it was uploaded.
 
-        Its name is no disk image's: what nobody looked into must never be taken for one.
+        Its file name differs from the names of disk images, because a file that was never inspected must not be used as
+        a disk image.
         """
         name = f'kernel_{hashlib.sha1(image_id.encode(), usedforsecurity=False).hexdigest()}'
         path = os.path.join(self.directory, name)
@@ -82,20 +90,23 @@ class ImageCache:
         return path
 
     def blank(self, name: str, size: int, *mkfs: str) -> disk.Base:
-        """A formatted empty disk of ``size`` bytes, made once (ephemeral_…, swap_…)."""
+        """Return a formatted empty disk of ``size`` bytes (ephemeral_…, swap_…). Make it if it is not in the cache."""
         return self._once(name, lambda path: disk.create_blank(path, size, *mkfs))
 
     def clean(self, used: Collection[str], min_age: float | None) -> list[str]:
-        """Remove files that were not ``used`` (names) for ``min_age`` seconds; None: remove nothing. Their names.
+        """Delete the files that are not in ``used`` and are at least ``min_age`` seconds old. Return their names.
 
-        Whoever takes a file makes it young (its time of modification), and so does this of those in use. Ages are by
-        the clock of the file system, which may be another machine's.
+        ``used`` has names of files. If ``min_age`` is None, no file is deleted. The age of a file is the time since its
+        modification time. Taking a file from the cache sets this time to now, and this method does so for all files in
+        ``used``. A file is never deleted in the first 600 s. The current time is read from the clock of the file
+        system, which may be another machine's.
         """
         active, removed = [], []
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # What a crash left of a download goes with its file's age.
+            # A file that a crash left of a download is deleted by its age, like the others, under the lock of its
+            # image.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)
@@ -110,7 +121,7 @@ class ImageCache:
         return removed
 
     def _now(self) -> float | None:
-        """The time by the file system's clock; None: there is no cache yet."""
+        """Return the current time by the file system's clock, or None if the cache directory does not exist."""
         if not os.path.isdir(self.directory):
             return None
         path = f'{self.directory}.now.{os.getpid()}'
@@ -137,7 +148,7 @@ class ImageCache:
     def _make_once(self, name: str, path: str, make: Callable[[], None]) -> None:
         with self._locks.hold(name):
             if os.path.exists(path):
-                # It is about to be used: nobody clears it away now.
+                # The file is about to be used. Setting its time protects it from ``clean``.
                 files.touch(path)
                 return
             os.makedirs(self.directory, exist_ok=True)
@@ -177,9 +188,10 @@ class ImageCache:
             files.remove(part)
 
     def _inspect(self, image_id: str, disk_format: str | None, path: str) -> tuple[str, int]:
-        """QEMU's name of the format and the virtual size; ImageUnacceptable if anything is odd.
+        """Return QEMU's name of the format and the virtual size. Raises ImageUnacceptable if anything is suspicious.
 
-        Our own parser comes first: qemu-img would open what a hostile header names.
+        The content is parsed by ``format_inspector`` before qemu-img is started, because qemu-img would open files that
+        a hostile header names.
         """
         def refuse(reason: str) -> errors.ImageUnacceptable:
             return errors.ImageUnacceptable(image_id=image_id, reason=reason)
@@ -215,7 +227,7 @@ class ImageCache:
 
 
 def is_blank(path: str) -> bool:
-    """Whether a base is a formatted empty disk, which each host makes for itself."""
+    """Return True if a base file is a formatted empty disk, which each host makes for itself."""
     return os.path.basename(path).startswith(('ephemeral_', 'swap_'))
 
 

@@ -1,11 +1,11 @@
-"""The programs of Ceph, rbd and ceph (Debian: ceph-common), as one user of one cluster.
+"""Calls of Ceph's programs rbd and ceph (Debian package ceph-common), as one user of one cluster.
 
     ceph = Ceph(conf)
     ceph.rbd('info', 'vms/UUID_disk')
     ceph.cluster().monitors
 
-Each command ends by itself when Ceph is silent; ``errors.Unanswered`` then. The user's key is in a keyring, which only
-they read.
+Each command has a time limit. It raises ``errors.Unanswered`` if Ceph does not answer. The user's key is in a keyring
+that only these programs read.
 """
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from kilonova.virt.parts.host import DriverMisconfigured
 LOG = logging.getLogger(__name__)
 
 T = TypeVar('T')
-# Seconds that a store may be silent within a command, that a command may take which only asks or notes, and one that
-# carries data.
+# Time limits in seconds: SILENT for one answer of an object store (OSD) within a command, SHORT for a command that only
+# queries or writes metadata, LONG for a command that transfers data.
 SILENT, SHORT, LONG = 60, 120, 6 * 3600
-# Seconds for which what the cluster said of itself holds.
+# Seconds for which information about the cluster is cached.
 _HOLDS = 30.0
 NAME = re.compile(r'[A-Za-z0-9_.][A-Za-z0-9_.-]*')
-# In QEMU's name of an image ':' and '@' divide.
+# In QEMU's name of an image, ':' and '@' are separators.
 _PATH = re.compile(r'[^:@\\=]*')
-# Exit codes of rbd are those of errno; of timeout: it ended the program, or killed it.
+# Exit codes of rbd are errno values. The program timeout exits with 124 if it ended the program and 137 if it killed
+# it.
 _TIMED_OUT = errno.ETIMEDOUT, 124, 137
-# These end with ENOENT, too, and say nothing of an image.
+# These errors have the exit code ENOENT, too, but do not mean that an image is missing.
 _NOT_OF_THE_IMAGE = ('error opening pool', 'error opening default pool')
-# What they say where nobody answers, whatever the code.
+# Texts that the programs print if Ceph does not answer, with any exit code.
 _SILENCE = ("couldn't connect", 'timed out')
 _LOGGED = re.compile(r'\d{4}-\d\d-\d\dT\S+ [0-9a-f]+ +-?\d+ ')
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Its id, and its monitors as (address, port)."""
+    """The cluster's id, and its monitors as pairs of address and port."""
 
     fsid: str
     monitors: tuple[tuple[str, str], ...]
@@ -55,7 +56,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes."""
+    """Total, used and free space in bytes."""
 
     total: int
     used: int
@@ -63,7 +64,7 @@ class Room:
 
 
 class Ceph:
-    """Of one host."""
+    """The Ceph client of one host."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         options = conf.libvirt
@@ -72,7 +73,7 @@ class Ceph:
         self._cluster, self._room = _Known(self._ask_cluster), _Known(self._ask_room)
 
     def check(self) -> None:
-        """DriverMisconfigured."""
+        """Check the configuration. Raises DriverMisconfigured if an option of [libvirt] has an invalid value."""
         for option, value, accepted in (('images_rbd_pool', self._pool, NAME), ('rbd_user', self.user or 'x', NAME),
                                         ('images_rbd_ceph_conf', self.conf, _PATH)):
             if not accepted.fullmatch(value):
@@ -82,10 +83,11 @@ class Ceph:
                                              'neither in a cluster without keys')
 
     def cluster(self) -> Cluster:
+        """Return the id and the monitors of the cluster, cached for 30 s."""
         return self._cluster.now()
 
     def room(self) -> Room:
-        """What is written to [libvirt]images_rbd_pool, and what else can be."""
+        """Return the used and the available space of [libvirt]images_rbd_pool, cached for 30 s."""
         return self._room.now()
 
     def _ask_cluster(self) -> Cluster:
@@ -93,7 +95,7 @@ class Ceph:
         monitors = []
         for monitor in found['mons']:
             by_type = {each['type']: each['addr'] for each in monitor['public_addrs']['addrvec']}
-            # Clients of each release speak with the first kind.
+            # Clients of every release support addresses of type v1.
             address, _, port = (by_type.get('v1') or by_type['v2']).rpartition(':')
             monitors.append((address.strip('[]'), port))
         return Cluster(found['fsid'], tuple(monitors))
@@ -108,7 +110,11 @@ class Ceph:
                                                               '(ceph-mgr) must run')
 
     def quietly(self, *argv: str, fine: int = errno.ENOENT, limit: int = SHORT) -> None:
-        """What may be done already, or have nothing to be done to."""
+        """Run an rbd command that may have been run before, or whose image or snapshot may not exist.
+
+        The error code ``fine`` is ignored. By default, this is the error that the image or snapshot does not exist.
+        Raises CommandFailed for any other error, and errors.Unanswered if Ceph does not answer.
+        """
         try:
             self.rbd(*argv, limit=limit)
         except command.CommandFailed as error:
@@ -117,12 +123,16 @@ class Ceph:
                 raise
 
     def rbd(self, *argv: str, limit: int = SHORT) -> str:
-        """What it prints; CommandFailed with its exit code."""
+        """Run an rbd command and return its output.
+
+        Raises CommandFailed with the exit code if the command fails, and errors.Unanswered if Ceph does not answer
+        within ``limit`` seconds.
+        """
         return self._run(limit, ['rbd', *self._who(), '--client-mount-timeout', self._connect, '--rados-mon-op-timeout',
                                  self._connect, '--rados-osd-op-timeout', str(SILENT)], argv)
 
     def limits(self) -> dict[str, str]:
-        """The same for QEMU: settings of the client."""
+        """Return the time limits of this client as settings for QEMU."""
         return {'client_mount_timeout': self._connect, 'rados_mon_op_timeout': self._connect,
                 'rados_osd_op_timeout': str(SILENT)}
 
@@ -138,7 +148,7 @@ class Ceph:
             return command.run('timeout', '--kill-after=5', str(limit), *program, *argv)
         except command.CommandFailed as error:
             words, act = str(error.fields['reason']), f'{program[0]} {" ".join(argv)}'
-            # Without the log of the library.
+            # The log lines of the library are left out.
             short = ' '.join(line for line in words.splitlines() if line and not _LOGGED.match(line))[-500:] or words
             if error.exit_code in _TIMED_OUT or (
                     error.exit_code != errno.EACCES and any(said in words for said in _SILENCE)):
@@ -149,7 +159,10 @@ class Ceph:
 
 
 class _Known(Generic[T]):
-    """What is asked now and then; while nobody answers, the last answer counts."""
+    """A cached result of a query, valid for 30 s.
+
+    If the query fails, the last result remains in use. The error is raised only if there is no earlier result.
+    """
 
     def __init__(self, ask: Callable[[], T]) -> None:
         self._ask, self._lock = ask, threading.Lock()
@@ -170,6 +183,6 @@ class _Known(Generic[T]):
 
 
 def is_missing(error: command.CommandFailed) -> bool:
-    """Whether there is no such image, or snapshot."""
+    """Return True if the error means that the image or the snapshot does not exist."""
     return error.exit_code == errno.ENOENT and not any(said in error.said for said in _NOT_OF_THE_IMAGE)
 

@@ -1,7 +1,10 @@
-"""The config drive: a CD, or a disk, from which a guest's cloud-init reads who it is, without any network.
+"""The config drive: a CD or a disk from which a guest's cloud-init reads its metadata without any network.
 
     if required(conf, instance, image_meta):
         build(path, content(About.of(instance, 'novalocal'), vendor, files=files), Format('iso9660', 'genisoimage'))
+
+The drive has the files of the metadata service in all its versions, the vendor data, and the files and the admin
+password that the user gave.
 """
 from __future__ import annotations
 
@@ -26,30 +29,35 @@ from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.parts.disks import ImageMeta
 
 _LABEL = 'config-2'
-# Bytes of a drive that is a disk.
+# Size in bytes of a config drive that is a disk.
 SIZE = 64 << 20
 
 
 class ConfigDriveFailed(errors.KilonovaError):
-    """The program that builds config drives is missing, or refused."""
+    """The program that builds config drives is missing or has failed."""
 
     msg_fmt = 'Could not build the config drive with %(program)s: %(reason)s'
 
 
 @dataclass(frozen=True)
 class Format:
-    """[DEFAULT]config_drive_format and mkisofs_cmd. ``device``: what the guest sees."""
+    """The format of config drives, from [DEFAULT]config_drive_format and mkisofs_cmd."""
 
     name: str = 'iso9660'
     mkisofs: str = 'genisoimage'
 
     @property
     def device(self) -> str:
+        """The kind of device that the guest sees: 'disk' for vfat, otherwise 'cdrom'."""
         return 'disk' if self.name == 'vfat' else 'cdrom'
 
 
 def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: ImageMeta) -> bool:
-    """Whether user, image (img_config_drive=mandatory) or host ([DEFAULT]force_config_drive) want one."""
+    """Return True if a server must have a config drive.
+
+    It must if the user requested one, if the image has img_config_drive=mandatory, or if [DEFAULT]force_config_drive is
+    set.
+    """
     wish = (image_meta.get('properties') or {}).get('img_config_drive')
     return conf.force_config_drive or wish == 'mandatory' or strutils.bool_from_string(
         getattr(instance, 'config_drive', None))
@@ -57,7 +65,11 @@ def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: Image
 
 def content(about: About, vendor: Vendordata, *, admin_password: str | None = None,
             files: Sequence[tuple[str, str]] = ()) -> dict[str, bytes]:
-    """The drive's files by path. ``files``: (path in the guest, base64 content). VendordataFailed."""
+    """Return a dict from path to content of the config drive's files.
+
+    ``files`` are pairs of a path in the guest and the content in base64. Raises VendordataFailed if the vendor data
+    cannot be read.
+    """
     found: dict[str, bytes] = {}
     more: dict[str, Any] = {'admin_pass': admin_password} if admin_password else {}
     for number, (path, encoded) in enumerate(files):
@@ -79,10 +91,13 @@ def content(about: About, vendor: Vendordata, *, admin_password: str | None = No
 
 
 def build(path: str, tree: dict[str, bytes], format_: Format) -> None:
-    """Write the drive; raises ConfigDriveFailed, with the old file still there."""
+    """Write the config drive to ``path``.
+
+    Raises ConfigDriveFailed if that fails; an existing file is not changed then.
+    """
     aside = f'{path}.new'
-    # The admin password will be in it: it is its owner's alone from the first byte, as all that programs make here; of
-    # a file that an earlier try left the mode would stay.
+    # The drive may contain the admin password, so from its first byte on only its owner may read it, like every file
+    # that programs create here. A file that an earlier try left would keep its mode, so it is deleted first.
     files.remove(aside)
     scratch = tempfile.mkdtemp(prefix='.configdrive-', dir=os.path.dirname(path))
     try:

@@ -1,14 +1,14 @@
-"""Where a move's disks go: a directory that this machine sees, another machine by ssh, or nowhere: both hosts use one
-storage.
+"""The destination of a server's disks in a move: a local directory, another machine by ssh, or shared storage.
 
-    place = of(offer, settings)          # what the destination offered
-    place.check()                        # the bytes that are free there; DisksUnmovable
+    place = of(offer, settings)          # from the destination's offer
+    place.check()                        # free bytes at the destination; may raise DisksUnmovable
     place.begin(move)
     place.put([path, …], place.coming, going)
     place.end(move)
 
-The kinds do the same steps, so a copy is made, marked and renamed in one way. Each step may be repeated: what another
-move left is replaced, what this move has brought already is kept.
+All kinds of destination have the same steps, so a copy is made, marked and renamed in one way. On shared storage
+nothing is copied. Each step may be repeated: files of another move are replaced, and files that this move has already
+brought are kept.
 """
 from __future__ import annotations
 
@@ -23,46 +23,56 @@ from kilonova.virt.libvirt.storage import disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
 from kilonova.virt.parts.moves import MoveOffer
 
-# Called with the bytes that went since the last call; what it raises ends the carrying.
+# Called with the number of bytes transferred since the last call. An exception of it ends the transfer.
 Going = Callable[[int], None]
 
 
 class Destination(Protocol):
-    """One server's directory there; ``coming`` is where its copy grows, ``arrived`` what it is called when whole."""
+    """The directory of one server at the destination.
+
+    ``coming`` is the directory that receives the copy. When the copy is complete, it is renamed to the server's usual
+    directory.
+    """
 
     coming: str
 
     def check(self) -> int:
-        """Bytes that are free there. DisksUnmovable: it can't be reached, or is not what was offered."""
+        """Return the number of free bytes at the destination.
+
+        Raises DisksUnmovable if the destination cannot be reached or is not the one that was offered.
+        """
 
     def has_arrived(self, move: str) -> bool:
-        """Whether the whole copy of this move is there."""
+        """Return True if the complete copy of this move is at the destination."""
 
     def begin(self, move: str) -> None:
-        """An empty directory, or what an earlier try of this very move brought."""
+        """Prepare the directory for the copy: empty, or with the files that an earlier try of the same move brought."""
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
-        """Copy files, with their holes."""
+        """Copy files into a directory. Holes of sparse files are preserved."""
 
     def base(self, path: str) -> str | None:
-        """The format of a base file there: 'raw' or 'qcow2'; None if there is none."""
+        """Return the format of a base file at the destination, 'raw' or 'qcow2', or None if the file does not exist."""
 
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
-        """Copy a base file, compare it, and give it its name."""
+        """Copy a base file, compare it with the original, and rename it to its final name."""
 
     def rebase(self, name: str, base: str, format_: str) -> None:
-        """Let an overlay that has come read from another base."""
+        """Make an overlay that was copied read from another base file."""
 
     def end(self, move: str) -> None:
-        """The copy is whole: it gets its name, in place of whatever had it."""
+        """Rename the complete copy to the server's directory. It replaces any directory of that name."""
 
     def discard(self, move: str) -> list[str]:
-        """Delete what this move brought; the directories."""
+        """Delete the directories that this move brought, and return their paths."""
 
 
 def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: ssh.Transport) -> Destination:
-    """Where ``offer`` (see ``DiskMover.offer``) says that the server's disks shall go, from ``instances_path`` of host
-    ``here``."""
+    """Return the destination of a server's disks that ``offer`` describes (see ``DiskMover.offer``).
+
+    ``here`` is this host, and ``instances_path`` is the directory of its disks. Returns a Shared destination if another
+    host uses the same storage, a Local one if the directory is on this machine, and otherwise an ``ssh.Remote``.
+    """
     if offer['host'] != here and offer['storage_id'] == identity.storage_id(instances_path):
         return Shared(offer, uuid, here, instances_path)
     if (offer['machine_id'] == identity.machine_id() and offer['boot_id'] == identity.boot_id()
@@ -72,7 +82,7 @@ def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: s
 
 
 class Local:
-    """Another directory of this machine."""
+    """A destination that is another directory of this machine."""
 
     def __init__(self, offer: MoveOffer, uuid: str) -> None:
         self._path = offer['instances_path']
@@ -80,28 +90,35 @@ class Local:
         self.coming = self._coming.path
 
     def check(self) -> int:
+        """Return the number of free bytes in the file system of the directory."""
         return shutil.disk_usage(self._path).free
 
     def has_arrived(self, move: str) -> bool:
+        """Return True if the server's directory is the copy of this move."""
         return self._arrived.move() == move
 
     def begin(self, move: str) -> None:
+        """Make an empty directory for the copy and mark it with the move."""
         shutil.rmtree(self.coming, ignore_errors=True)
         self._coming.create()
         self._coming.mark_move(move)
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
+        """Copy files with cp."""
         if paths:
             command.watched(lambda: going(0), 'cp', '--sparse=always', '--', *paths, directory)
         for path in paths:
             going(files.used(path))
 
     def base(self, path: str) -> str | None:
+        """Return the format of a base file, or None if the file does not exist."""
         return disk.look_at_base(path).format if os.path.exists(path) else None
 
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
+        """Copy a base file with cp to a temporary name and rename it."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        # A name of its own: the destination may be downloading the same image right now.
+        # The temporary name contains the move, because the destination may be downloading the same image at this
+        # moment.
         aside = f'{target}.{move}'
         try:
             command.watched(lambda: going(0), 'cp', '--sparse=always', '--', path, aside)
@@ -111,13 +128,16 @@ class Local:
         going(files.used(path))
 
     def rebase(self, name: str, base: str, format_: str) -> None:
+        """Make an overlay that was copied read from another base file."""
         command.run(*disk.rebase(self._coming.file(name), base, format_))
 
     def end(self, move: str) -> None:
+        """Rename the complete copy to the server's directory. It replaces any directory of that name."""
         files.remove_tree(self._arrived.path)
         os.rename(self.coming, self._arrived.path)
 
     def discard(self, move: str) -> list[str]:
+        """Delete the directories that are marked with this move, and return their paths."""
         found = [each for each in (self._coming, self._arrived) if each.exists() and each.move() == move]
         for each in found:
             files.remove_tree(each.path)
@@ -125,14 +145,19 @@ class Local:
 
 
 class Shared(Local):
-    """The same directory, which another host uses, too: the disks are there already."""
+    """The same directory, which another host uses, too. The disks are already there."""
 
     def __init__(self, offer: MoveOffer, uuid: str, here: str, instances_path: str) -> None:
         super().__init__(offer, uuid)
         self._offer, self._here, self._own_path = offer, here, instances_path
 
     def check(self) -> int:
-        # 'run' is missing where the destination is of a release that did not share.
+        """Return the number of free bytes.
+
+        Raises DisksUnmovable if the destination's compute is not seen in this storage, or if the storage has another
+        path at the destination.
+        """
+        # 'run' is missing if the destination has a release that did not support shared storage.
         if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
             raise self._unmovable(f'both say that they use one storage, but that host is not seen at {self._own_path}: '
                                   f'it has just been restarted, or its {identity.STORAGE_ID} is a copy of this one')
@@ -144,6 +169,9 @@ class Shared(Local):
         return errors.DisksUnmovable(source=self._here, dest=self._offer['host'], reason=reason)
 
     def lay(self, kept: InstanceDirectory, move: str, left_behind: frozenset[str]) -> None:
-        """In place of ``put`` and its like."""
+        """Fill the directory with overlays of the kept disks and with links.
+
+        This replaces the copying steps ``put``, ``put_base`` and ``rebase``.
+        """
         self._coming.own(self._offer['host'])
         layers.lay(kept, self._coming, move, left_behind)

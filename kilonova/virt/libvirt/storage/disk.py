@@ -1,7 +1,9 @@
-"""Disk files: made as overlays or copies, looked at, grown.
+"""Disk files: create them as overlays or copies, read their headers, grow them.
 
     create_overlay(path, Base('/…/_base/<sha1>', 'raw', 1 << 30), 16 << 30)
     grow(path, 'qcow2', 32 << 30)
+
+A new file is written under a temporary name and renamed when it is complete.
 """
 from __future__ import annotations
 
@@ -22,14 +24,15 @@ GIB = 1 << 30
 MIB = 1 << 20
 _BLOCK = 4096
 QCOW2 = b'QFI\xfb'
-# magic, version, offset and length of the backing file's name, cluster bits, virtual size
+# The longest name of a backing file in bytes, and the layout of a qcow2 header: magic, version, offset and length of
+# the backing file's name, cluster bits, virtual size.
 _LONGEST_NAME = 1023
 _HEADER = struct.Struct('>4sIQIIQ')
 
 
 @dataclass(frozen=True)
 class Base:
-    """A file of the image cache: its format and the size that a guest would see."""
+    """A file of the image cache, with its format and the size in bytes that a guest sees."""
 
     path: str
     format: str
@@ -38,7 +41,7 @@ class Base:
 
 @dataclass(frozen=True)
 class DiskFile:
-    """A disk as its header has it; ``virtual_size`` in bytes."""
+    """The header of a disk file. ``virtual_size`` is in bytes."""
 
     format: str
     virtual_size: int
@@ -46,7 +49,11 @@ class DiskFile:
 
 
 def look(path: str, format_: str) -> DiskFile:
-    """Read a disk's header. ``format_`` is what disk.info says: a raw disk's first bytes belong to its guest."""
+    """Read a disk's header.
+
+    ``format_`` is the format that disk.info records. It is not detected, because the guest may write anything to the
+    first bytes of a raw disk. Raises CommandFailed if a qcow2 disk does not have a qcow2 header.
+    """
     if format_ != 'qcow2':
         return DiskFile('raw', os.path.getsize(path))
     with open(path, 'rb') as stream:
@@ -57,13 +64,17 @@ def look(path: str, format_: str) -> DiskFile:
         backing = None
         if offset:
             stream.seek(offset)
-            # A name without a directory is beside the disk. The length may be a guest's: a name has 1023 bytes at most.
+            # A name without a directory means a file in the disk's directory. The length may be written by a guest, and
+            # a valid name has at most 1023 bytes.
             backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(min(length, _LONGEST_NAME))))
     return DiskFile('qcow2', size, backing)
 
 
 def reads_from(path: str) -> str | None:
-    """What a file reads from, if it looks like a qcow2 with a backing file; a guest may have made it look so."""
+    """Return the backing file of a file that looks like a qcow2 file, or None if there is none.
+
+    A guest can write a qcow2 header to its raw disk, so the result is not trustworthy.
+    """
     with open(path, 'rb') as stream:
         if stream.read(len(QCOW2)) != QCOW2:
             return None
@@ -71,18 +82,21 @@ def reads_from(path: str) -> str | None:
 
 
 def look_at_base(path: str) -> Base:
-    """A cached image. Nothing but qcow2 and raw gets into the cache, and a raw one that looks like qcow2 doesn't."""
+    """Return the format and the virtual size of a cached image, read from its header.
+
+    The cache contains only qcow2 and raw files, and no raw file with a qcow2 header, so detection is safe.
+    """
     with open(path, 'rb') as stream:
         format_ = 'qcow2' if stream.read(4) == QCOW2 else 'raw'
     return Base(path, format_, look(path, format_).virtual_size)
 
 
 def create_overlay(path: str, base: Base, size: int) -> None:
-    """A qcow2 that reads from ``base``, which has its whole path, and is ``size`` bytes for the guest; replaces what is
-    there.
+    """Create a qcow2 overlay of ``base`` with a virtual size of ``size`` bytes. Replaces an existing file.
 
-    New overlays of one base and size have the same bytes: qemu-img makes the first one, the next are written from what
-    it wrote. qemu-img costs 6 ms of CPU, a fifth of what a host spends on a boot.
+    ``base.path`` must be an absolute path. New overlays of one base and size have the same bytes, so only the first one
+    is made with qemu-img. The following ones are written from a cached copy of its bytes. One call of qemu-img costs 6
+    ms of CPU, a fifth of the CPU that a host spends on a boot. Raises CommandFailed if the base does not exist.
     """
     if not os.path.exists(base.path):
         raise command.CommandFailed(command='making an overlay', reason=f'{base.path} is not there')
@@ -98,7 +112,7 @@ def create_overlay(path: str, base: Base, size: int) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _new_layer(base: Base, size: int) -> tuple[int, tuple[tuple[int, bytes], ...]]:
-    """What qemu-img writes: the file's length, and its blocks with their offsets but for those that are all zeros."""
+    """Return the length of a new overlay made by qemu-img, and its blocks that are not all zeros with their offsets."""
     with tempfile.TemporaryDirectory() as directory:
         made = os.path.join(directory, 'overlay')
         create_layer(made, base, size)
@@ -108,26 +122,32 @@ def _new_layer(base: Base, size: int) -> tuple[int, tuple[tuple[int, bytes], ...
 
 
 def create_layer(path: str, base: Base, size: int) -> None:
-    """As ``create_overlay``, by qemu-img; a ``base`` without a directory is beside ``path``."""
+    """Create a qcow2 overlay of ``base`` with qemu-img.
+
+    A ``base`` without a directory is in the directory of ``path``.
+    """
     aside = _aside(path)
     command.run('qemu-img', 'create', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, aside, str(size))
     os.replace(aside, path)
 
 
 def create_empty(path: str, format_: str, size: int) -> None:
-    """A disk of so many bytes that reads as zeros; replaces what is there."""
+    """Create a disk of ``size`` bytes that reads as zeros. Replaces an existing file."""
     aside = _aside(path)
     command.run('qemu-img', 'create', '-q', '-f', format_, aside, str(size))
     os.replace(aside, path)
 
 
 def copy_into(path: str, format_: str, target: str) -> None:
-    """All that a disk reads as, written into another one of its format and size."""
+    """Write the content of a disk into an existing disk of the same format and size."""
     command.run('qemu-img', 'convert', '-n', '-f', format_, '-O', format_, path, target)
 
 
 def create_copy(path: str, base: Base, size: int) -> None:
-    """A raw copy of ``base``, sparse, grown to ``size``; replaces what is there. errors.NoRoom."""
+    """Create a sparse raw copy of ``base``, grown to ``size`` bytes. Replaces an existing file.
+
+    Raises errors.NoRoom if the file system has too little free space.
+    """
     aside = _aside(path)
     files.check_room(os.path.dirname(path), as_raw(base.path, base.format), os.path.basename(path))
     if base.format == 'raw':
@@ -140,29 +160,38 @@ def create_copy(path: str, base: Base, size: int) -> None:
 
 
 def _aside(path: str) -> str:
-    """Where the file is made; what an earlier try left there goes, as its mode would stay."""
+    """Return the temporary name under which a file is made, after deleting a leftover file of that name.
+
+    A leftover file is deleted because it would keep its mode.
+    """
     aside = f'{path}.new'
     files.remove(aside)
     return aside
 
 
 def as_raw(path: str, format_: str) -> int:
-    """Bytes that a file without backing file takes as a sparse raw one, and a little more."""
+    """Return about how many bytes a file without a backing file takes as a sparse raw file.
+
+    The result is never too small.
+    """
     if format_ == 'raw':
         return files.used(path)
-    # Of raw files qemu-img counts the holes, too.
+    # For a raw target, qemu-img measure counts holes, too, so qcow2 is measured.
     found = json.loads(command.run('qemu-img', 'measure', '--output=json', '-O', 'qcow2', '-f', format_, path))
     return int(found['required'])
 
 
 def allocate(path: str, size: int) -> None:
-    """Give a file room for so many bytes before they are written; its length stays. errors.NoRoom."""
+    """Reserve ``size`` bytes of disk space for a file before they are written. The length of the file does not change.
+
+    Raises errors.NoRoom if the file system has too little free space.
+    """
     files.check_room(os.path.dirname(path), size - files.used(path), f'all of {os.path.basename(path)}')
     command.run('fallocate', '-n', '-l', str(size), path)
 
 
 def allocates(directory: str) -> bool:
-    """Whether files there can be given room before they are written."""
+    """Return True if the file system of a directory can reserve disk space for files (``fallocate``)."""
     path = os.path.join(directory, f'.allocate.{os.getpid()}.{threading.get_ident()}')
     try:
         files.create(path).close()
@@ -175,20 +204,24 @@ def allocates(directory: str) -> bool:
 
 
 def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
-    """The command that lets an overlay read from another file with the same content."""
+    """Return the command that makes an overlay use another backing file with the same content."""
     return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
 
 
 def collapse(path: str, base: Base) -> None:
-    """Copy what an overlay reads from elsewhere into it, but for what ``base``, the lowest that it reads from, has."""
+    """Copy the data of an overlay's intermediate layers into it.
+
+    Afterwards the overlay reads only from ``base``, which is the lowest layer that it read from before.
+    """
     command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, path)
 
 
 def flatten(path: str, below: Iterable[str]) -> None:
-    """An overlay anew, with all that it reads from the files ``below``, so that it reads from nothing else.
-    errors.NoRoom.
+    """Rewrite an overlay with the data of all files that it reads from, so that it has no backing file.
 
-    A rebase to nothing would read the disk's whole size, 2.5 s of CPU a GiB; this reads what is there.
+    ``below`` are these files. A rebase to no backing file would read the disk's whole virtual size, which takes 2.5 s
+    of CPU per GiB. This conversion reads only data that exist. Raises errors.NoRoom if the file system has too little
+    free space.
     """
     aside = _aside(path)
     files.check_room(os.path.dirname(path), sum(map(files.used, (path, *below))), os.path.basename(path))
@@ -197,7 +230,7 @@ def flatten(path: str, below: Iterable[str]) -> None:
 
 
 def grow(path: str, format_: str, size: int) -> bool:
-    """Make a disk larger; False if it is that large already. Never shrinks."""
+    """Make a disk larger. Return False if it already has ``size`` bytes or more. A disk is never shrunk."""
     if look(path, format_).virtual_size >= size:
         return False
     command.run('qemu-img', 'resize', '-q', '-f', format_, path, str(size))
@@ -205,7 +238,7 @@ def grow(path: str, format_: str, size: int) -> bool:
 
 
 def create_blank(path: str, size: int, *mkfs: str) -> None:
-    """A sparse raw file, formatted by the program ``mkfs`` (its last argument will be the file)."""
+    """Create a sparse raw file and format it with the program ``mkfs``, which gets the file as its last argument."""
     aside = f'{path}.new'
     with files.create(aside) as stream:
         stream.truncate(size)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and locks between threads and processes."""
+"""Atomic writes of files, deletion, free space, and locks between threads and processes."""
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +14,10 @@ from kilonova import concurrency, errors
 
 
 def write_whole(path: str, text: str, mode: int = 0o600) -> None:
-    """Write aside and rename; readers see the old text or the new one."""
+    """Write a text file atomically, under a temporary name and then renamed.
+
+    Readers see the old text or the new one.
+    """
     aside = f'{path}.new'
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with open(descriptor, 'w', encoding='utf-8') as stream:
@@ -24,27 +27,28 @@ def write_whole(path: str, text: str, mode: int = 0o600) -> None:
 
 
 def create(path: str) -> IO[bytes]:
-    """A new empty file to write and read, its owner's alone; replaces what is there."""
+    """Create and open a new empty file that only its owner may read and write. Replaces an existing file."""
     remove(path)
     return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), 'w+b')
 
 
 def remove(path: str) -> None:
-    """Delete a file; fine if it has gone."""
+    """Delete a file. Do nothing if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def touch(path: str) -> None:
-    """Make a file as young as one that is written now; fine if it has gone."""
+    """Set the modification time of a file to now. Do nothing if it does not exist."""
     with contextlib.suppress(FileNotFoundError):
         os.utime(path)
 
 
 def remove_tree(path: str) -> bool:
-    """Delete a directory by renaming it first, so that nobody meets half of it; False if there was none.
+    """Delete a directory. Return False if it did not exist.
 
-    The new name is <path>_del; one that a crash left there goes too.
+    The directory is first renamed to <path>_del, so that no other code sees a partly deleted directory. A directory of
+    that name that a crash left is deleted, too.
     """
     doomed = f'{path}_del' if not path.endswith('_del') else path
     found = True
@@ -59,12 +63,12 @@ def remove_tree(path: str) -> bool:
 
 
 def used(path: str) -> int:
-    """Bytes that a file takes on the disk, without its holes."""
+    """Return the number of bytes that a file takes on the disk, without its holes."""
     return os.stat(path).st_blocks * 512
 
 
 def sync(path: str) -> None:
-    """Bring a file's content to the disk, so that a rename after it can't outlive it."""
+    """Flush a file's content to the disk, so that a later rename cannot survive a power failure without the content."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         concurrency.native(os.fsync, descriptor)
@@ -73,7 +77,10 @@ def sync(path: str) -> None:
 
 
 def check_room(directory: str, need: int, what: str) -> None:
-    """errors.NoRoom: so many bytes are not free there."""
+    """Check that the file system of ``directory`` has ``need`` free bytes. Raises errors.NoRoom if it has not.
+
+    If the directory does not exist, the nearest parent that exists is checked.
+    """
     while not os.path.isdir(directory):
         directory = os.path.dirname(directory)
     free = shutil.disk_usage(directory).free
@@ -82,7 +89,7 @@ def check_room(directory: str, need: int, what: str) -> None:
 
 
 class Locks:
-    """One lock a name, among the threads of this process and among processes (files in ``directory``)."""
+    """Named locks between the threads of this process and between processes (lock files in ``directory``)."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -91,9 +98,10 @@ class Locks:
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
+        """Hold the lock of this name while the context is active."""
         with self._guard:
             lock = self._threads.setdefault(name, threading.Lock())
-        # Threads first: at most one of them waits for another process.
+        # The lock between threads is taken first, so that at most one thread waits for another process.
         with lock:
             os.makedirs(self._directory, exist_ok=True)
             descriptor = os.open(os.path.join(self._directory, f'kilonova-{name}'), os.O_RDWR | os.O_CREAT, 0o600)
@@ -105,9 +113,9 @@ class Locks:
 
 
 def supports_direct_io(directory: str) -> bool:
-    """Whether files there can be written past the page cache (not on tmpfs, for example)."""
+    """Return True if files in a directory can be written with O_DIRECT, which is not possible on tmpfs, for example."""
     path = os.path.join(directory, f'.directio.{os.getpid()}.{threading.get_ident()}')
-    block = mmap.mmap(-1, 4096)      # O_DIRECT wants aligned memory
+    block = mmap.mmap(-1, 4096)      # O_DIRECT needs aligned memory
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600)
         try:

@@ -1,7 +1,9 @@
-"""One server's directory: its disks, and disk.info, which says what format each is.
+"""One server's directory: its disks, and the file disk.info, which records the format of each disk.
 
     directory = InstanceDirectory(instances_path, uuid)
     directory.record('disk', 'qcow2')
+
+Other files in it record the disks that the user requested, the current move, and the owner on shared storage.
 """
 from __future__ import annotations
 
@@ -19,84 +21,90 @@ from kilonova.virt.libvirt.storage.asked import CONFIG, DISK, SWAP, Wish
 
 __all__ = ('ASKED', 'COMING', 'CONFIG', 'CONSOLE', 'DISK', 'DOMAIN_XML', 'INFO', 'KEPT', 'KERNEL', 'MOVE', 'OWNER',
            'RAMDISK', 'RBD', 'SWAP', 'InstanceDirectory')
-# What disk.info says of a disk that is an image in a pool of Ceph.
+# The format in disk.info of a disk that is an image in a Ceph pool.
 RBD = 'rbd'
 INFO, ASKED, OWNER, TAKEN = 'disk.info', 'disk.asked', 'owner', 'taken_from'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
-# Suffixes of a server's other directories: the originals of a move, and a copy that is on its way.
+# Suffixes of a server's other directories: the kept originals of a move, and an incomplete copy that is being received.
 KEPT, COMING = '_resize', '_incoming'
-# How much of the console log is read, in bytes.
+# How many bytes of the console log are read, counted from its end.
 CONSOLE_LIMIT = 100 * 1024
 
 LOG = logging.getLogger(__name__)
 
 
 def mark_of(move: str) -> str:
-    """What the mark of a move says."""
+    """Return the content of the file that marks a directory with a move."""
     return json.dumps({'move': move})
 
 
 class InstanceDirectory:
-    """<instances_path>/<uuid>, or that with a suffix (``_resize``)."""
+    """The directory <instances_path>/<uuid> of a server, or the same name with a suffix such as ``_resize``."""
 
     def __init__(self, instances_path: str, uuid: str, suffix: str = '') -> None:
         self.path = os.path.join(instances_path, uuid + suffix)
 
     def file(self, name: str) -> str:
+        """Return the path of a file in this directory."""
         return os.path.join(self.path, name)
 
     def exists(self) -> bool:
+        """Return True if the directory exists."""
         return os.path.isdir(self.path)
 
     def create(self) -> None:
+        """Create the directory if it does not exist."""
         os.makedirs(self.path, exist_ok=True)
 
     # -- disk.info -----------------------------------------------------------------------------------
 
     def formats(self) -> dict[str, str]:
-        """{'disk': 'qcow2', 'disk.eph0': …} in the order in which they were made."""
+        """Return a dict from disk name to format, {'disk': 'qcow2', 'disk.eph0': …}, in the order of creation."""
         with contextlib.suppress(FileNotFoundError), open(self.file(INFO), encoding='utf-8') as stream:
             found: dict[str, str] = json.load(stream)
             return found
         return {}
 
     def pooled(self) -> list[str]:
-        """The disks that are no files here but images in a pool."""
+        """Return the names of the disks that are images in a pool instead of files in this directory."""
         return [name for name, format_ in self.formats().items() if format_ == RBD]
 
     def record(self, name: str, format_: str) -> None:
-        """Note a disk's format: it is never guessed from bytes that its guest may have written."""
+        """Record a disk's format.
+
+        The format is never detected from the disk's bytes, because the guest may have written them.
+        """
         formats = self.formats()
         if formats.get(name) != format_:
             files.write_whole(self.file(INFO), json.dumps({**formats, name: format_}))
 
     def forget(self, name: str) -> None:
-        """Note that a disk has gone."""
+        """Delete the record of a disk that has been deleted."""
         formats = self.formats()
         if formats.pop(name, None):
             files.write_whole(self.file(INFO), json.dumps(formats))
 
     def carried(self, left_behind: Collection[str]) -> list[str]:
-        """Names of the files that go along when the server moves."""
+        """Return the names of the files that are copied when the server moves, without the names in ``left_behind``."""
         return sorted(name for name in os.listdir(self.path) if name not in left_behind
                       and not name.endswith('.new') and os.path.isfile(self.file(name)))
 
     def disks(self) -> dict[str, disk.DiskFile]:
-        """Headers of the disks that there are."""
+        """Return a dict from name to header of the disks that exist as files."""
         return {name: disk.look(self.file(name), format_) for name, format_ in self.formats().items()
                 if os.path.exists(self.file(name))}
 
     # -- what its user asked for ---------------------------------------------------------------------
 
     def asked(self) -> dict[str, Wish]:
-        """Name of a disk → wish; {} where flavor and image say everything."""
+        """Return a dict from disk name to requested disk. It is empty if flavor and image define all disks."""
         with contextlib.suppress(FileNotFoundError), open(self.file(ASKED), encoding='utf-8') as stream:
             return {name: Wish.from_dict(values) for name, values in json.load(stream).items()}
         return {}
 
     def keep_asked(self, asked: Mapping[str, Wish]) -> None:
-        """Note it beside the disks, which carry it along."""
+        """Store the requested disks in this directory, so that they are copied together with the disks in a move."""
         if asked:
             files.write_whole(self.file(ASKED), json.dumps({name: wish.to_dict() for name, wish in asked.items()}))
         else:
@@ -105,41 +113,52 @@ class InstanceDirectory:
     # -- which move it belongs to --------------------------------------------------------------------
 
     def move(self) -> str | None:
-        """The move that put this directory here (a copy), or aside (the kept original)."""
+        """Return the id of the move that made this copy or that keeps this original.
+
+        None: the directory has no mark.
+        """
         with contextlib.suppress(FileNotFoundError), open(self.file(MOVE), encoding='utf-8') as stream:
             return str(json.load(stream)['move'])
         return None
 
     def mark_move(self, move: str) -> None:
+        """Mark the directory with a move."""
         files.write_whole(self.file(MOVE), mark_of(move))
 
     def unmark_move(self) -> None:
+        """Delete the mark of a move."""
         files.remove(self.file(MOVE))
 
     # -- whose it is, where hosts share their storage ------------------------------------------------
 
     def own(self, host: str) -> None:
-        """Note the host that the server, or what is kept of it, belongs to."""
+        """Record the host that the server's directory, or the kept original, belongs to."""
         if self.owner() != host:
             files.write_whole(self.file(OWNER), host)
 
     def owner(self) -> str | None:
-        """None: of whoever looks (a copy that has just come, or one of a release that noted nothing)."""
+        """Return the host that the directory belongs to, or None if none is recorded.
+
+        A directory without an owner belongs to any host that sees it. It is a copy that has just arrived, or it was
+        made by a release that recorded no owner.
+        """
         with contextlib.suppress(FileNotFoundError), open(self.file(OWNER), encoding='utf-8') as stream:
             return stream.read() or None
         return None
 
     def is_of(self, host: str) -> bool:
+        """Return True if the directory belongs to this host or has no recorded owner."""
         return self.owner() in (None, host)
 
     def take_from(self, host: str | None) -> None:
-        """Note from whom another host takes the directory over; None: nobody."""
+        """Record the host from which another host takes the directory over. None deletes the record."""
         if host is None:
             files.remove(self.file(TAKEN))
         else:
             files.write_whole(self.file(TAKEN), host)
 
     def taken_from(self) -> str | None:
+        """Return the host from which the directory was taken over, or None if it was not taken over."""
         with contextlib.suppress(FileNotFoundError), open(self.file(TAKEN), encoding='utf-8') as stream:
             return stream.read() or None
         return None
@@ -147,7 +166,10 @@ class InstanceDirectory:
     # -- the console ---------------------------------------------------------------------------------
 
     def console(self) -> str:
-        """The end of the console log; '' without one. Raises ConsoleNotAvailable when it can't be read."""
+        """Return the last 100 KiB of the console log, or '' if there is none.
+
+        Raises ConsoleNotAvailable if the log cannot be read.
+        """
         try:
             with open(self.file(CONSOLE), 'rb') as stream:
                 size = stream.seek(0, os.SEEK_END)
@@ -162,8 +184,11 @@ class InstanceDirectory:
     # -- the XML for people --------------------------------------------------------------------------
 
     def show_domain(self, xml: str) -> None:
-        """Let people read what libvirt holds; a server without a directory has none to show, and a full disk keeps no
-        guest from starting."""
+        """Write the domain's XML to libvirt.xml for operators to read.
+
+        Nothing is written if the server has no directory. A full disk is logged and does not raise an error, so that it
+        cannot prevent a guest from starting.
+        """
         try:
             files.write_whole(self.file(DOMAIN_XML), xml)
         except FileNotFoundError:
@@ -176,4 +201,5 @@ class InstanceDirectory:
             files.remove(f'{self.file(DOMAIN_XML)}.new')
 
     def hide_domain(self) -> None:
+        """Delete the file libvirt.xml."""
         files.remove(self.file(DOMAIN_XML))

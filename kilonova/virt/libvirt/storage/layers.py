@@ -1,11 +1,12 @@
-"""Disks that read from the files before them: a move on storage that both hosts use copies no disk.
+"""Layers of disks, so that a move on storage that two hosts share copies no disk.
 
-    lay(kept, coming, move)        # in <uuid>_incoming: overlays, and links to what is in <uuid>_resize
-    adopt(kept, current)           # confirm: the files themselves take the links' places
+    lay(kept, coming, move)        # in <uuid>_incoming: overlays, and links to the files in <uuid>_resize
+    adopt(kept, current)           # confirm: the files themselves replace the links
     join(directory)                # before a copy: each disk reads from nothing but its base again
 
-A layer is called ``layer.<move>.<name of the disk>``. Overlays name theirs without a directory, so a renamed directory
-still holds together; a link's place is taken by a rename, which a guest that has the file open doesn't notice.
+A layer has the name ``layer.<move>.<name of the disk>``. An overlay names its layer without a directory, so it remains
+valid when the directory is renamed. A link is replaced by a rename, which a guest that has the file open does not
+notice.
 """
 from __future__ import annotations
 
@@ -16,29 +17,33 @@ from kilonova.virt.libvirt.storage import disk, files
 from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO, RBD, InstanceDirectory
 
 _PREFIX = 'layer.'
-# A guest with more layers below a disk gets one disk of them when it moves next.
+# If a disk has this many layers, they are merged into one file at the next move.
 MOST = 8
-# Small, or written by others than the guest.
+# Files that are copied, because they are small or are not written by the guest.
 _COPIED = frozenset({ASKED, CONSOLE})
 
 
 def origin(name: str) -> str:
-    """The disk whose layer the file is; any other file is its own."""
+    """Return the name of the disk that a layer belongs to. The name of any other file is returned unchanged."""
     return name.split('.', 2)[2] if name.startswith(_PREFIX) else name
 
 
 def is_layer(name: str) -> bool:
+    """Return True if the name is that of a layer."""
     return name.startswith(_PREFIX)
 
 
 def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behind: frozenset[str]) -> None:
-    """Fill an empty directory: what the guest writes goes there, what it reads is in ``kept``, which stays as it is."""
+    """Fill the empty directory ``coming`` with overlays and links that read from ``kept``, which does not change.
+
+    The guest writes to the overlays in ``coming``. The data that it had before the move remain in ``kept``.
+    """
     if sum(map(is_layer, kept.formats())) >= MOST:
         join(kept)
     formats, overlays = kept.formats(), {}
     for name in kept.pooled():
         coming.record(name, RBD)
-    # A config drive that is a disk is written as any other.
+    # A config drive that is a disk is writable, so it gets an overlay like any other disk.
     drive = kept.asked().get(CONFIG)
     unchanged = CONFIG if drive is None or drive.device == 'cdrom' else None
     for name in kept.carried(left_behind | {INFO}):
@@ -58,7 +63,10 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
 
 
 def adopt(kept: InstanceDirectory, current: InstanceDirectory) -> None:
-    """What ``current`` has links to moves there; fine to repeat, and where it has none."""
+    """Move the files that ``current`` has links to from ``kept`` to ``current``.
+
+    This can be repeated, and does nothing if ``current`` has no links.
+    """
     for name in os.listdir(current.path):
         path = current.file(name)
         if os.path.islink(path):
@@ -66,7 +74,7 @@ def adopt(kept: InstanceDirectory, current: InstanceDirectory) -> None:
 
 
 def join(directory: InstanceDirectory) -> None:
-    """One file a disk again. The guest must be off; what it sees doesn't change."""
+    """Merge the layers of each disk into one file. The guest must be off. The content that it sees does not change."""
     found = directory.disks()
     for name, top in found.items():
         if not is_layer(name) and _layer_below(top):

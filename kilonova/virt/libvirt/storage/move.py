@@ -1,10 +1,11 @@
-"""Carrying a server's disks to another host, or to itself, with the way back kept.
+"""The transfer of a server's disks to another host or to the same host, so that it can be reverted.
 
-Source: ``check``, ``carry`` (keeps <uuid>_resize, puts a copy at the destination), then ``confirm`` or
-``restore``. Destination: ``offer``, then ``discard`` on the way back. Every step may be repeated; the id of
-the move, written into both directories, tells a half-done move from the leftovers of another one. On storage that
-both hosts use nothing is copied (``layers``), and each directory says whose it is: a host touches no other's. Disks in
-a pool stay where they are: a snapshot keeps what they were.
+The source calls ``check``, ``carry`` (which keeps the originals in <uuid>_resize and puts a copy at the destination),
+and then ``confirm`` or ``restore``. The destination calls ``offer``, and ``discard`` when the move is reverted. Every
+step may be repeated: the id of the move is written into the directories on source and destination, so a move that was
+interrupted can be distinguished from the leftovers of another move. On storage that the two hosts share, no disk is
+copied (``layers``), and each directory records its owner: a host never touches a directory of another host. Disks in a
+pool stay where they are, and a snapshot keeps their content from before the move.
 """
 from __future__ import annotations
 
@@ -29,29 +30,35 @@ from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 LOG = logging.getLogger(__name__)
 
-# Not carried: swap is made anew, the marks belong to the original.
+# Files that are not copied: swap is made anew, and the marks belong to the original.
 _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
 
 class DiskMover:
-    """Moves of the servers whose disks are in ``instances_path``, or in ``pool``."""
+    """Moves of the servers whose disks are in ``instances_path`` or in ``pool``."""
 
     def __init__(self, host: str, address: str, instances_path: str, base_path: str, transport: ssh.Transport,
                  pool: Pool, pools: bool = False) -> None:
-        """``address``: of this host, for others; ``transport``: how this host carries disks to other machines;
-        ``pools``: whether disks are made in the pool."""
+        """Create a mover for the host ``host``.
+
+        ``address`` is the address at which other hosts reach this host. ``transport`` defines how this host copies
+        disks to other machines. ``pools`` is True if new disks are made in the pool.
+        """
         self._pool, self._pools = pool, pools
         self.host, self.instances_path, self.base_path = host, instances_path, base_path
         self._address, self._transport = address, transport
         self._run = str(uuidlib.uuid4())
 
     def start(self) -> None:
-        """Say who uses this storage; to be called before ``offer``."""
+        """Record in the storage that this host uses it. Must be called before ``offer``."""
         identity.storage_id(self.instances_path, create=True)
         identity.show_run(self.instances_path, self.host, self._run)
 
     def offer(self) -> MoveOffer:
-        """Destination: where disks shall go, and how the source can tell whether it can write there."""
+        """Return, as the destination, where disks are to be put and how the source can check that it can write there.
+
+        This includes the ids of machine, boot and storage, this compute's run, and a new id of the move.
+        """
         offer: MoveOffer = {
                 'host': self.host, 'address': self._address, 'machine_id': identity.machine_id(),
                 'boot_id': identity.boot_id(),
@@ -65,11 +72,14 @@ class DiskMover:
     # -- source --------------------------------------------------------------------------------------
 
     def check(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
-        """Raise ResizeError for a move that can't be, DisksUnmovable for one that can't be there; nothing has changed
-        then."""
+        """Check, as the source, whether a server's disks can be moved to ``dest``. Changes nothing.
+
+        Raises ResizeError if the flavor would shrink a disk, and DisksUnmovable if the destination cannot receive the
+        disks.
+        """
         old = instance.flavor
         source = self._source(instance.uuid)
-        # A volume that is booted from has a size of its own.
+        # A boot volume has a size of its own.
         shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
         if shrinks or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
@@ -78,7 +88,7 @@ class DiskMover:
         size = found[DISK].virtual_size if DISK in found else 0
         if DISK in pooled:
             size = self._pool.size(image_of(instance.uuid, DISK)) or 0
-        # A flavor without root_gb takes the image's size, so the flavors alone don't tell.
+        # A flavor without root_gb uses the image's size, so comparing the flavors is not enough.
         if flavor.root_gb and flavor.root_gb * disk.GIB < size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         place = self.destination(dest, instance.uuid)
@@ -96,7 +106,7 @@ class DiskMover:
                                         reason=f'they are in pool {self._pool.name}, which that host does not use')
 
     def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: Destination) -> int:
-        """Bytes of what the disks read from and the destination hasn't got."""
+        """Return the bytes of the base files that the disks read from and that the destination does not have."""
         try:
             bases = [_Base.find(path, os.path.join(dest['base_path'], os.path.basename(path)), place)
                      for path in {each.backing for each in found.values() if each.backing}
@@ -106,20 +116,19 @@ class DiskMover:
         return sum(files.used(base.path) for base in bases if base.there is None)
 
     def destination(self, dest: MoveOffer, uuid: str) -> Destination:
-        """Where a server's files go that ``dest`` offered a place."""
+        """Return the destination of a server's files that the offer ``dest`` describes."""
         return destination.of(dest, uuid, self.host, self.instances_path, self._transport)
 
     def _source(self, uuid: str) -> InstanceDirectory:
-        """Where the originals are now."""
+        """Return the directory that has the originals now."""
         kept, current = self._directories(uuid)
         return kept if self.is_aside(uuid) else current
 
     def carry(self, uuid: str, dest: MoveOffer, progress: Progress | None = None) -> DiskInfo:
-        """Keep the originals as <uuid>_resize and put a copy of them at the destination; on storage that both use,
-        files that read from them.
+        """Keep the originals as <uuid>_resize and put a copy of them at the destination. Return {'move', 'disks'}.
 
-        The guest must be off. Returns {'move', 'disks'}; raises InstanceNotFound if there are no disks, ResizeError if
-        they did not get there.
+        On shared storage, the destination gets overlays of the originals instead of copies. The guest must be off.
+        Raises InstanceNotFound if there are no disks, and ResizeError if the transfer fails.
         """
         kept = self._set_aside(uuid, dest['move'])
         for image in _lasting(uuid, kept):
@@ -140,16 +149,16 @@ class DiskMover:
         return {'move': dest['move'], 'disks': list(kept.formats())}
 
     def discard_copy(self, uuid: str, dest: MoveOffer) -> None:
-        """Delete what ``carry`` put at a destination other than this host, if it is this move's."""
+        """Delete the copy that ``carry`` put at another host, if it belongs to this move."""
         place = self.destination(dest, uuid)
         if dest['host'] == self.host:
             return
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
-            return      # nothing was carried
+            return      # nothing was copied
         try:
             found = place.discard(dest['move'])
         except command.CommandFailed as error:
-            # That host takes it away itself when it undoes its part of the move.
+            # The destination deletes the copy itself when it undoes its part of the move.
             LOG.warning('%s may still have a copy of %s: %s', dest['host'], uuid, error)
             return
         for path in found:
@@ -172,15 +181,19 @@ class DiskMover:
         return kept
 
     def _directories(self, uuid: str) -> tuple[InstanceDirectory, InstanceDirectory]:
-        """What is kept, and what is current."""
+        """Return the directory of the kept originals and the current directory."""
         return (InstanceDirectory(self.instances_path, uuid, KEPT), InstanceDirectory(self.instances_path, uuid))
 
     def _copy(self, kept: InstanceDirectory, place: Destination, dest: MoveOffer,
               progress: Progress | None) -> None:
-        """Copy aside, turn the overlays to the destination's base files, then rename."""
+        """Copy the disks to a temporary directory at the destination and rename it when it is complete.
+
+        Before the rename, overlays are changed to read from the destination's base files. Base files that the
+        destination does not have are copied first.
+        """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # Two hosts format the same empty disk in different ways: its overlay would not fit the other's.
+            # Two hosts format the same empty disk with different bytes, so an overlay of one does not fit the other's.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -201,7 +214,10 @@ class DiskMover:
         place.end(dest['move'])
 
     def confirm(self, uuid: str) -> None:
-        """Delete the kept originals. What the destination reads of them, on storage that both use, is its own first."""
+        """Delete the kept originals.
+
+        On shared storage, the destination first takes over the files that its disks read from.
+        """
         kept, current = self._directories(uuid)
         if kept.is_of(self.host):
             self._let_go(kept, current)
@@ -210,22 +226,23 @@ class DiskMover:
         self._forget(current, kept)
         if kept.exists() and current.exists():
             layers.adopt(kept, current)
-            # On the same host, or shared storage, this is the original now.
+            # On the same host or on shared storage, the current directory is the original now.
             if current.move() == kept.move():
                 current.unmark_move()
         files.remove_tree(kept.path)
 
     def is_aside(self, uuid: str) -> bool:
-        """Whether originals are kept here for which <uuid> is missing or a copy.
+        """Return True if originals are kept here and <uuid> is missing or is a copy made by the same move.
 
-        A leftover of another move beside a server that was never moved isn't that.
+        A kept directory that another move left is not counted if the server's current directory was not made by that
+        move.
         """
         kept, current = self._directories(uuid)
         return kept.exists() and kept.is_of(self.host) and (not current.exists() or (
             current.move() is not None and current.move() == kept.move()))
 
     def restore(self, uuid: str) -> None:
-        """Bring the kept originals back; nothing to do if there are none."""
+        """Restore the kept originals. Do nothing if there are none."""
         kept, current = self._directories(uuid)
         if self.is_aside(uuid):
             move = kept.move()
@@ -241,7 +258,7 @@ class DiskMover:
             current.unmark_move()
 
     def _forget(self, current: InstanceDirectory, marked: InstanceDirectory) -> None:
-        """What the pool keeps for the move that marked a directory."""
+        """Delete the snapshots in the pool that were made for the move that marked a directory."""
         move = marked.move()
         for image in _lasting(os.path.basename(current.path), marked) if move else ():
             self._pool.forget(image, str(move))
@@ -249,10 +266,14 @@ class DiskMover:
     # -- destination ---------------------------------------------------------------------------------
 
     def discard(self, uuid: str, same_host: bool) -> None:
-        """Delete the copy that arrived; never the only copy, never what no move has put here, never another host's."""
+        """Delete, as the destination, the copy that arrived.
+
+        The only copy of a server's disks, a directory that no move has made, and another host's directory are never
+        deleted.
+        """
         coming = InstanceDirectory(self.instances_path, uuid, COMING)
         if coming.is_of(self.host):
-            # A base file that was on its way with it.
+            # An incomplete base file that was transferred together with the copy.
             for part in glob.glob(os.path.join(glob.escape(self.base_path), f'*.{coming.move()}')):
                 files.remove(part)
             shutil.rmtree(coming.path, ignore_errors=True)
@@ -263,8 +284,11 @@ class DiskMover:
             files.remove_tree(current.path)
 
     def _discard_made(self, uuid: str, current: InstanceDirectory, move: str) -> None:
-        """What the pool keeps nothing of for this move was made here for the new flavor. The source may have its disks
-        back by now: they are its own then."""
+        """Delete the images in the pool that this host made for the new flavor.
+
+        These are the images that have no snapshot of this move. An image that belongs to another host is kept: the
+        source may already have restored its disks.
+        """
         for name in current.pooled():
             image = image_of(uuid, name)
             owner = self._pool.owner(image)
@@ -273,13 +297,17 @@ class DiskMover:
 
 
 def _lasting(uuid: str, directory: InstanceDirectory) -> list[str]:
-    """The images of a server's disks that a way back must have as they were."""
+    """Return the images of a server's disks whose content must be restored when a move is reverted."""
     return [image_of(uuid, name) for name in directory.pooled() if name not in _LEFT_BEHIND]
 
 
 @dataclass(frozen=True)
 class _Base:
-    """What an overlay reads from: the file here and its format, the file at the destination and its format, if any."""
+    """A base file that an overlay reads from, on the source and at the destination.
+
+    ``path`` and ``format`` describe the file on the source, ``target`` is its path at the destination. ``there`` is its
+    format at the destination, or None if it does not exist there.
+    """
 
     path: str
     format: str
@@ -295,7 +323,10 @@ class _Base:
 
 
 def _counted(paths: Sequence[str], progress: Progress | None) -> Going:
-    """Tells ``progress`` how many bytes went, and how many there are: what the files take up, holes left out."""
+    """Return a callback that reports to ``progress`` how many bytes were transferred, and the total.
+
+    The total is the disk space that the files take, without their holes.
+    """
     total, done = sum(files.used(path) for path in paths), 0
 
     def going(count: int) -> None:

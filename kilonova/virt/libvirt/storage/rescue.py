@@ -1,11 +1,12 @@
-"""The system from which a server is rescued: its files beside the server's own, and the note that says how it starts.
+"""The rescue system of a server: its files next to the server's own, and the file that records how it starts.
 
-    found = files.prepare(instance, image_meta, image)     # images are fetched; nothing of the server changes
-    files.make(instance, image_meta, found, password)      # disk, config drive, kernel; then the note
-    read(directory)                                        # Rescue, or None: it starts as usual
+    found = files.prepare(instance, image_meta, image)     # fetches images; nothing of the server changes
+    files.make(instance, image_meta, found, password)      # writes disk, config drive, kernel, and then the record
+    read(directory)                                        # Rescue, or None: the server starts normally
     forget(disks, uuid)
 
-A guest that has a note starts its rescue system, one without its own disk.
+A guest starts its rescue system if the record ``rescued.json`` exists in its directory. Otherwise it starts from its
+own disk.
 """
 from __future__ import annotations
 
@@ -28,16 +29,25 @@ from kilonova.virt.parts.host import DriverMisconfigured
 NOTE = 'rescued.json'
 _SUFFIX = '.rescue'
 _DISK = 'disk' + _SUFFIX
-# Properties of the image service's record that a rescue looks at.
+# Image properties that a rescue uses.
 _PROPERTIES = ('hw_rescue_device', 'hw_rescue_bus', 'kernel_id', 'ramdisk_id', 'os_command_line')
 
 
 @dataclass(frozen=True)
 class Rescue:
-    """How a rescue system starts. ``stable``: the server's disks keep their names and its own comes last; else it is
-    the first disk. ``files``: which of config drive, kernel and ramdisk it has of its own; ``drive``: what the first of
-    them is to the guest. ``command_line``: what its
-    image says for its kernel, '' if nothing; None: the note is older than that."""
+    """How a rescue system starts.
+
+    Attributes:
+        format: Format of the rescue disk.
+        device: Device type of the rescue disk.
+        bus: Bus of the rescue disk. None means the guest's default.
+        stable: True if the server's disks keep their device names and the rescue disk is added after them. Otherwise
+            the rescue disk is the first disk.
+        files: Names of the config drive, kernel and ramdisk that the rescue system has of its own.
+        drive: Device type of that config drive.
+        command_line: The kernel command line of the rescue image, '' if it has none. None means that an older release
+            wrote the record.
+    """
 
     format: str
     device: str = 'disk'
@@ -48,7 +58,10 @@ class Rescue:
     command_line: str | None = None
 
     def disks(self, at: Callable[[str, str], GuestDisk], own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
-        """The guest's disks, made from the server's ``own``; ``at`` gives one by its name and format."""
+        """Return the guest's disks, made from the server's ``own`` disks and the rescue system's disks.
+
+        ``at`` returns a disk by name and format.
+        """
         kept = tuple(each for each in own if CONFIG not in self.files or each.name != CONFIG)
         drive = (replace(at(CONFIG + _SUFFIX, RBD if self.format == RBD else 'raw'), device=self.drive),
                  ) if CONFIG in self.files else ()
@@ -56,14 +69,18 @@ class Rescue:
         return (*kept, *drive, first) if self.stable else (first, *kept, *drive)
 
     def kernel(self, directory: InstanceDirectory) -> tuple[str | None, str | None]:
-        """The files of its kernel and ramdisk."""
+        """Return the paths of the rescue system's kernel and ramdisk, None for one that it does not have."""
         kernel, ramdisk = (directory.file(name + _SUFFIX) if name in self.files else None for name in (KERNEL, RAMDISK))
         return kernel, ramdisk
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is fetched: the image's file; name of the file → path of a kernel or ramdisk; how it will start."""
+    """Images that were fetched for a rescue.
+
+    ``base`` is the rescue image's file, ``kernels`` a dict from file name to the path of a kernel or ramdisk, and
+    ``rescue`` says how the rescue system will start.
+    """
 
     base: disk.Base
     kernels: dict[str, str]
@@ -71,7 +88,7 @@ class Prepared:
 
 
 def read(directory: InstanceDirectory) -> Rescue | None:
-    """How the server's rescue system starts; None: it isn't rescued."""
+    """Return how the server's rescue system starts, or None if the server is not rescued."""
     with contextlib.suppress(FileNotFoundError), open(directory.file(NOTE), encoding='utf-8') as stream:
         values = json.load(stream)
         return Rescue(**{**values, 'files': tuple(values['files'])})
@@ -79,7 +96,7 @@ def read(directory: InstanceDirectory) -> Rescue | None:
 
 
 def forget(disks: ServerDisks, uuid: str) -> None:
-    """The note goes before the files; fine if there are none."""
+    """Delete the record and then the files of a rescue system. Do nothing if there are none."""
     directory = disks.directory(uuid)
     if not directory.exists():
         return
@@ -92,15 +109,19 @@ def forget(disks: ServerDisks, uuid: str) -> None:
 
 
 class RescueFiles:
-    """Makes them, as [libvirt]rescue_image_id, rescue_kernel_id and rescue_ramdisk_id say."""
+    """The files of rescue systems on one host, for [libvirt]rescue_image_id, rescue_kernel_id and rescue_ramdisk_id."""
 
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageClient | None,
                  disks: ServerDisks) -> None:
         self._conf, self._cache, self._images, self._disks = conf, cache, images, disks
 
     def prepare(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None) -> Prepared:
-        """Fetch what the rescue system is made of; ``image`` None: the host's default, else the server's own. Errors:
-        as ``parts.guests.Guests.spawn`` has them for images."""
+        """Fetch the images that the rescue system is made of.
+
+        If ``image`` is None, the host's default rescue image is used, or the server's own image if the host has none.
+        Raises DriverMisconfigured if there is no image client, and the errors that ``parts.guests.Guests.spawn`` has
+        for images.
+        """
         if self._images is None:
             raise DriverMisconfigured(reason='there is no image client to fetch images with')
         image = image or self._default(instance, image_meta)
@@ -120,7 +141,7 @@ class RescueFiles:
 
     def make(self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared,
              admin_password: str | None) -> None:
-        """All files, in place of what an earlier try left; then the note."""
+        """Write all files of the rescue system, replacing those of an earlier try, and then the record."""
         forget(self._disks, instance.uuid)
         self._disks.make_rescue(instance.uuid, _DISK, prepared.base)
         for name, path in prepared.kernels.items():

@@ -1,11 +1,13 @@
-"""Secrets of libvirt: what QEMU opens encrypted volumes with, each as long as its volume is connected to this host.
+"""Libvirt secrets with which QEMU opens encrypted volumes.
 
-    passphrase = secrets.keep(volume)       # libvirt knows it, and lets nobody read it
+A secret exists as long as its volume is connected to this host.
+
+    passphrase = secrets.keep(volume)       # stored in libvirt, which returns it to no client
     secrets.forget(volume.volume_id)
-    secrets.clear()                         # those of volumes that no domain has
+    secrets.clear()                         # delete the secrets of volumes that no domain has
 
-A secret has the id of its volume, and lives in libvirt's memory only: a libvirtd that is started again has none, and
-the next start of a guest gives it anew. Libvirt's test driver keeps no secrets.
+A secret has the id of its volume. It exists only in libvirt's memory: libvirtd loses all secrets when it is restarted,
+and the next start of a guest stores its secrets again. Libvirt's test driver does not support secrets.
 """
 from __future__ import annotations
 
@@ -24,14 +26,17 @@ LOG = logging.getLogger(__name__)
 
 
 class Secrets:
-    """Of one host."""
+    """The libvirt secrets of volumes on one host."""
 
     def __init__(self, connection: Connection, keys: KeyManager) -> None:
         self._libvirt, self._keys = connection, keys
 
     def keep(self, volume: AttachedVolume) -> str | None:
-        """What it is opened with, None: it isn't encrypted. Once more: the same. VolumeUnsupported: this host doesn't
-        get its key."""
+        """Store the passphrase of an encrypted volume in libvirt and return it.
+
+        Return None if the volume is not encrypted. This can be repeated. Raises VolumeUnsupported if this host cannot
+        read the volume's encryption key.
+        """
         if volume.encryption is None:
             return None
         try:
@@ -51,7 +56,11 @@ class Secrets:
         return passphrase
 
     def forget(self, volume_id: str) -> None:
-        """Fine where there is none. A libvirt that is away has forgotten it by itself, or ``clear`` comes to it."""
+        """Delete the secret of a volume. Do nothing if there is none.
+
+        If libvirt is not reachable, this is only logged: a libvirtd that was restarted has no secrets, and otherwise
+        ``clear`` deletes the secret later.
+        """
         if self._libvirt.is_test:
             return
         try:
@@ -63,8 +72,10 @@ class Secrets:
                 raise
 
     def clear(self) -> None:
-        """Those that a crash left behind go: no domain has their volumes. Only ours: others don't have the id of what
-        they are used for."""
+        """Delete the secrets that a crash left behind, whose volumes no domain has.
+
+        Only secrets of Kilonova are deleted: their usage id is equal to their own id.
+        """
         if self._libvirt.is_test:
             return
 
@@ -76,7 +87,7 @@ class Secrets:
         try:
             left = set(self._libvirt.do(ours))
         except (HypervisorUnavailable, libvirt.libvirtError) as error:
-            # A host may be without virtsecretd. Without libvirt at all the next question says so.
+            # A host may have no virtsecretd. If libvirt as a whole is not reachable, the next call reports it.
             LOG.warning('libvirt tells no secrets, guests of this host can not have encrypted volumes: %s', error)
             return
         for guest in self._libvirt.guests() if left else ():

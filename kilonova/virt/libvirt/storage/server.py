@@ -1,8 +1,10 @@
-"""A server's disks: which ones its flavor and image ask for, made once, grown after a move.
+"""A server's disks: which disks flavor and image require, their creation, and their growth after a move.
 
     disks = ServerDisks(conf, cache, image_client)
-    disks.plan(instance, image_meta)           # what the guest will see; changes nothing
-    disks.create(instance, image_meta, …)      # makes it so
+    disks.plan(instance, image_meta)           # the disks that the guest will see; changes nothing
+    disks.create(instance, image_meta, …)      # creates them
+
+The images that disks are made from come from the image cache.
 """
 from __future__ import annotations
 
@@ -33,12 +35,15 @@ from kilonova.virt.parts.host import DriverMisconfigured
 
 LOG = logging.getLogger(__name__)
 
-# The one that a flavor has.
+# The name of the ephemeral disk that a flavor defines.
 EPHEMERAL = f'{wishes.EPHEMERAL}0'
 
 
 class ServerDisks(DiskPlaces):
-    """``parts.disks.Disks``, and what the other parts need of servers' disks."""
+    """The disks of all servers on one host.
+
+    This class implements ``parts.disks.Disks`` and is used by other parts of the driver.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, cache: ImageCache, images: ImageClient | None,
                  pool: Pool | None = None) -> None:
@@ -50,7 +55,7 @@ class ServerDisks(DiskPlaces):
         self.drive = configdrive.Format(conf.config_drive_format, conf.mkisofs_cmd)
 
     def check_storage(self) -> None:
-        """DriverMisconfigured: the file system, or the pool, can't do what is asked of it."""
+        """Check whether file system or pool support the configuration. Raises DriverMisconfigured if they do not."""
         path = self._conf.instances_path
         if self.format == RBD:
             for option, is_set in (("[DEFAULT]preallocate_images is 'space'", self._allocates),
@@ -67,7 +72,10 @@ class ServerDisks(DiskPlaces):
 
     def plan(self, instance: objects.Instance, image_meta: ImageMeta,
              asked: Mapping[str, Wish] | None = None) -> tuple[GuestDisk, ...]:
-        """The disks of a server that is about to be built; ``asked`` None: what its directory keeps of that."""
+        """Return the disks of a server that is about to be built.
+
+        If ``asked`` is None, the requested disks are read from the server's directory.
+        """
         asked = self.directory(instance.uuid).asked() if asked is None else asked
         asked = self._with_drive(instance, image_meta, asked)
         root = () if instance.is_from_volume else (DISK,)
@@ -77,7 +85,7 @@ class ServerDisks(DiskPlaces):
         return self.guest_disks(instance.uuid, wanted, asked)
 
     def root_bytes(self, uuid: str) -> int:
-        """What one file of the root disk and all that it reads from takes at most."""
+        """Return the maximum size in bytes of the root disk as one file, including the data of its backing files."""
         directory = self.directory(uuid)
         if DISK in directory.pooled():
             return self.pool.used(image_of(uuid, DISK))
@@ -91,7 +99,10 @@ class ServerDisks(DiskPlaces):
         return min(total, size)
 
     def kernel(self, instance: objects.Instance) -> tuple[str | None, str | None]:
-        """The files of a server's own kernel and ramdisk. They stand beside its disks, and go with them."""
+        """Return the paths of a server's own kernel and ramdisk, None for one that it does not have.
+
+        The files are in the server's directory and are deleted with it.
+        """
         directory, wanted = self.directory(instance.uuid), _kernels(instance)
         kernel, ramdisk = (directory.file(name) if name in wanted else None for name in (KERNEL, RAMDISK))
         return kernel, ramdisk
@@ -101,8 +112,11 @@ class ServerDisks(DiskPlaces):
     def create(self, instance: objects.Instance, image_meta: ImageMeta, *, admin_password: str | None = None,
                files: Sequence[tuple[str, str]] = (), asked: Mapping[str, Wish] | None = None,
                keep_ephemeral: bool = False) -> None:
-        """All disks of a new server, replacing what an earlier try or a rebuilt server left. ``asked`` None: what the
-        directory keeps of that; ``keep_ephemeral``: those that there are stay."""
+        """Create all disks of a new server. They replace the disks of an earlier try or of the server before a rebuild.
+
+        If ``asked`` is None, the requested disks are read from the directory. With ``keep_ephemeral``, existing
+        ephemeral disks are kept.
+        """
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
         base = None if instance.is_from_volume else self._root(instance, image_meta, most)
@@ -121,7 +135,10 @@ class ServerDisks(DiskPlaces):
 
     def build_drive(self, name: str, instance: objects.Instance, admin_password: str | None = None,
                     files: Sequence[tuple[str, str]] = ()) -> None:
-        """A config drive of a server, as its disk ``name``; VendordataFailed, ConfigDriveFailed."""
+        """Build a server's config drive as its disk ``name``.
+
+        Raises VendordataFailed if the vendor data cannot be read, and ConfigDriveFailed if the drive cannot be built.
+        """
         about = About.of(instance, self._conf.api.dhcp_domain, self._conf.default_availability_zone)
         directory = self.directory(instance.uuid)
         path = directory.file(name)
@@ -135,33 +152,38 @@ class ServerDisks(DiskPlaces):
 
     def _with_drive(self, instance: objects.Instance, image_meta: ImageMeta,
                     asked: Mapping[str, Wish]) -> dict[str, Wish]:
-        """What was asked for, and what the config drive is: hosts may make others, and the guest keeps its own."""
+        """Return the requested disks with the device type of the config drive.
+
+        It is recorded because another host may be configured for another type, and the guest must keep the one that it
+        has.
+        """
         found = {name: wish for name, wish in asked.items() if name != CONFIG}
         if self.drive.device != 'cdrom' and configdrive.required(self._conf, instance, image_meta):
             found[CONFIG] = Wish(device=self.drive.device)
         return found
 
     def fetch(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Have all at hand that ``create`` takes from the image service, checked."""
+        """Fetch and check all images that ``create`` needs, so that they are in the cache."""
         if not instance.is_from_volume:
             self._root(instance, image_meta, instance.flavor.root_gb * disk.GIB or None)
         for image_id in _kernels(instance).values():
             self._cache.kernel(image_id, self._download)
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Have the image at hand that a server's root disk reads from, if it is kept so here."""
+        """Fetch the image that a server's root disk reads from, if root disks are qcow2 overlays on this host."""
         if self.format == 'qcow2' and not instance.is_from_volume:
             self._image(instance, image_meta)
 
     def clean_image_cache(self, min_age: float | None) -> list[str]:
+        """Delete unused files of the image cache that are at least ``min_age`` seconds old. Return their names."""
         return self._cache.clean(_bases_in_use(self._conf.instances_path, self._cache.directory), min_age)
 
     def grow(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Bring the disks of a server that has moved to what its flavor has now; nothing shrinks."""
+        """Grow the disks of a server that has moved to the sizes of its new flavor. No disk is shrunk."""
         directory = self.directory(instance.uuid)
         formats, kept = directory.formats(), directory.asked()
         for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
-            # An ephemeral disk of the size that was asked for stays so.
+            # An ephemeral disk with a requested size keeps this size.
             if name in formats and size and not (name == EPHEMERAL and name in kept):
                 if formats[name] == RBD:
                     self.pool.grow(image_of(instance.uuid, name), size * disk.GIB)
@@ -169,13 +191,15 @@ class ServerDisks(DiskPlaces):
                     disk.grow(directory.file(name), formats[name], size * disk.GIB)
         self.renew_swap(instance, image_meta)
         for name, found in directory.disks().items():
-            # A copy has its holes again. A layer is written no more.
+            # A copy is sparse again, so its space is reserved once more. A layer is not written any more.
             if name != CONFIG and not layers.is_layer(name):
                 self.allocate(directory.file(name), found.virtual_size)
 
     def renew_swap(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Swap in the pool, where both ends of a move have it, becomes what the flavor says, and disks that are not
-        there are made."""
+        """Make swap fit the flavor after a move, and create ephemeral and swap disks that are missing.
+
+        Swap in the pool, which the two hosts of a move share, is made anew if the flavor requires another size.
+        """
         directory = self.directory(instance.uuid)
         if SWAP in directory.pooled():
             wanted = wishes.swap_mb(directory.asked(), instance.flavor) * disk.MIB
@@ -184,11 +208,11 @@ class ServerDisks(DiskPlaces):
         self._add_blanks(instance, image_meta, directory)
 
     def ensure_bases(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Make again what the guest starts from and its overlays read from, should it have been cleared away.
+        """Make again the files that the guest starts from and that its overlays read from, if they were deleted.
 
-        An image is the same whenever it is fetched, and of swap only the empty disk is lost. An ephemeral disk that is
-        formatted once more has other bytes: the guest's own blocks would not fit them, and its files were lost. Raises
-        GuestFailed for what can't be made again, with the name of the file.
+        An image has the same content whenever it is fetched, and of swap only an empty disk is lost. An ephemeral disk
+        cannot be made again: formatting it once more gives other bytes, which do not fit the guest's own blocks, so its
+        files would be lost. Raises GuestFailed with the file's name if a file is missing that cannot be made again.
         """
         directory = self.directory(instance.uuid)
         self._add_kernels(instance, directory)
@@ -204,7 +228,10 @@ class ServerDisks(DiskPlaces):
                     f'{found.backing}, which {directory.file(name)} reads from, is missing and can not be made again'))
 
     def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
-        """Kernel and ramdisk that the directory doesn't have; ``again``: those that it has, too."""
+        """Add the kernel and the ramdisk that the directory does not have.
+
+        With ``again``, replace the existing ones, too.
+        """
         if again:
             for name in {KERNEL, RAMDISK} - _kernels(instance).keys():
                 remove(directory.file(name))
@@ -214,7 +241,7 @@ class ServerDisks(DiskPlaces):
                 disk.create_copy(directory.file(name), disk.Base(path, 'raw', 0), 0)
 
     def _add_blanks(self, instance: objects.Instance, image_meta: ImageMeta, directory: InstanceDirectory) -> None:
-        """Ephemeral and swap disks that the server shall have and the directory doesn't."""
+        """Create the ephemeral and swap disks that the server must have and that are missing."""
         present, pooled = directory.disks(), directory.pooled()
         for name, (base_name, size) in self._blanks(instance, image_meta, directory.asked()).items():
             if name in pooled:
@@ -226,7 +253,10 @@ class ServerDisks(DiskPlaces):
 
     def _blanks(self, instance: objects.Instance, image_meta: ImageMeta,
                 asked: Mapping[str, Wish]) -> dict[str, tuple[str, int]]:
-        """Name of the disk → (name of its formatted base, bytes): those asked for, else the flavor's."""
+        """Return a dict from disk name to (name of its formatted base, size in bytes) for ephemeral disks and swap.
+
+        Requested disks have precedence over those of the flavor.
+        """
         flavor = instance.flavor
         file_system = self._conf.default_ephemeral_format or (
             'vfat' if (image_meta.get('properties') or {}).get('os_type') == 'windows' else 'ext4')
@@ -256,7 +286,7 @@ class ServerDisks(DiskPlaces):
         self.allocate(directory.file(name), size)
 
     def make_rescue(self, uuid: str, name: str, base: disk.Base) -> None:
-        """The disk of a rescue system: as large as its image."""
+        """Create the disk of a rescue system. It is as large as its image."""
         if self.format == RBD:
             self.put(uuid, name, base, base.virtual_size)
         else:
@@ -264,20 +294,20 @@ class ServerDisks(DiskPlaces):
             make(self.directory(uuid).file(name), base, base.virtual_size)
 
     def _begin_disk(self, uuid: str, name: str) -> None:
-        """A file goes where an image comes in its place, and the other way round."""
+        """Delete the old disk if it is a file and the new one will be an image in the pool, or the other way round."""
         was = self.directory(uuid).formats().get(name)
         if was is not None and (was == RBD) != (self.format == RBD):
             self.drop(uuid, name)
 
     def _drop_others(self, uuid: str, keep_ephemeral: bool) -> None:
-        """Ephemeral and swap disks go, to be made anew, and layers of disks."""
+        """Delete ephemeral and swap disks, which will be made anew, and layers of disks."""
         for name in self.directory(uuid).formats():
             kept = keep_ephemeral and layers.origin(name).startswith(wishes.EPHEMERAL)
             if name not in (DISK, CONFIG) and not kept:
                 self.drop(uuid, name)
 
     def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.Base | Parent:
-        """What a root disk is made of. Errors: as ``ImageCache.image`` has them."""
+        """Return the base that a root disk is made from. Raises the errors of ``ImageCache.image``."""
         if self.format == RBD and image_meta.get('disk_format') == 'raw' and self._images is not None:
             image_id = image_meta.get('id') or instance.image_ref
             for url in _locations(self._images.get(image_id)):
@@ -289,17 +319,24 @@ class ServerDisks(DiskPlaces):
         return self._image(instance, image_meta, most)
 
     def allocate(self, path: str, size: int) -> None:
-        """Room for all of a disk, where [DEFAULT]preallocate_images says so. errors.NoRoom."""
+        """Reserve the space for a whole disk if [DEFAULT]preallocate_images says so.
+
+        Raises errors.NoRoom if the file system has too little free space.
+        """
         if self._allocates:
             disk.allocate(path, size)
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.Base:
-        # A server may be built from another image than the one that it was created from: what was shelved of it.
+        # A server may be built from another image than the one that it was created from: after it was shelved, from the
+        # image of its root disk.
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
 
 def _format(conf: cfg.ConfigOpts) -> str:
-    """Of the disks that a host makes; DriverMisconfigured."""
+    """Return the format of the disks that this host makes.
+
+    Raises DriverMisconfigured if images_type is not supported.
+    """
     images_type: str = conf.libvirt.images_type
     if images_type in ('qcow2', RBD):
         return images_type
@@ -313,15 +350,18 @@ def _no_images(image_id: str, target: IO[bytes]) -> object:
 
 
 def _bases_in_use(path: str, bases: str) -> set[str]:
-    """Names of the files that any disk below ``path`` reads from, ``bases`` aside: of other hosts' servers too, where
-    they share it. By name, as the same directory may have another path there."""
+    """Return the names of the files that any disk in a subdirectory of ``path`` reads from.
+
+    The directory ``bases`` is left out. On shared storage the result includes the files of other hosts' servers. Only
+    names are compared, because the same directory may have another path on another host.
+    """
     found: set[str] = set()
     with os.scandir(path) as entries:
         directories = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     for directory in directories:
         if directory == bases:
             continue
-        # A server that is deleted meanwhile reads from nothing any more.
+        # A server may be deleted during this loop; it reads from no file any more.
         with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_file(follow_symlinks=False):
@@ -336,13 +376,13 @@ def _base_of(path: str) -> str | None:
 
 
 def _locations(record: Mapping[str, Any]) -> list[str]:
-    """Where the image service says that an image is, if it says so."""
+    """Return the URLs at which the image service says that an image is stored. The list is empty if it gives none."""
     found = [location.get('url') for location in record.get('locations') or ()]
     return [url for url in (*found, record.get('direct_url')) if url]
 
 
 def _kernels(instance: objects.Instance) -> dict[str, str]:
-    """Name of the file → id of the image."""
+    """Return a dict from file name to image id, for the kernel and the ramdisk that the server has."""
     wanted = {KERNEL: getattr(instance, 'kernel_id', None), RAMDISK: getattr(instance, 'ramdisk_id', None)}
     return {name: image_id for name, image_id in wanted.items() if image_id}
 
@@ -353,7 +393,7 @@ def _is_image(instance: objects.Instance, backing: str) -> bool:
 
 
 def _blank(cache: ImageCache, name: str) -> disk.Base:
-    """The formatted base that the name tells of."""
+    """Return the formatted base file that belongs to this name. Make it if it is not in the cache."""
     kind, _, rest = name.partition('_')
     if kind == 'swap':
         return cache.blank(name, int(rest) * disk.MIB, 'mkswap', '-q')

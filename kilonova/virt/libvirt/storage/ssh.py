@@ -1,10 +1,10 @@
-"""The destination of a move on another machine, as the service user reaches it by ssh.
+"""The destination of a move on another machine, which the service user reaches by ssh.
 
     place = Remote(offer, uuid, 'gpu1', Transport('ssh', bandwidth=0))
 
-Programs there: sh, coreutils, qemu-img, and rsync where that is the transport. Files go in blocks, each brought to the
-disk there before the next: what was cut goes on behind the last whole block. A local program ends with this process,
-its peer with the connection.
+The other machine needs sh, coreutils, qemu-img, and rsync if that is the transport. Files are sent in blocks. Each
+block is flushed to the disk there before the next one is sent, so a transfer that was cut continues after the last
+complete block. A local program ends with this process, and the remote program ends with the connection.
 """
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from kilonova.virt.parts.moves import MoveOffer
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
-# Bytes: of one ssh process, and of one read and write in it.
+# Sizes in bytes: BLOCK is sent by one ssh process, PIECE by one read and write in it.
 BLOCK, PIECE = 256 << 20, 1 << 20
-# Seconds after which silence of the other side ends an ssh: 3 unanswered questions.
+# The ssh command. It ends after 3 unanswered keepalive messages, one each 5 seconds.
 _SSH = ('setpriv', '--pdeathsig', 'KILL', 'ssh', '-T', '-o', 'BatchMode=yes', '-o', 'ConnectTimeout=10', '-o',
         'ServerAliveInterval=5', '-o', 'ServerAliveCountMax=3')
-# Seconds for all that is asked before the guest stops; a start file of the user's shell or a share there may hang.
+# Time limit in seconds for the check before the guest is stopped: a start file of the user's shell or a network file
+# system at the destination may hang.
 _CHECKED_WITHIN = 60.0
-# Seconds before each new try of what a cut ended.
+# Seconds before each retry after the connection was cut.
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
-# Exit codes that tell of the connection: ssh's own, rsync's for sockets, streams and time-outs.
+# Exit codes that mean a failed connection: 255 of ssh, and those of rsync for sockets, streams and timeouts.
 _CUT = frozenset({10, 12, 30, 35, 255})
 _ADDRESS = re.compile(r'[0-9A-Za-z][0-9A-Za-z.:_-]{0,254}|::[0-9A-Fa-f:.]{1,45}')
 
@@ -55,7 +56,7 @@ _TRUNCATE = 'umask 077; truncate -s "$2" "$1"'
 _HEAD = 'if [ -e "$1" ]; then head -c 4 "$1" | od -An -tx1; fi'
 _SUM = 'sha256sum < "$1"'
 _DIRECTORY = 'mkdir -p "$1"'
-# Both do nothing the second time, when only the answer to the first was lost.
+# _MOVE and _END do nothing when they are repeated because only the answer to the first call was lost.
 _MOVE = 'if [ -e "$1" ]; then mv "$1" "$2"; fi'
 _END = ('if [ -e "$1" ]; then rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && '
         'rm -rf "$2_del"; fi')
@@ -64,19 +65,22 @@ _DISCARD = ('for each in "$1" "$2"; do if [ "$(cat "$each/move.json" 2>/dev/null
 
 
 class Cut(command.CommandFailed):
-    """The connection ended; what came is kept there."""
+    """The connection was cut. The data that have arrived are kept at the destination."""
 
 
 @dataclass(frozen=True)
 class Transport:
-    """[libvirt]remote_filesystem_transport (``ssh`` or ``rsync``) and ``bandwidth`` in bytes a second, 0: no limit."""
+    """How files are sent: [libvirt]remote_filesystem_transport (``ssh`` or ``rsync``) and a bandwidth limit.
+
+    ``bandwidth`` is in bytes per second; 0 means no limit.
+    """
 
     kind: str = 'ssh'
     bandwidth: int = 0
 
 
 class Remote:
-    """``destination.Destination`` on another machine. ``here``: this host, for messages."""
+    """A ``destination.Destination`` on another machine. ``here`` is the name of this host, for messages."""
 
     def __init__(self, offer: MoveOffer, uuid: str, here: str, transport: Transport) -> None:
         self._offer, self._here, self._transport = offer, here, transport
@@ -88,6 +92,11 @@ class Remote:
     # -- what Destination says -----------------------------------------------------------------------
 
     def check(self) -> int:
+        """Return the number of free bytes at the destination.
+
+        Raises DisksUnmovable if the other machine cannot be reached, does not answer within 60 s, or has another
+        storage.
+        """
         address = self._offer.get('address') or ''
         if not _ADDRESS.fullmatch(address):
             raise self._unmovable(f"[DEFAULT]my_ip there is '{address}', which is no address")
@@ -100,22 +109,33 @@ class Remote:
         return int(free)
 
     def has_arrived(self, move: str) -> bool:
+        """Return True if the server's directory at the destination is the copy of this move."""
         return self._run(_MARK, self._arrived) == mark_of(move)
 
     def begin(self, move: str) -> None:
+        """Make an empty directory for the copy and mark it with the move.
+
+        Keep the directory if it already has this mark.
+        """
         self._run(_BEGIN, self.coming, mark_of(move))
 
     def put(self, paths: Sequence[str], directory: str, going: Callable[[int], None]) -> None:
+        """Send files to a directory."""
         for path in paths:
             self._send(path, os.path.join(directory, os.path.basename(path)), going)
 
     def base(self, path: str) -> str | None:
+        """Return the format of a base file at the destination, or None if the file does not exist."""
         head = self._run(_HEAD, path).split()
         if not head:
             return None
         return 'qcow2' if bytes.fromhex(''.join(head)) == disk.QCOW2 else 'raw'
 
     def put_base(self, path: str, target: str, move: str, going: Callable[[int], None]) -> None:
+        """Send a base file under a temporary name, compare checksums, and rename it.
+
+        Raises CommandFailed if the content differs.
+        """
         aside = f'{target}.{move}'
         self._run(_DIRECTORY, os.path.dirname(target))
         self._send(path, aside, going)
@@ -126,12 +146,15 @@ class Remote:
         self._run(_MOVE, aside, target)
 
     def rebase(self, name: str, base: str, format_: str) -> None:
+        """Make an overlay that was copied read from another base file."""
         self._run(shlex.join(disk.rebase(os.path.join(self.coming, name), base, format_)))
 
     def end(self, move: str) -> None:
+        """Rename the complete copy to the server's directory. It replaces any directory of that name."""
         self._run(_END, self.coming, self._arrived)
 
     def discard(self, move: str) -> list[str]:
+        """Delete the directories and the incomplete base files of this move. Return the paths of the directories."""
         return self._once(_DISCARD, self.coming, self._arrived, mark_of(move), self._offer['base_path'], move).split()
 
     # -- programs there ------------------------------------------------------------------------------
@@ -143,11 +166,15 @@ class Remote:
         return [*_SSH, '--', self._offer['address'], shlex.join(('sh', '-c', script, 'sh', *args))]
 
     def _run(self, script: str, *args: str) -> str:
-        """``_once``, tried again when the connection is cut: all of the scripts may be repeated."""
+        """Run a script with ``_once``, and retry if the connection is cut. All scripts can safely be repeated."""
         return _repeated(lambda: self._once(script, *args))
 
     def _once(self, script: str, *args: str, within: float | None = None) -> str:
-        """What a script there prints. ``within``: seconds after which it is given up."""
+        """Run a script at the destination and return its output.
+
+        ``within`` is the time limit in seconds. Raises Cut if the connection fails or the time limit is exceeded, and
+        CommandFailed if the script fails.
+        """
         try:
             done = subprocess.run(self._argv(script, *args), env=command.ENVIRONMENT, stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True, check=False, timeout=within)
@@ -181,7 +208,7 @@ class Remote:
 
     def _by_blocks(self, path: str, target: str, going: Callable[[int], None]) -> None:
         size = os.path.getsize(path)
-        # What there is of it was written from the front to the back; the last block may be a part.
+        # The existing part was written from the beginning to the end. Its last block may be incomplete.
         there = int(self._run(_SIZE, target) or 0)
         begin = size if there == size else there // BLOCK * BLOCK
         with open(path, 'rb', buffering=0) as stream:
@@ -194,10 +221,10 @@ class Remote:
 
     def _block(self, stream: IO[bytes], start: int, length: int, target: str, going: Callable[[int], None]) -> None:
         sent = 0
-        # A pipe of our own, written to without os.write: under eventlet that isn't made for native threads.
+        # A separate pipe that is written without os.write, because eventlet's os.write is not made for native threads.
         reads, writes = os.pipe()
         pipe = io.FileIO(writes, 'wb')
-        # What it says goes to a file: nobody reads a pipe meanwhile.
+        # stderr is written to a file, because no thread reads a pipe during the transfer.
         with tempfile.TemporaryFile('w+', errors='replace') as stderr, contextlib.ExitStack() as open_ends:
             open_ends.callback(pipe.close)
             try:
@@ -206,7 +233,7 @@ class Remote:
             finally:
                 os.close(reads)
             try:
-                with contextlib.suppress(BrokenPipeError):      # its exit code and words tell why it ended
+                with contextlib.suppress(BrokenPipeError):      # its exit code and error output say why it ended
                     while sent < length:
                         count = min(PIECE, length - sent)
                         concurrency.native(_move, stream.fileno(), pipe, start + sent, count)
@@ -221,14 +248,14 @@ class Remote:
             except BaseException:
                 process.kill()
                 process.wait()
-                # Sent again, or given up: not carried.
+                # The block is sent again or the transfer is given up, so its bytes are not counted.
                 with contextlib.suppress(Exception):
                     going(-sent)
                 raise
 
 
 class _Pace:
-    """Not more than so many bytes a second, on average."""
+    """A limit of the average rate in bytes per second."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._due = limit, 0.0
@@ -241,9 +268,9 @@ class _Pace:
 
 
 def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
-    """Write a piece of a file to a pipe, all of it."""
+    """Write one piece of a file to a pipe completely."""
     data = os.pread(source, count, offset)
-    # A file that became shorter meanwhile: its size is set at the end.
+    # The file may have become shorter. Its size is set at the end of the transfer.
     data = data.ljust(count, b'\0')
     view = memoryview(data)
     while view:
@@ -251,12 +278,12 @@ def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
 
 
 def _blocks(stream: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
-    """(offset, length) of what is to be sent: whole BLOCKs from the first to the last data in each, no holes before."""
+    """Yield (offset, length) of each BLOCK that has data. Holes between blocks are left out."""
     position = 0
     while position < size:
         try:
             start = os.lseek(stream.fileno(), position, os.SEEK_DATA)
-        except OSError:     # ENXIO: nothing but a hole is left
+        except OSError:     # ENXIO: only a hole is left
             return
         start = start // BLOCK * BLOCK
         end = min(start + BLOCK, size)

@@ -1,9 +1,11 @@
-"""Volumes of servers on this host: connected before a guest has them, let go when it has gone.
+"""Volumes of servers on this host. They are connected before a guest uses them and disconnected when it has ended.
 
-    volumes.check(instance.volumes)                     # VolumeUnsupported: nothing was done
+    volumes.check(instance.volumes)                     # may raise VolumeUnsupported; changes nothing
     given = volumes.connected(instance)                 # for a domain that is built
     with volumes.given_back(instance, instance.volumes):
         domains.forget(instance.uuid)
+
+os-brick makes the connections (``bricks``), and libvirt stores the secrets of encrypted volumes (``secrets``).
 """
 from __future__ import annotations
 
@@ -31,45 +33,63 @@ LOG = logging.getLogger(__name__)
 
 
 class HostVolumes:
-    """Of one host. What it doesn't know any more, after a restart, libvirt's domains say."""
+    """The volumes that are connected to one host.
+
+    After a restart the class has no records. It then reads the paths and users of volumes from libvirt's domains.
+    """
 
     def __init__(self, connection: Connection, host: Host, bricks: Bricks, secrets: Secrets) -> None:
         self._libvirt, self._host, self._bricks, self._secrets = connection, host, bricks, secrets
-        # Servers that a volume is connected for, and its path.
+        # For each volume: the servers that it is connected for, and its path.
         self._users: dict[str, set[str]] = defaultdict(set)
         self._paths: dict[str, str | None] = {}
-        # One server's last look and another's connect of the same volume don't meet.
+        # Guards a shared volume: one server's check for other users must not run while it is connected for another
+        # server.
         self._shared = threading.Lock()
 
     def check(self, wanted: Iterable[AttachedVolume]) -> None:
-        """VolumeUnsupported, before anything is done."""
+        """Check whether this host can connect these volumes. Changes nothing. Raises VolumeUnsupported if it cannot."""
         for volume in _attached(wanted):
             volumes.check(volume, self._libvirt.name, self._host.settings)
 
     def connected(self, instance: objects.Instance) -> tuple[GuestVolume, ...]:
-        """All that the server has, connected. VolumeUnsupported."""
+        """Connect all attached volumes of a server and return them.
+
+        Raises VolumeUnsupported if one cannot be connected.
+        """
         self.check(instance.volumes)
         return tuple(self.connect(instance, volume) for volume in _attached(instance.volumes))
 
     def unlock(self, instance: objects.Instance) -> None:
-        """QEMU can open the encrypted ones that a guest with saved memory has: libvirt may have been started again
-        since. VolumeUnsupported."""
+        """Store the secrets of the encrypted volumes of a guest with saved memory, so that QEMU can open them.
+
+        Libvirt may have been restarted since the guest was saved. Raises VolumeUnsupported if a key cannot be read.
+        """
         for volume in _attached(instance.volumes):
             self._secrets.keep(volume)
 
     def coming(self, instance: objects.Instance) -> list[AttachedVolume]:
-        """Those that are attached to this host for a guest that is on its way here. VolumeUnsupported."""
+        """Return the attachments to this host of a server that is being live migrated to it.
+
+        Raises VolumeUnsupported if this host cannot connect one of them.
+        """
         found = [volume for one in instance.volumes if (volume := one.coming(self._libvirt.name)) is not None]
         self.check(found)
         return found
 
     def origins(self, instance: objects.Instance, which: Iterable[AttachedVolume]) -> dict[str, str]:
-        """These, connected: {id: where QEMU finds it here}. VolumeUnsupported."""
+        """Connect these volumes and return a dict from volume id to the source by which QEMU finds it on this host.
+
+        Raises VolumeUnsupported if one cannot be connected.
+        """
         return {volume.volume_id: volumes.origin(self.connect(instance, volume), self._host.settings)
                 for volume in which}
 
     def connect(self, instance: objects.Instance, volume: AttachedVolume) -> GuestVolume:
-        """Once more: the same. VolumeUnsupported: this host doesn't get to it."""
+        """Connect a volume to this host for a server. This can be repeated.
+
+        Raises VolumeUnsupported if this host cannot connect it.
+        """
         with self._turn(volume):
             path = self._open(volume)
             self._users[volume.volume_id].add(instance.uuid)
@@ -77,7 +97,7 @@ class HostVolumes:
         return GuestVolume(volume, path)
 
     def _open(self, volume: AttachedVolume) -> str | None:
-        """Its path here, if it has any; QEMU can open it."""
+        """Connect a volume, store its secret for QEMU, and return its path on this host, or None if it has none."""
         passphrase = self._secrets.keep(volume)
         try:
             path = None if volume.kind == volumes.RBD else self._bricks.connect(volume)
@@ -91,8 +111,11 @@ class HostVolumes:
 
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume, path: str | None = None,
                    force: bool = False) -> None:
-        """The server has no guest here that uses it; others may have, and keep it. ``path``: on this host, if it is
-        known. VolumeFailed."""
+        """Disconnect a volume that the server's guest does not use on this host any more.
+
+        A multiattach volume stays connected as long as other servers use it on this host. ``path`` is its path on this
+        host, if it is known. Raises VolumeFailed if the volume cannot be disconnected.
+        """
         with self._turn(volume):
             users = self._users[volume.volume_id] - {instance.uuid}
             outside = volume.kind not in (None, volumes.RBD)
@@ -109,7 +132,10 @@ class HostVolumes:
 
     def replace(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume,
                 path: str | None) -> None:
-        """The guest has ``new`` in the place of the volume, which this host lets go of; ``path``: it was there."""
+        """Record that the guest uses ``new`` instead of ``volume``, and disconnect ``volume``, whose path was ``path``.
+
+        A failure to disconnect it is only logged.
+        """
         self._paths[volume.volume_id] = path
         try:
             self.disconnect(instance, volume, path)
@@ -121,8 +147,11 @@ class HostVolumes:
     @contextlib.contextmanager
     def given_back(self, instance: objects.Instance, which: Iterable[AttachedVolume],
                    force: bool = False) -> Iterator[None]:
-        """The server's guest, or these volumes of it, go inside; then those that are, or were last known to be,
-        attached to this host are disconnected. VolumeFailed; ``force``: whatever becomes of what was written."""
+        """Disconnect volumes after the body of the context has removed the guest or detached these volumes from it.
+
+        Volumes are disconnected if they are attached to this host, or were when last known. Raises VolumeFailed if that
+        fails. With ``force`` a failure is only logged, and data that were not flushed may be lost.
+        """
         known = (volume.at(self._libvirt.name) for volume in which)
         mine = [volume for volume in known if volume is not None and volume.kind is not None]
         paths = self._sources(instance.uuid) if mine else {}
@@ -136,8 +165,12 @@ class HostVolumes:
                 LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
 
     def extend(self, volume: AttachedVolume, path: str | None = None) -> int:
-        """Bytes that guests can see of it now; ``path``: on this host, where it has any. QEMU makes a file or an image
-        of Ceph as much larger as the header of an encrypted one. VolumeFailed: the host sees less than it has."""
+        """Read the new size of a volume that has grown and return the number of bytes that guests can see of it.
+
+        ``path`` is its path on this host, if it has one. For an encrypted block device the result is smaller by the
+        size of its header. A file or a Ceph image is made larger by QEMU by the size of the header. Raises VolumeFailed
+        if the host sees a smaller size than the volume has.
+        """
         wanted = volume.size << 30
         if volume.kind in (volumes.RBD, NFS):
             return wanted
@@ -162,12 +195,12 @@ class HostVolumes:
 
 
 def _attached(wanted: Iterable[AttachedVolume]) -> list[AttachedVolume]:
-    """Those that are attached to a host; the others are only reserved."""
+    """Return the volumes that are attached to a host. The others are only reserved."""
     return [volume for volume in wanted if volume.kind is not None]
 
 
 def sources(xml: str) -> dict[str, str | None]:
-    """Id of a volume → its path on the host, of a domain."""
+    """Return a dict from volume id to its path on the host, read from a domain's XML."""
     found = {}
     for disk in ElementTree.fromstring(xml).iterfind('devices/disk'):
         name, source = VOLUMES.name(disk), disk.find('source')
