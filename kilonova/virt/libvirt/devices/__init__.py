@@ -1,1 +1,4 @@
-"""Host devices as data: what there is, and what a guest is given. Only configurators know their XML."""
+"""Devices that guests get, as data: the host's devices, ports and volumes.
+
+Only the configurators in ``domain`` know how they are written in a domain's XML.
+"""

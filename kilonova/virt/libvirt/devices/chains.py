@@ -1,11 +1,12 @@
-"""Files behind a disk of a guest that runs: it writes to the first, which gets what it lacks from the next.
+"""The backing chain of a disk of a running guest: read it, add a file to it, merge files of it.
 
     files(guest.xml(), 'vdb')                       # ['/mnt/…/volume-1.s2', '/mnt/…/volume-1.s1', '/mnt/…/volume-1']
-    switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # it writes to that one, which reads from the first
+    switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # the guest writes to this file, which reads from the first one
     merge(guest, 'vdb', Merge('volume-1.s1', 'volume-1'), check)
-    take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # the reverse of switch: what it wrote since is in that
+    take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch, with the data written since
 
-These are libvirt's external snapshots and its block jobs. A job that was begun by a process that is gone is found.
+The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. The functions
+use libvirt's external snapshots and block jobs. They find and continue a job that a process that has ended had begun.
 """
 from __future__ import annotations
 
@@ -26,25 +27,29 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at a job, and for how long one is waited for: the volume service waits no longer.
+# Seconds between two checks of a job, and the maximum time for a job, after which the volume service does not wait any
+# longer.
 _LOOK, MOST = 0.5, 7200.0
-# The file is there, and reads from the disk's by name; libvirt keeps no record of it.
+# The file exists already and names the disk's file as its backing file. libvirt keeps no record of the snapshot.
 _SWITCH = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
            | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT)
 
 
 def files(xml: str, target: str) -> list[str]:
-    """Paths, of a domain."""
+    """Return the paths of a disk's backing chain, read from a domain's XML.
+
+    The first is the file that the guest writes to.
+    """
     return [path for path, _number in _links(xml, target)]
 
 
 def names(xml: str, target: str) -> list[str]:
-    """The same without their directory."""
+    """Return the file names of a disk's backing chain, without directories."""
     return [os.path.basename(path) for path in files(xml, target)]
 
 
 def _links(xml: str, target: str) -> list[tuple[str, str | None]]:
-    """(path, libvirt's number of it)."""
+    """Return pairs (path, libvirt's index of the file) for a disk's backing chain."""
     found: list[tuple[str, str | None]] = []
     for element in ElementTree.fromstring(xml).iterfind('devices/disk'):
         place, link = element.find('target'), element
@@ -60,7 +65,7 @@ def _links(xml: str, target: str) -> list[tuple[str, str | None]]:
 
 
 def _number(guest: Guest, target: str, name: str) -> str:
-    """What libvirt calls one of the files."""
+    """Return libvirt's name of one file of the chain, such as 'vdb[2]'."""
     for path, number in _links(guest.xml(), target):
         if os.path.basename(path) == name and number:
             return f'{target}[{number}]'
@@ -68,8 +73,12 @@ def _number(guest: Guest, target: str, name: str) -> str:
 
 
 def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> None:
-    """The guest writes to ``path`` from now on. Its agent, if it has one, lets it write what it holds back, and hold
-    still meanwhile; without that a snapshot is as after a loss of power, unless it ``must_freeze``. GuestFailed."""
+    """Make the guest write to the existing file ``path`` from now on, by an external snapshot.
+
+    If the guest has an agent, the agent flushes and freezes the file systems during the snapshot. Without it, the old
+    file has the state that a disk has after a power failure. With ``must_freeze``, this is not accepted. Raises
+    GuestFailed if the guest still writes to the old file.
+    """
     disks = [node('disk', node('driver', type='qcow2'), node('source', file=path), name=target, snapshot='external',
                   type='file') if name == target else node('disk', name=name, snapshot='no')
              for name in _targets(guest.xml())]
@@ -85,7 +94,7 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
                      instance_uuid=guest.uuid)
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
-        # Asked again after the connection was lost, it may have been done.
+        # After a lost connection the call is repeated, so the snapshot may already have been made.
         if not _is_first(guest, target, path):
             raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid,
                               reason=str(error)) from error
@@ -101,7 +110,11 @@ def _targets(xml: str) -> list[str]:
 
 
 def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
-    """See ``parts.volume_snapshots.Merge``; what ``check()`` raises leaves it going on. GuestFailed."""
+    """Merge files of a disk's backing chain, see ``parts.volume_snapshots.Merge``.
+
+    Raises GuestFailed if the merge is impossible or fails, and whatever ``check()`` raises; the block job continues
+    then.
+    """
     def begin() -> None:
         found = names(guest.xml(), target)
         reason = wanted.why_not(found)
@@ -117,8 +130,11 @@ def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
 
 
 def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
-    """The guest writes to ``path`` again, from which the first file reads; what it wrote to that is in it. GuestFailed,
-    and what ``check()`` raises: it writes to the first one still."""
+    """Undo ``switch``: merge the first file into ``path``, its backing file, and make the guest write to ``path``.
+
+    Raises GuestFailed if this fails, and whatever ``check()`` raises. In these cases the guest still writes to the
+    first file.
+    """
     def begin() -> None:
         guest.call('blockCommit', target, _number(guest, target, os.path.basename(path)), None, 0,
                    libvirt.VIR_DOMAIN_BLOCK_COMMIT_ACTIVE | libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE)
@@ -135,10 +151,10 @@ def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
 
 def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Callable[[], bool],
           check: Check) -> None:
-    """A job of the disk is begun, unless one is at work, and waited for."""
+    """Start a block job of the disk, unless one is running, and wait until it is done."""
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
-        # Looked at in this order: what a job did is there when it has gone.
+        # The job is checked before its result: when the job has ended, its result is visible.
         is_working = works(guest, target)
         if is_done():
             return
@@ -148,7 +164,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             try:
                 begin()
             except libvirt.libvirtError as error:
-                # Asked again after the connection was lost, it refuses a second one.
+                # After a lost connection the call is repeated, and libvirt refuses a second job.
                 if not works(guest, target) and not is_done():
                     raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True
@@ -161,7 +177,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
 
 
 def works(guest: Guest, target: str) -> bool:
-    """Whether a job of the disk is at work."""
+    """Return True if a block job of the disk is running."""
     try:
         return bool(guest.call('blockJobInfo', target, 0))
     except libvirt.libvirtError:
@@ -171,12 +187,15 @@ def works(guest: Guest, target: str) -> bool:
 
 
 def end_work(guest: Guest, target: str) -> None:
-    """No job of the disk is at work when this returns; the files are what they were. GuestFailed."""
+    """End the block job of the disk, if one is running.
+
+    The chain keeps its files. Raises GuestFailed if the job goes on.
+    """
     try:
         if works(guest, target):
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # It may have ended just now.
+        # The job may have ended in the meantime.
         if works(guest, target):
             raise GuestFailed(act=f'end the merge of files of disk {target} of', uuid=guest.uuid,
                               reason=str(error)) from error

@@ -1,10 +1,12 @@
-"""What of a domain's XML comes and goes while the guest is there: network cards, each known by its device on the host,
-the PCI function or the socket that it is, or, behind a macvtap device or vDPA, its MAC address; functions that are
-given as such, by their addresses; and volumes, each by its id.
+"""The elements of a domain's XML that can be added to and removed from a guest, and the names that identify them.
+
+A network card is identified by its device on the host: its tap device, PCI function or socket. A macvtap or vDPA card
+is identified by its MAC address. A PCI function that is passed through as such is identified by its address, and a
+volume by its id.
 
     kind, name = of_port(vif)                   # (CARDS, 'tap1eeb6c43-4f')
     kind.found(xml, name)                       # {'tap1eeb6c43-4f': '<interface …'}, or {}
-    VOLUMES.put(definition, disk)               # behind the others; the same text where it is there
+    VOLUMES.put(definition, disk)               # added after the other disks, unless it is there
     VOLUMES.without(definition, volume_id)
 """
 from __future__ import annotations
@@ -19,19 +21,26 @@ from kilonova.virt.libvirt.devices import pci
 
 @dataclass(frozen=True)
 class Kind:
-    """Elements ``tag`` below <devices>, each known by what ``name`` finds in it; ``words``: for people."""
+    """One kind of element below <devices> in a domain's XML.
+
+    ``tag`` is the tag of the elements, ``name`` returns the identifying name of an element, and ``words`` is the text
+    for error messages.
+    """
 
     tag: str
     words: str
     name: Callable[[ElementTree.Element], str | None]
 
     def found(self, xml: str, name: str) -> dict[str, str]:
-        """The one of that name as text, by its name."""
+        """Return a dict with the element of this name as text, by its name. The dict is empty if there is none."""
         named = ((self.name(one), one) for one in ElementTree.fromstring(xml).iterfind(f'devices/{self.tag}'))
         return {known: ElementTree.tostring(one, encoding='unicode') for known, one in named if known == name}
 
     def put(self, definition: str, element: str) -> str:
-        """The definition with that one, behind those that it has."""
+        """Return the definition with ``element`` added after the other elements of this kind.
+
+        The definition is returned unchanged if it has an element of the same name.
+        """
         domain, new = ElementTree.fromstring(definition), ElementTree.fromstring(element)
         devices = domain.find('devices')
         if devices is None:
@@ -43,7 +52,7 @@ class Kind:
         return ElementTree.tostring(domain, encoding='unicode')
 
     def without(self, definition: str, name: str) -> str:
-        """The definition without that one."""
+        """Return the definition without the element of this name."""
         domain = ElementTree.fromstring(definition)
         devices = domain.find('devices')
         gone = [one for one in domain.iterfind(f'devices/{self.tag}') if self.name(one) == name]
@@ -66,11 +75,11 @@ def _function(element: ElementTree.Element) -> str | None:
 
 def _card(element: ElementTree.Element) -> str | None:
     if element.get('type') in ('direct', VDPA):
-        # libvirt names its device on the host.
+        # libvirt chooses the name of the device on the host.
         mac = element.find('mac')
         return None if mac is None else mac.get('address')
     if element.get('type') == VHOST_USER:
-        # Only Open vSwitch has a device by some name.
+        # The host has no device for it. Only Open vSwitch has one, under a name of its own.
         source = element.find('source')
         return None if source is None else source.get('path')
     return _function(element) or _device(element)
@@ -81,12 +90,15 @@ def _serial(disk: ElementTree.Element) -> str | None:
 
 
 def targets(xml: str) -> dict[str | None, str | None]:
-    """{volume: by which name the guest has it: 'vdb'}."""
+    """Return a dict from volume id to the name under which the guest has the volume, such as 'vdb'."""
     return {_serial(disk): _device(disk) for disk in ElementTree.fromstring(xml).iterfind('devices/disk')}
 
 
 def place(disk: str) -> tuple[str | None, ...]:
-    """Where a disk is, of its element."""
+    """Return the values that identify the storage of a <disk> element.
+
+    The values are the disk's type, and protocol, name, file and dev of its source; None for a missing value.
+    """
     element = ElementTree.fromstring(disk)
     source = element.find('source')
     return element.get('type'), *(None if source is None else source.get(name)
@@ -94,12 +106,15 @@ def place(disk: str) -> tuple[str | None, ...]:
 
 
 def relocated(definition: str, name: str, disk: str) -> str:
-    """The definition whose volume of that name is where ``disk`` is, and otherwise what it was."""
+    """Return the definition with the volume ``name`` at the storage that ``disk`` (an XML element) describes.
+
+    All other settings of the volume are kept.
+    """
     domain, new = ElementTree.fromstring(definition), ElementTree.fromstring(disk)
     for known in domain.iterfind('devices/disk'):
         if _serial(known) == name:
             known.set('type', new.get('type', ''))
-            # What it reads from besides is in its new place.
+            # The driver and the backing files belong to the storage, so they are replaced as well.
             for tag in ('driver', 'auth', 'source', 'iotune', 'backingStore'):
                 for old in known.findall(tag):
                     known.remove(old)
@@ -108,8 +123,11 @@ def relocated(definition: str, name: str, disk: str) -> str:
 
 
 def of_host(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """Return a domain's devices of its host, in its order: {PCI address, or uuid of a mediated device: <hostdev>}, and
-    after them the <interface> of each network card that is a PCI function."""
+    """Return a domain's devices of its host, as a dict from address or uuid to the XML element.
+
+    First come the <hostdev> elements in the domain's order: PCI functions by their address, mediated devices by their
+    uuid. After them come the <interface> elements of network cards that are PCI functions.
+    """
     found = {}
     for element in domain.iterfind('./devices/hostdev'):
         address, kind = element.find('source/address'), element.get('type')
@@ -127,7 +145,7 @@ def of_host(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
 
 
 def of_port(vif: Vif) -> tuple[Kind, str]:
-    """What a port is in its guest's domain, and by which name."""
+    """Return the kind of element that a port is in its guest's domain, and the name that identifies it."""
     if vif.is_device:
         return FUNCTIONS, vif.slot or ''
     if vif.vnic_type in BEHIND or vif.type == ON_INTERFACE:

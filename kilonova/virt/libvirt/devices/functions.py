@@ -1,6 +1,8 @@
-"""Functions of network devices that are ports of a server (SR-IOV): which of its devices they are.
+"""Network device functions that are ports of a server (SR-IOV): which of the server's devices they are.
 
-    given, of_ports = split(instance, pci_devices)     # what the guest gets as devices, and what its cards are
+    given, of_ports = split(instance, pci_devices)     # the devices that the guest gets as such, and those of its ports
+
+The file also sets their trust mode and finds their network interfaces on the host.
 """
 from __future__ import annotations
 
@@ -17,16 +19,20 @@ from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 
 Devices = list[objects.PciDevice]
-# {vnic_type: where a node device below the function says what leads to it}.
+# A dict from vnic_type to the path of the interface's or device file's name, in the XML of a node device below the
+# function.
 _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='vdpa']/chardev"}
 
 
 def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> tuple[Devices, Devices]:
-    """The devices that the guest gets as such, and those that the server holds for its ports. Physical functions, and
-    those of InfiniBand cards, are both. One whose port is gone is of no use to the guest, which doesn't get it."""
+    """Return two lists: the devices that the guest gets as such, and the devices that the server holds for its ports.
+
+    Physical functions and functions of InfiniBand cards are in the two lists. A device whose port no longer exists is
+    only in the second list, because it is of no use to the guest.
+    """
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
-    # Accelerators are for no request of the server's: those that are ports their bindings name.
+    # Accelerators belong to no PCI request of the server. The bindings of ports name those that are ports.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
     of_ports = [device for device in devices
                 if getattr(device, 'request_id', None) in ids or device.address in accelerated]
@@ -35,16 +41,20 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
 
 
 def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
-    """They by address."""
+    """Return a dict from address to PCI function, of those devices that are PCI functions."""
     return {one.address: one for one in hostdevs.host_devices(devices) if isinstance(one, PciFunction)}
 
 
 def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, PciFunction]) -> None:
-    """What these ports of a server are, the host trusts where their owners ask for that. Who had one of these functions
-    before may have been trusted: it isn't any more. Those that are never trusted (device_spec; Linux has no such thing
-    for cards of InfiniBand and VM-FEX) aren't touched.
+    """Set the trust mode of the virtual functions that these ports of a server use, as their owners request.
 
-    InterfaceUnsupported: this host can't trust it. GuestFailed: it doesn't.
+    A function that an earlier owner had trusted is set to untrusted if this one does not request it. Functions that can
+    never be trusted are not changed: device_spec may forbid it, and Linux does not support it for InfiniBand and VM-FEX
+    cards.
+
+    Raises:
+        InterfaceUnsupported: if trust is requested for a function that this host cannot trust.
+        GuestFailed: if setting the trust mode fails.
     """
     for vif in vifs:
         function = held.get(vif.slot or '') if vif.vnic_type in VIRTUAL else None
@@ -67,8 +77,11 @@ def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
 
 
 def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:
-    """What the host has of those functions that guests don't have as such, by address: network interfaces, to which
-    macvtap ports are bound, and files of vhost-vdpa; nothing is looked for where there are none of these."""
+    """Return a dict from address to the host's interface or device file for functions that guests do not get as such.
+
+    For a macvtap port it is the network interface that the port is bound to, and for a vDPA port the vhost-vdpa file.
+    libvirt is not called if there are no such ports.
+    """
     kinds = {vif.slot: vif.vnic_type for vif in vifs if vif.vnic_type in BEHIND}
     wanted = {pci.node_name(device.address): device.address for device in devices if device.address in kinds}
     found = {}
@@ -81,7 +94,10 @@ def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.
 
 
 def names(vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> list[str]:
-    """What a guest that sleeps is without, of these devices and ports, as ``hotplug`` knows it."""
+    """Return the names of the devices that are taken out of a suspended guest, of these devices and ports.
+
+    The names are those that ``hotplug`` uses: the address of a device, or the MAC address of a vDPA port.
+    """
     behind = {vif.slot: vif for vif in vifs if vif.vnic_type in BEHIND}
     return [device.address for device in devices if device.address not in behind] + [
         vif.mac for vif in behind.values() if vif.vnic_type == VDPA]

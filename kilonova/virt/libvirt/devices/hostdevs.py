@@ -1,10 +1,10 @@
-"""Devices of the host that guests are given: PCI functions whole, and mediated devices.
+"""Devices of the host that guests get: whole PCI functions, and mediated devices.
 
     discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
     host_devices(instance_devices)     # [PciFunction('0000:08:00.0', managed=True), MediatedDevice(uuid, ...)]
     given_to(domain)                   # ['0000:08:00.0', uuid]
 
-The dicts are those of ``parts.host.Host.get_available_resource``.
+The dicts have the keys that ``parts.host.Host.get_available_resource`` describes.
 """
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ HostDevice = PciFunction | MediatedDevice
 
 
 def discover(node_devices: Sequence[str]) -> list[dict[str, Any]]:
-    """All PCI functions among libvirt's node devices (XML texts) in address order, and their mediated devices by uuid.
+    """Return all PCI functions among libvirt's node devices (XML texts), and their mediated devices.
+
+    The functions are sorted by address. After them come the mediated devices, sorted by uuid.
     """
     functions = pci.discover(node_devices)
     return functions + mdev.discover(node_devices, functions)
 
 
 def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
-    """What PciDevice objects mean for a guest, in their order."""
+    """Return the guest's devices for these PciDevice objects, in the same order."""
     return [_mediated(device) if device.dev_type == MDEV else _function(device) for device in pci_devices]
 
 
 def _function(device: PciDevice) -> PciFunction:
-    # device_spec's tags travel in extra_info.
+    # extra_info has the tags of device_spec.
     info = device.extra_info or {}
     return PciFunction(device.address, strutils.bool_from_string(info.get('managed', 'true'), default=True),
                        _trustable(info))
@@ -58,28 +60,30 @@ def _mediated(device: PciDevice) -> MediatedDevice:
 
 
 def given_to(domain: ElementTree.Element) -> list[str]:
-    """Return the addresses of the PCI functions and uuids of the mediated devices that a domain (its XML) has, sorted.
+    """Return the sorted addresses of PCI functions and uuids of mediated devices that a domain (its XML) has.
 
-    NVMe disks that QEMU drives itself are PCI functions, too.
+    NVMe disks that QEMU drives itself are included, because they are PCI functions, too.
     """
     disks = domain.iterfind("./devices/disk[@type='nvme']/source/address")
     return sorted({*of_host(domain), *map(pci.address_of, disks)})
 
 
 class HostDevices:
-    """``parts.host.Devices``."""
+    """The devices of one host. Implements ``parts.host.Devices``."""
 
     def __init__(self, connection: Connection, mediated: MediatedDevices) -> None:
         self._libvirt, self._mediated = connection, mediated
 
     @translated
     def missing_devices(self, devices: Iterable[PciDevice]) -> list[str]:
+        """Return the addresses of the devices that the host does not have now."""
         wanted = list(devices)
         made = self._mediated.uuids() if any(device.dev_type == MDEV for device in wanted) else set()
         return [device.address for device in wanted if device.address not in made and not self._has(device)]
 
     @translated
     def unusable(self, devices: Iterable[PciDevice]) -> dict[str, str]:
+        """Return a dict from address to reason for the devices that no guest can use now."""
         found = {}
         for device in devices:
             info, function = device.extra_info or {}, device.parent_addr if device.dev_type == MDEV else device.address
@@ -92,13 +96,16 @@ class HostDevices:
 
     @translated
     def related(self, devices: Iterable[PciDevice]) -> dict[str, frozenset[str]]:
+        """Return, by the address of each device, the addresses that no other guest may have at the same time."""
         wanted = list(devices)
         made = self._mediated.by_parent() if any(device.dev_type != MDEV for device in wanted) else {}
         return {device.address: frozenset({device.address, *self._family(device, made)}) for device in wanted}
 
     def _family(self, device: PciDevice, made: Mapping[str, Collection[str]]) -> Iterator[str]:
-        """Yield what ``related`` says of a device besides itself. ``made``: uuids of the host's mediated devices by
-        libvirt's name of their parent."""
+        """Yield the addresses that ``related`` returns for a device, except its own.
+
+        ``made`` is a dict from libvirt's name of a parent to the uuids of its mediated devices.
+        """
         if device.dev_type == MDEV:
             yield device.parent_addr
             parent = self._function(device.parent_addr)
@@ -119,12 +126,14 @@ class HostDevices:
 
     @translated
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Return a dict from address to (vendor id, product id) of the functions that the host has now."""
         texts = [self._libvirt.node_device(pci.node_name(address)) for address in sorted(set(addresses))]
         return {one['address']: (one['vendor_id'], one['product_id'])
                 for one in pci.discover(text for text in texts if text is not None)}
 
     @translated
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
+        """Remove these mediated devices. A device that cannot be removed is kept."""
         self._mediated.remove(uuids)
 
     def _has(self, device: PciDevice) -> bool:

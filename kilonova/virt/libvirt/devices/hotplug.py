@@ -1,12 +1,13 @@
-"""Devices that leave a running guest, and come: those of its host, network cards, volumes.
+"""Hot plug and unplug of a running guest's devices: devices of its host, network cards, and volumes.
 
     hotplug = Hotplug(attempts=8, timeout=20)
-    hotplug.take(guest, check)                       # memory of a guest that has none can be saved
-    hotplug.give(guest, ['0000:08:00.0'])         # uuids of mediated devices, too
+    hotplug.take(guest, check)                       # the memory of a guest without such devices can be saved
+    hotplug.give(guest, ['0000:08:00.0'])         # uuids of mediated devices are accepted, too
     hotplug.plug(guest, elements.CARDS, '<interface …', 'tap1eeb6c43-4f')
     hotplug.unplug(guest, elements.CARDS, 'tap1eeb6c43-4f', check)
 
-A guest's system lets a device go when it is asked to, and says so later; what the guest's definition names stays there.
+A guest's operating system releases a device some time after it is requested. The devices in the guest's persistent
+definition are not changed.
 """
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether a device has gone.
+# Seconds between two checks whether a device was released.
 _LOOK = 0.2
-# Seconds after which a guest that could not be asked is asked again: a slot of q35 is busy for 5 s after each change.
+# Seconds after which a busy guest gets the request again. A slot of q35 is busy for 5 s after each change.
 _BUSY = 5.0
 _BUSY_WORDS = 'guest is busy'
 _ASKED_WORDS = 'already in the process of unplug'
 
 
 class Asked(enum.Enum):
-    """What came of a request for a device: the guest has it, could not take it now, or this hypervisor knows none."""
+    """The result of an unplug request: accepted by the guest, guest busy, or not supported by this hypervisor."""
 
     YES = 'yes'
     BUSY = 'busy'
@@ -44,26 +45,26 @@ class Asked(enum.Enum):
 
 
 class Hotplug:
-    """``attempts``: how often a guest is asked for its devices; ``timeout``: seconds that it has each time."""
+    """Hot plug of devices, with a number of ``attempts`` per request and a ``timeout`` in seconds for each attempt."""
 
     def __init__(self, attempts: int, timeout: float) -> None:
         self._attempts, self._timeout = attempts, timeout
 
     def take(self, guest: Guest, check: Check) -> None:
-        """Ask for all devices of the host that it has and wait. GuestFailed when it keeps one; what ``check()`` raises
-        ends the waiting.
+        """Unplug all devices of the host from the guest and wait until it has released them.
 
-        A hypervisor that knows no such request keeps them in the guest.
+        On a hypervisor without hot unplug, the guest keeps the devices. Raises GuestFailed if the guest does not
+        release a device, and whatever ``check()`` raises, which ends the waiting.
         """
         self._take(guest, check, _texts)
 
     def unplug(self, guest: Guest, kind: Kind, name: str, check: Check) -> None:
-        """The same for one network card or volume."""
+        """Unplug one network card or volume and wait until the guest has released it, in the same way as ``take``."""
         self._take(guest, check, functools.partial(kind.found, name=name))
 
     def _take(self, guest: Guest, check: Check, texts: Callable[[str], dict[str, str]]) -> None:
         for _attempt in range(self._attempts):
-            # All are asked for before the first is waited for.
+            # All devices are requested before the first one is waited for.
             asked = {_detach(guest, xml) for xml in texts(guest.xml()).values()}
             if Asked.IMPOSSIBLE in asked:
                 LOG.debug('This hypervisor takes no devices out of guests', instance_uuid=guest.uuid)
@@ -82,7 +83,11 @@ class Hotplug:
                           reason=f'its system does not give up {", ".join(kept)}')
 
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
-        """Put those in that it lacks, as its definition has them. GuestFailed."""
+        """Plug in the devices that the guest lacks, as its definition has them.
+
+        Raises GuestFailed if a device is not in the definition or cannot be plugged in, and DevicesFailed if the device
+        is faulty.
+        """
         there, defined = _texts(guest.xml()), _defined(guest)
         for address in addresses:
             if address in there:
@@ -93,14 +98,15 @@ class Hotplug:
             _attach(guest, address, defined[address])
 
     def plug(self, guest: Guest, kind: Kind, element: str, name: str) -> None:
-        """Put a network card or volume into it, unless it has that. GuestFailed.
+        """Plug a network card or volume into the guest, unless the guest has it.
 
-        A hypervisor that knows no such request leaves that to the guest's next start.
+        On a hypervisor without hot plug, the guest gets it at its next start. Raises GuestFailed if it cannot be
+        plugged in, and DevicesFailed if a PCI function is faulty.
         """
         if kind.found(guest.xml(), name):
             return
         try:
-            # Once: asked again after the connection was lost, it would get a second one.
+            # The call is made only once: repeated after a lost connection, it could plug in a second device.
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
@@ -109,7 +115,7 @@ class Hotplug:
             LOG.debug('This hypervisor puts no devices into guests', instance_uuid=guest.uuid)
 
     def give_back(self, guest: Guest) -> None:
-        """All that its definition names, as far as it goes: for a guest that is to be as it was."""
+        """Plug in all devices of the guest's definition, to restore it. A failure is only logged."""
         try:
             self.give(guest, _defined(guest))
         except Exception:
@@ -118,19 +124,19 @@ class Hotplug:
 
 
 def maps_memory(xml: str) -> bool:
-    """Whether other processes may map a guest's memory."""
+    """Return True if the domain allows other processes to map the guest's memory."""
     return ElementTree.fromstring(xml).find("memoryBacking/access[@mode='shared']") is not None
 
 
 def _defined(guest: Guest) -> dict[str, str]:
-    """Those that its next start gives it."""
+    """Return the devices of the guest's persistent definition."""
     return _texts(guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE))
 
 
 def _detach(guest: Guest, device: str) -> Asked:
-    """Ask the guest for a device (its XML), which leaves later. Return what came of the request.
+    """Request the unplug of a device (its XML). The guest releases it later.
 
-    Raises GuestFailed if the hypervisor refuses it for good.
+    Returns the result of the request. Raises GuestFailed if the hypervisor refuses it permanently.
     """
     try:
         guest.call('detachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
@@ -138,11 +144,11 @@ def _detach(guest: Guest, device: str) -> Asked:
         code, said = error.get_error_code(), str(error)
         if code == libvirt.VIR_ERR_NO_SUPPORT:
             return Asked.IMPOSSIBLE
-        # QEMU's own words, which libvirt passes on as an internal error.
+        # The text of QEMU, which libvirt returns as an internal error.
         if _BUSY_WORDS in said:
             LOG.debug('The guest can not be asked for a device at the moment: %s', said, instance_uuid=guest.uuid)
             return Asked.BUSY
-        # The guest has been asked already, or has let it go.
+        # The unplug was already requested, or the guest has already released the device.
         if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
             raise GuestFailed(act='take a device of', uuid=guest.uuid, reason=said) from error
     return Asked.YES
@@ -156,8 +162,10 @@ def _attach(guest: Guest, name: str, device: str) -> None:
 
 
 def _texts(xml: str) -> dict[str, str]:
-    """{address or uuid: the <hostdev> as text} of a domain, and by their MAC addresses the cards that are vDPA, whose
-    state QEMU can't save either."""
+    """Return a dict from address or uuid to the <hostdev> element as text, read from a domain's XML.
+
+    vDPA cards are included under their MAC addresses, because QEMU cannot save their state either.
+    """
     domain = ElementTree.fromstring(xml)
     cards = {CARDS.name(one) or '': one for one in domain.iterfind("devices/interface[@type='vdpa']")}
     return {name: ElementTree.tostring(element, encoding='unicode')

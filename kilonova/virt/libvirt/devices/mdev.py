@@ -1,10 +1,11 @@
-"""Mediated devices: parts of a PCI function, vGPUs mostly, that are made when a guest first needs them.
+"""Mediated devices: parts of a PCI function, mostly vGPUs, which are created when a guest first needs them.
 
     mediated = MediatedDevices(connection)
     mediated.start_inactive()                                       # after the host was booted
     mediated.ensure([MediatedDevice(uuid, '0000:84:00.0', 'nvidia-35')])
 
-None is removed: it stays on the host when its guest goes, and the next guest can have it.
+A device stays on the host when its guest is deleted, so that the next guest can use it. ``remove`` deletes devices on
+request.
 """
 from __future__ import annotations
 
@@ -25,13 +26,13 @@ from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# libvirt's name of one: mdev_<uuid with _>, from 7.8 on with _<parent> behind it.
+# libvirt's name of a mediated device: mdev_<uuid with _>, from libvirt 7.8 on followed by _<parent>.
 _NAME, _UUID_LENGTH = 'mdev_', 36
 
 
 @dataclass(frozen=True)
 class MediatedDevice:
-    """One that a guest is given; ``parent``: the address of the PCI function that it is on."""
+    """A mediated device that a guest gets. ``parent`` is the address of its PCI function."""
 
     uuid: str
     parent: str
@@ -40,7 +41,7 @@ class MediatedDevice:
 
 @dataclass(frozen=True)
 class _Found:
-    """One that libvirt knows; ``parent`` as libvirt calls it."""
+    """A mediated device that libvirt has. ``parent`` is libvirt's name of its PCI function."""
 
     name: str
     uuid: str
@@ -49,7 +50,7 @@ class _Found:
 
 
 def _read(text: str) -> _Found | None:
-    """What the XML of a node device says; None: it isn't a mediated device."""
+    """Return the mediated device that a node device's XML describes, or None if it is another kind of device."""
     device = ElementTree.fromstring(text)
     capability = device.find("capability[@type='mdev']")
     if capability is None:
@@ -70,7 +71,9 @@ def _uuid(name: str) -> str | None:
 
 
 def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The mediated devices of these PCI functions (``pci.discover``) among libvirt's node devices (XML texts), by uuid.
+    """Return the mediated devices of these PCI functions among libvirt's node devices (XML texts), sorted by uuid.
+
+    ``functions`` is a result of ``pci.discover``. Devices with another parent are left out.
     """
     parents = {function['dev_id']: function for function in functions}
     found: dict[str, dict[str, Any]] = {}
@@ -79,7 +82,7 @@ def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -
         if parent is None:
             LOG.debug('Skipping mediated device %s: its parent %s is no PCI function', one.name, one.parent)
         elif one.uuid in found:
-            # Definitions on several parents may have the same; only one can be active.
+            # Definitions on several parents may have the same uuid, but only one of them can be active.
             LOG.warning('Skipping mediated device %s: %s has its uuid', one.name, found[one.uuid]['dev_id'])
         else:
             found[one.uuid] = {
@@ -90,13 +93,13 @@ def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -
 
 
 class MediatedDevices:
-    """Those of one host."""
+    """The mediated devices of one host."""
 
     def __init__(self, connection: Connection) -> None:
         self._libvirt = connection
 
     def start_inactive(self) -> None:
-        """Start what is defined and not active, as far as it goes."""
+        """Start the devices that are defined but not active. A device that cannot be started is only logged."""
         inactive = [name for name in self._libvirt.mediated_devices() if not self._is_active(name)]
         if inactive:
             LOG.info('Found inactive mdevs: %s', inactive)
@@ -107,8 +110,10 @@ class MediatedDevices:
                 LOG.warning('The mdev %s, and guests that have it, can not be started: %s', name, error)
 
     def ensure(self, hostdevs: Iterable[object]) -> None:
-        """The mediated devices among a guest's devices exist and are active; may be repeated. MdevUnavailable: one
-        can't be had; what was made stays."""
+        """Create and start the mediated devices among a guest's devices, unless they are active. This can be repeated.
+
+        Raises MdevUnavailable if one cannot be created or started. Devices that were created before are kept.
+        """
         for device in hostdevs:
             if isinstance(device, MediatedDevice):
                 try:
@@ -117,7 +122,7 @@ class MediatedDevices:
                     raise _unavailable(device, str(error)) from error
 
     def remove(self, uuids: Iterable[str]) -> None:
-        """Stop and forget them; one that can't go is a warning."""
+        """Stop and undefine these devices. A device that cannot be removed is logged as a warning."""
         wanted = set(uuids)
         for name in self._libvirt.mediated_devices():
             if _uuid(name) in wanted:
@@ -130,7 +135,7 @@ class MediatedDevices:
         if self._is_active(name):
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).destroy())
         LOG.info('Removed mdev: %s', name)
-        # One that was never defined is gone with its end.
+        # A device that was never defined no longer exists after it was stopped.
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).undefine())
         except libvirt.libvirtError as error:
@@ -138,18 +143,18 @@ class MediatedDevices:
                 raise
 
     def uuids(self) -> set[str]:
-        """Of all that exist, active or only defined."""
+        """Return the uuids of all mediated devices, active or only defined."""
         return {uuid for uuid in map(_uuid, self._libvirt.mediated_devices()) if uuid is not None}
 
     def by_parent(self) -> dict[str, set[str]]:
-        """Return the uuids of all that exist, active or only defined, by libvirt's name of their parent."""
+        """Return a dict from libvirt's name of a parent to the uuids of its mediated devices, active or defined."""
         found: dict[str, set[str]] = {}
         for name in self._libvirt.mediated_devices():
             uuid, parent = _uuid(name), name[len(_NAME) + _UUID_LENGTH + 1:]
             if uuid is not None and parent:
                 found.setdefault(f'pci_{parent}', set()).add(uuid)
                 continue
-            # An older libvirt doesn't name the parent.
+            # The name does not contain the parent in an older libvirt.
             text = self._libvirt.node_device(name)
             one = _read(text) if text is not None else None
             if one is not None:
@@ -157,7 +162,7 @@ class MediatedDevices:
         return found
 
     def is_offered(self, device: MediatedDevice) -> bool:
-        """Whether its parent is there and has its type, whatever is still free of it."""
+        """Return True if the parent exists and supports the device's type, whether or not it has capacity left."""
         text = self._libvirt.node_device(pci.node_name(device.parent))
         capability = ElementTree.fromstring(text).find("capability[@type='pci']") if text is not None else None
         return capability is not None and device.type in (pci.mdev_types(capability) or {})
@@ -170,7 +175,10 @@ class MediatedDevices:
             self._start(name)
 
     def _name(self, device: MediatedDevice) -> str | None:
-        """What libvirt calls it; None: there is none of its uuid. MdevUnavailable: there is another of its uuid."""
+        """Return libvirt's name of the device, or None if there is no device of its uuid.
+
+        Raises MdevUnavailable if the device of this uuid has another parent or type.
+        """
         texts = [self._libvirt.node_device(name) for name in self._libvirt.mediated_devices()
                  if _uuid(name) == device.uuid]
         found = [one for one in (_read(text) for text in texts if text is not None) if one is not None]
@@ -185,7 +193,7 @@ class MediatedDevices:
         try:
             return bool(self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).isActive()))
         except libvirt.libvirtError as error:
-            # libvirt's test driver has no others.
+            # libvirt's test driver does not support this call, and has only active devices.
             if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
                 return True
             if error.get_error_code() == libvirt.VIR_ERR_NO_NODE_DEVICE:
@@ -197,7 +205,7 @@ class MediatedDevices:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
         except libvirt.libvirtError:
-            # Asked again after the connection was lost, it is active already.
+            # After a lost connection the call is repeated, and the device may be active already.
             if not self._is_active(name):
                 raise
 
@@ -206,7 +214,7 @@ class MediatedDevices:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
         except libvirt.libvirtError:
-            # As above.
+            # After a lost connection the call is repeated, and the device may exist already.
             name = self._name(device)
             if name is None or not self._is_active(name):
                 raise

@@ -1,10 +1,10 @@
-"""A disk of a guest that runs is copied to another place, and then the guest has that: libvirt's block copy.
+"""Copies of a running guest's disk to other storage, which the guest can then use: libvirt's block copy.
 
-    begin(guest, 'vdb', '<disk …>')             # False: this hypervisor copies nothing
-    state(guest.xml(), 'vdb')                   # COPYING, READY, None: there is no copy
+    begin(guest, 'vdb', '<disk …>')             # False: this hypervisor cannot copy disks
+    state(guest.xml(), 'vdb')                   # COPYING, READY, or None if there is no copy
     pivot(guest, 'vdb')                         # or end(guest, 'vdb')
 
-Once it is ready the guest's writes go to both places before the guest is told that they are done.
+When the copy is ready, each write of the guest goes to the disk and to the copy before it is reported as done.
 """
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.guests import GuestFailed
 
 COPYING, READY = 'copying', 'ready'
-# What is there already is written to; libvirt itself would not go on with it after the guest's end.
+# The existing target is used. libvirt would not continue the job after the guest has ended.
 _FLAGS = (libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
           | libvirt.VIR_DOMAIN_BLOCK_COPY_SYNCHRONOUS_WRITES)
 
 
 def begin(guest: Guest, target: str, disk: str) -> bool:
-    """To where ``disk`` is, as XML. GuestFailed."""
+    """Start to copy the disk to the storage that ``disk`` (XML) describes.
+
+    Returns False if this hypervisor does not support it. Raises GuestFailed if the copy cannot be started.
+    """
     try:
         guest.call('blockCopy', target, disk, None, _FLAGS)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
             return False
-        # Asked again after the connection was lost, it refuses a second copy.
+        # After a lost connection the call is repeated, and libvirt refuses a second copy.
         if state(guest.xml(), target) is None:
             raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True
 
 
 def state(xml: str, target: str) -> str | None:
-    """Of a domain, whose disk has that name."""
+    """Return the state of the copy of a domain's disk: COPYING, READY, or None if there is no copy."""
     mirror = _mirror(xml, target)
     if mirror is None:
         return None
@@ -43,24 +46,24 @@ def state(xml: str, target: str) -> str | None:
 
 
 def path(xml: str, target: str) -> str | None:
-    """Where on the host the copy is, if there is one and it is a file or a device."""
+    """Return the path of the copy on the host, or None if there is no copy or it is neither a file nor a device."""
     mirror = _mirror(xml, target)
     source = None if mirror is None else mirror.find('source')
     return None if source is None else source.get('dev') or source.get('file')
 
 
 def pivot(guest: Guest, target: str) -> None:
-    """The guest has the copy when this returns; libvirt's errors."""
+    """Make the guest use the copy instead of the disk. Raises libvirt's errors."""
     guest.call_once('blockJobAbort', target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT)
 
 
 def end(guest: Guest, target: str) -> None:
-    """There is no copy when this returns. GuestFailed."""
+    """End the copy, if there is one. Raises GuestFailed if the copy goes on."""
     try:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # It may have ended just now.
+        # The copy may have ended in the meantime.
         if guest.is_active() and state(guest.xml(), target) is not None:
             raise GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid,
                               reason=str(error)) from error

@@ -1,13 +1,13 @@
-"""os-vif: what must be there on a host, in Linux and in Open vSwitch, before libvirt can start a guest with a port.
+"""Access to os-vif, which connects a port to Linux bridges and Open vSwitch before libvirt starts the port's guest.
 
     switch = OpenVSwitch(conf)
-    switch.check(vif)                           # InterfaceFailed: nothing can be plugged or unplugged now
-    switch.plug(vif, uuid)                      # InterfaceFailed: a part of it may be there
-    switch.unplug(vif, uuid)                    # once more: nothing is there
+    switch.check(vif)                           # raises InterfaceFailed if nothing can be plugged or unplugged now
+    switch.plug(vif, uuid)                      # raises InterfaceFailed; the port may be partly plugged then
+    switch.unplug(vif, uuid)                    # does nothing if the port is not plugged
 
-The library takes a part of what it has to make for the whole when it is asked again: who uses this unplugs in between.
-It is loaded with the first such port: it costs a third of a second of CPU. It keeps its settings in oslo.config's
-global object, which nobody else here reads.
+If a port is partly plugged, a second call of plug takes it for complete. Callers must therefore unplug it first. The
+library is loaded when the first such port is used, because loading costs a third of a second of CPU. It keeps its
+settings in oslo.config's global object, which no other code of Kilonova reads.
 """
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from kilonova.errors import shortened
 from kilonova.objects.vif import Plug, Vif
 from kilonova.virt.parts.guests import InterfaceFailed
 
-# Seconds in which Open vSwitch's database must take a connection. Without one the library waits for long, and says that
-# it has unplugged what is still in there.
+# Time limit in seconds for a connection to Open vSwitch's database. Without a connection the library waits for a long
+# time, and then reports as unplugged what still exists.
 _REACHED = 5
-# Characters of an error that are told.
+# The maximum length of an error text, in characters.
 _MOST_TEXT = 1000
-# Takes a port and its server.
+# A function that is called with a port and its server, as os-vif objects.
 Act = Callable[[Any, Any], None]
-# What plugs, what unplugs, and what both raise.
+# The function that plugs, the function that unplugs, and the exception types that they raise.
 Library = tuple[Act, Act, tuple[type[Exception], ...]]
 
 
 class OpenVSwitch:
-    """Of one host, as [os_vif_ovs] and [vif_plug_ovs_privileged] say."""
+    """os-vif of one host, configured by [os_vif_ovs] and [vif_plug_ovs_privileged]."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: Library | None = None
-        # Two that import it at once find a module that is half made.
+        # Two threads that import the library at the same time could see a module that is only partly initialized.
         self._loading = threading.Lock()
 
     def check(self, vif: Vif) -> None:
+        """Check that Open vSwitch's database accepts a connection. Raises InterfaceFailed if it does not within 5 s."""
         database: str = self._conf.os_vif_ovs.ovsdb_connection
         try:
             _reach(database)
@@ -52,10 +53,18 @@ class OpenVSwitch:
             raise self._failed(vif, f"Open vSwitch's database at {database} takes no connection: {error}") from error
 
     def plug(self, vif: Vif, uuid: str) -> None:
+        """Connect a port of server ``uuid`` to the switch.
+
+        Raises InterfaceFailed if that fails. The port may be partly plugged then.
+        """
         plug, _unplug, errors = self._load()
         self._act(plug, errors, vif, uuid)
 
     def unplug(self, vif: Vif, uuid: str) -> None:
+        """Disconnect a port from the switch.
+
+        Do nothing if it is not connected. Raises InterfaceFailed if that fails.
+        """
         self.check(vif)
         _plug, unplug, errors = self._load()
         self._act(unplug, errors, vif, uuid)
@@ -64,7 +73,7 @@ class OpenVSwitch:
         try:
             act(*_given(vif, uuid))
         except errors as error:
-            # Without the port, of which the library's errors are full.
+            # Only the cause is reported, because the library's error texts contain the whole port.
             cause = getattr(error, 'kwargs', {}).get('err', error)
             raise self._failed(vif, shortened(f'{type(cause).__name__}: {cause}', _MOST_TEXT)) from error
 
@@ -80,28 +89,31 @@ class OpenVSwitch:
 
 def _load(conf: cfg.ConfigOpts) -> Library:
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')     # of eventlet
+        warnings.simplefilter('ignore')     # warnings of eventlet
         import os_vif
         from os_vif import exception
         from vif_plug_ovs import privsep
         from vif_plug_ovs.ovs import OvsPlugin
-    # It reads them once, when it is initialized.
+    # The library reads the options once, when it is initialized.
     cfg.CONF.register_opts(OvsPlugin.CONFIG_OPTS, group='os_vif_ovs')
     for name, value in conf.os_vif_ovs.items():
         cfg.CONF.set_override(name, value, 'os_vif_ovs')
     os_vif.initialize()
     if os.geteuid() == 0:
-        # Root itself does what else a helper would.
+        # A process that runs as root does the privileged work itself, without a helper.
         privsep.vif_plug.set_client_mode(False)
     elif conf.vif_plug_ovs_privileged.helper_command:
         cfg.CONF.set_override('helper_command', conf.vif_plug_ovs_privileged.helper_command,
                               'vif_plug_ovs_privileged')
-    # What a port's binding says may be of a form that the library doesn't take.
+    # ValueError: a port's binding may have values that the library does not accept.
     return os_vif.plug, os_vif.unplug, (exception.ExceptionBase, ValueError)
 
 
 def _reach(database: str) -> None:
-    """OSError: it takes no connection. ValueError: that is no place of one."""
+    """Connect to the database once.
+
+    Raises OSError if it accepts no connection, and ValueError if ``database`` is not a valid address.
+    """
     kind, _, place = database.partition(':')
     if kind == 'unix':
         with socket.socket(socket.AF_UNIX) as line:
@@ -113,7 +125,7 @@ def _reach(database: str) -> None:
 
 
 def _given(vif: Vif, uuid: str) -> tuple[Any, Any]:
-    """The port and its server, as the library knows them."""
+    """Return the port and its server as objects of os-vif."""
     from os_vif import objects as known
     profile = known.vif.VIFPortProfileOpenVSwitch(interface_id=vif.id,
                                                   datapath_type=vif.details.get('datapath_type'))

@@ -1,10 +1,9 @@
-"""PCI functions: found from libvirt's node devices, given to guests as HostDevices.
+"""PCI functions of the host, read from libvirt's node devices, and as guests get them.
 
     discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
-    read_serials(found)                # of cards of which libvirt doesn't tell them
-    host_devices(instance_devices)     # [HostDevice('0000:08:00.0', managed=True)]
+    read_serials(found)                # adds serial numbers of cards for which libvirt does not report them
 
-The dicts are those of ``parts.host.Host.get_available_resource``.
+The dicts have the keys that ``parts.host.Host.get_available_resource`` describes.
 """
 from __future__ import annotations
 
@@ -21,13 +20,14 @@ from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
 
-# A domain number of more than 16 bits (VMD) can't be written into pci_devices.address nor passed through.
+# A PCI domain number of more than 16 bits (VMD) does not fit into pci_devices.address, and such a function cannot be
+# passed through.
 _MAX_DOMAIN = 0xFFFF
 
 
 @dataclass(frozen=True)
 class Virtual:
-    """A virtual function as its physical one knows it: by that one's network interface, and its number there."""
+    """A virtual function, identified by the network interface of its physical function and its number there."""
 
     interface: str
     number: int
@@ -35,10 +35,10 @@ class Virtual:
 
 @dataclass(frozen=True)
 class PciFunction:
-    """A PCI function of the host that a guest gets whole.
+    """A PCI function of the host that a guest gets as a whole.
 
-    ``managed``: libvirt takes it from its driver and gives it back. ``trustable``: of one that the host may trust, what
-    it is to its physical function.
+    ``managed``: libvirt detaches it from its host driver before use and reattaches it afterwards. ``trustable``: how
+    its physical function identifies it, if the host may set it to trusted.
     """
 
     address: str
@@ -48,7 +48,7 @@ class PciFunction:
 
 @dataclass(frozen=True)
 class _Network:
-    """The interface that a PCI function shows: its name, MAC and offloads."""
+    """The network interface of a PCI function: its name, MAC address and offload features."""
 
     name: str | None
     mac: str | None
@@ -56,7 +56,7 @@ class _Network:
 
 
 def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[str, Any]]:
-    """All PCI functions among libvirt's node devices (XML texts), in address order."""
+    """Return all PCI functions among libvirt's node devices (XML texts), sorted by address."""
     functions: list[tuple[str, ElementTree.Element]] = []
     interfaces: dict[str, list[_Network]] = {}
     vdpa_parents: set[str] = set()
@@ -92,7 +92,7 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
         if network and device_dict['dev_type'] == 'type-PF':
             _add_own(device_dict, network)
         parent_address = device_dict.get('parent_addr')
-        # A virtual function may have it itself, or only its physical one.
+        # The virtual function may have the serial number itself, or only its physical function may have it.
         _add_serial(device_dict, serials[device_dict['address']] or serials.get(parent_address))
         if parent_address:
             _add_parent(device_dict, networks.get(by_address.get(parent_address, '')), virtual.get(parent_address, []))
@@ -107,7 +107,7 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
 
 @dataclass(frozen=True)
 class Family:
-    """A PCI function's relatives by address: its physical function, its virtual ones, and those of its IOMMU group."""
+    """Addresses of the functions related to a PCI function: its physical one, its virtual ones, and its IOMMU group."""
 
     parent_addr: str | None
     virtual: tuple[str, ...]
@@ -115,7 +115,10 @@ class Family:
 
 
 def family(node_device: str) -> Family | None:
-    """Return the relatives of a PCI function (the XML of its node device), or None for another kind of device."""
+    """Return the related functions of a PCI function (the XML of its node device).
+
+    None: it is another kind of device.
+    """
     capability = ElementTree.fromstring(node_device).find("capability[@type='pci']")
     if capability is None:
         return None
@@ -125,8 +128,10 @@ def family(node_device: str) -> Family | None:
 
 
 def read_serials(found: Iterable[dict[str, Any]], root: str = sysfs.ROOT) -> None:
-    """Virtual functions of whose cards libvirt says no serial number get it from the kernel: libvirt 9.0 says nothing
-    of a card whose VPD lack their end, or have a part for writing that is cut."""
+    """Read the serial numbers of virtual functions' cards from the kernel, where libvirt has not reported them.
+
+    libvirt 9.0 reports nothing for a card whose VPD have no end tag or a truncated writable section.
+    """
     read: dict[str, str | None] = {}
     for device in found:
         if device['dev_type'] not in CHILD_TYPES or 'vpd' in device['capabilities']:
@@ -138,7 +143,7 @@ def read_serials(found: Iterable[dict[str, Any]], root: str = sysfs.ROOT) -> Non
 
 
 def node_name(address: str) -> str:
-    """What libvirt calls the node device of a PCI function: pci_0000_08_00_0."""
+    """Return libvirt's name of a PCI function's node device, such as 'pci_0000_08_00_0'."""
     return 'pci_' + re.sub('[:.]', '_', address)
 
 
@@ -152,7 +157,7 @@ def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
     if parent is not None:
         described.update(dev_type='type-VF', parent_addr=address_of(parent))
     elif capability.find("./capability[@type='virt_functions']") is not None:
-        # A PF without a single VF is one too.
+        # A physical function that has no virtual function yet is one, too.
         described['dev_type'] = 'type-PF'
     types = mdev_types(capability)
     if types is not None:
@@ -164,8 +169,10 @@ def _describe(name: str, capability: ElementTree.Element) -> dict[str, Any]:
 
 
 def mdev_types(capability: ElementTree.Element) -> dict[str, dict[str, Any]] | None:
-    """{type: {'available': how many more of it can be made, 'api': what guests see it as}} of the mediated devices that
-    a function can be cut into; None: into none at all."""
+    """Return the types of mediated devices that a function supports, or None if it supports none.
+
+    The result is a dict from type to {'available': how many more can be created, 'api': the API that guests see}.
+    """
     offered = capability.find("./capability[@type='mdev_types']")
     if offered is None:
         return None
@@ -174,7 +181,7 @@ def mdev_types(capability: ElementTree.Element) -> dict[str, dict[str, Any]] | N
 
 
 def _add_own(device: dict[str, Any], network: _Network) -> None:
-    """What a PF has of its own of what those below it have from it."""
+    """Add the MAC address and the name of a physical function's own interface."""
     if network.mac:
         device['mac_address'] = network.mac
     if network.name:
@@ -182,7 +189,7 @@ def _add_own(device: dict[str, Any], network: _Network) -> None:
 
 
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
-    """What a VF has from its PF: the interface's name, its MAC and the VF's number."""
+    """Add the values that a virtual function has from its physical function: interface name, MAC address and number."""
     if parent is None:
         return
     if parent.name:
@@ -195,7 +202,10 @@ def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[
 
 
 def _own_interface(known: list[_Network], root: str) -> _Network:
-    """A physical function whose card is a switch shows the interfaces of the switch's other ports, too."""
+    """Return the physical function's own interface.
+
+    If the card is a switch, its physical function also has interfaces of the switch's other ports (representors).
+    """
     return next((one for one in known if len(known) == 1 or not sysfs.is_representor(one.name or '', root)), known[0])
 
 
@@ -213,12 +223,12 @@ def _number(text: str | None) -> int:
 
 
 def _own_address(capability: ElementTree.Element) -> str:
-    """libvirt writes a function's own address in decimal elements."""
+    """Return a function's own address, which libvirt writes in decimal elements."""
     return _format(*(_number(capability.findtext(part)) for part in ('domain', 'bus', 'slot', 'function')))
 
 
 def address_of(address: ElementTree.Element) -> str:
-    """… and references to others, a domain's too, in hexadecimal attributes."""
+    """Return the address of a reference to a function, which libvirt and domains write in hexadecimal attributes."""
     return _format(*(_number(address.get(part)) for part in ('domain', 'bus', 'slot', 'function')))
 
 

@@ -1,18 +1,18 @@
-"""Ports that a host connects itself before libvirt starts their guest: which are, and which aren't any more.
+"""Records of the ports that this host connects itself before libvirt starts their guest.
 
     plugs = Plugs(conf)
-    plugs.renew(instance, instance.vifs)        # before its guest starts; those of another time go
-    plugs.retain(instance.uuid, instance.vifs)  # they go, and nothing else is done
-    plugs.add(instance, vif)                    # one more
-    plugs.remove(instance.uuid, [vif.id])       # the guest has let it go
-    plugs.remove(instance.uuid)                 # there is no guest any more
+    plugs.renew(instance, instance.vifs)        # before the guest starts: unplug old ports, plug these
+    plugs.retain(instance.uuid, instance.vifs)  # only unplug old ports
+    plugs.add(instance, vif)                    # plug one more port
+    plugs.remove(instance.uuid, [vif.id])       # the guest has released this port
+    plugs.remove(instance.uuid)                 # the guest no longer exists
 
-Each is written down before it is plugged, a file a server in ``state_path``/plugged: it goes the way it came, whatever
-the server's ports are by then, and whether or not its guest was ever made. What was begun and not done is undone before
-it is begun again. A host without such ports writes nothing.
+Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. It is therefore unplugged
+in the way in which it was plugged, whatever ports the server has by then, and even if its guest was never created. An
+incomplete plug is undone before it is begun again. A host without such ports writes no file.
 
-A function's representor may be another server's by the time that a server's is to go: whose it is stands in a file a
-function. Nobody else's is unplugged.
+The representor of a function may belong to another server by the time it is to be unplugged. Its current server is
+recorded in one file per function, and only the representor of the server itself is unplugged.
 """
 from __future__ import annotations
 
@@ -34,32 +34,41 @@ from kilonova.virt.parts.guests import InterfaceFailed
 LOG = logging.getLogger(__name__)
 
 _DIRECTORY, _KIND, _OWNER = 'plugged', '.json', '.owner'
-# {port: (as it is plugged, whether all of it is done)}.
+# A dict from port id to (the port as it was plugged, True if the plug was completed).
 Known = dict[str, tuple[Vif, bool]]
 
 
 class Plugs:
-    """Of one host."""
+    """The ports that one host has connected itself."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._path, self._switch = os.path.join(conf.state_path, _DIRECTORY), OpenVSwitch(conf)
 
     def renew(self, instance: objects.Instance, vifs: Iterable[Vif]) -> None:
-        """The server's guest, which doesn't run, can start with these; what it had in another way, or has no more, is
-        gone. InterfaceFailed."""
+        """Plug these ports of a server whose guest is not running, so that the guest can start.
+
+        Ports that were plugged in another way or that the server no longer has are unplugged. Raises InterfaceFailed if
+        a port cannot be plugged.
+        """
         wanted = list(vifs)
         self.retain(instance.uuid, wanted)
         for vif in wanted:
             self.add(instance, vif)
 
     def retain(self, uuid: str, vifs: Iterable[Vif]) -> None:
-        """What a server's guest, which doesn't run, had in another way than these, or has no more, is gone."""
+        """Unplug the ports that were plugged in another way than ``vifs`` need, or that the server no longer has.
+
+        The server's guest must not be running.
+        """
         wanted = {vif.id: _form(vif) for vif in vifs}
         self.remove(uuid, [name for name, (vif, _whole) in self._known(uuid).items()
                            if _form(vif) != wanted.get(name)])
 
     def add(self, instance: objects.Instance, vif: Vif) -> None:
-        """Once more: the same. InterfaceFailed: nothing of it is there, or ``remove`` knows of it."""
+        """Plug a port. This can be repeated.
+
+        Raises InterfaceFailed if that fails. The port is unplugged again, or its record stays for ``remove``.
+        """
         if vif.plug is None:
             return
         known, uuid = self._known(instance.uuid), instance.uuid
@@ -78,8 +87,11 @@ class Plugs:
         LOG.info('Port %s is plugged into this host.', vif.id, instance_uuid=uuid)
 
     def remove(self, uuid: str, ports: Collection[str] | None = None) -> None:
-        """These of a server's, None: all, as far as they are plugged here. What stays is tried again when the service
-        is started again."""
+        """Unplug these ports of a server, or all its ports if ``ports`` is None.
+
+        Ports that are not plugged on this host are ignored. A failure is only logged, and retried when the service is
+        restarted.
+        """
         known = self._known(uuid)
         for name in [one for one in known if ports is None or one in ports]:
             try:
@@ -101,7 +113,7 @@ class Plugs:
             files.remove(self._owner(vif))
 
     def clear(self, there: Callable[[str], bool]) -> None:
-        """Those of servers that aren't here go."""
+        """Unplug the ports of all servers for which ``there(uuid)`` returns False."""
         for name in sorted(os.listdir(self._path)) if os.path.isdir(self._path) else ():
             uuid, kind = os.path.splitext(name)
             if kind == _KIND and not there(uuid):
@@ -114,7 +126,7 @@ class Plugs:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            # The host's power went while it was written, and all devices with it.
+            # The host lost power while the file was written. All devices are gone, too.
             LOG.error('%s can not be read: what Open vSwitch has of its ports stays there: %s', self._file(uuid), error)
             return {}
 
@@ -134,6 +146,6 @@ class Plugs:
 
 
 def _form(vif: Vif) -> tuple[Any, ...]:
-    """Two that differ in it are plugged in different ways."""
+    """Return the values that determine how a port is plugged."""
     return (vif.plug, vif.mac, vif.switch, vif.socket, vif.slot,
             *map(vif.details.get, ('datapath_type', 'vhostuser_mode')))

@@ -1,7 +1,8 @@
-"""Where a guest finds the disks, volumes and interfaces that its user gave tags, and the functions of network devices
-that are in a VLAN, by what libvirt says of its domain.
+"""The guest's addresses of tagged disks, volumes and interfaces, and of network functions in a VLAN.
 
-    found = places(domain, of(disks, volumes), told(vifs))      # domain: libvirt's XML, in which it gave out addresses
+    found = places(domain, of(disks, volumes), told(vifs))      # domain: libvirt's XML with the assigned addresses
+
+The result goes into the guest's metadata.
 """
 from __future__ import annotations
 
@@ -14,30 +15,36 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.devices.elements import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
-# The buses on which libvirt says where a disk is by controller, bus, target and unit.
+# The buses on which libvirt gives a disk's address as controller, bus, target and unit.
 _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit')}
 
 
 def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[str, str]:
-    """Path of the file or of the image, or id of the volume → tag."""
+    """Return a dict of tags by path of the file or image, or by id of the volume."""
     return {**{disk.path: disk.tag for disk in disks if disk.tag},
             **{volume.volume_id: volume.tag for volume in volumes if volume.tag}}
 
 
 def told(vifs: Iterable[Vif]) -> list[Vif]:
-    """Interfaces of which the guest is told: with tags, and functions in a VLAN that it has whole."""
+    """Return the interfaces that the metadata contain.
+
+    They are the interfaces with a tag and the functions in a VLAN that the guest has whole.
+    """
     return [vif for vif in vifs if vif.tag or _vlan(vif)]
 
 
 def _vlan(vif: Vif) -> int | None:
-    """What the guest must know: a virtual function that it has whole is put into its VLAN by the host, a physical one
-    puts itself."""
+    """Return the VLAN that the guest must know, or None.
+
+    The host puts a virtual function that the guest has whole into its VLAN. The guest itself must do so for a physical
+    one.
+    """
     return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL, *ACCELERATED) else None
 
 
 def places(domain: ElementTree.Element, tags: Mapping[str, str],
            vifs: Iterable[Vif] = ()) -> objects.InstanceDeviceMetadata:
-    """Those with tags, and these interfaces, as the guest's metadata has them."""
+    """Return the metadata of the tagged disks and volumes and of these interfaces."""
     cards = ((vif, _card(domain, vif)) for vif in vifs)
     found: list[objects.DeviceMetadata] = [
         _interface(vif, card.find('address')) for vif, card in cards if card is not None]
@@ -67,8 +74,11 @@ def _interface(vif: Vif, address: ElementTree.Element | None) -> objects.Network
 
 
 def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:
-    """A bus without a name where libvirt says nothing (its test driver does so of PCI), or metadata have none for it
-    (SATA)."""
+    """Return the guest's bus and address of a device.
+
+    The bus has no name if libvirt gives no address (its test driver gives none for PCI) or if the metadata format has
+    no name for it (SATA).
+    """
     if address is None:
         return objects.DeviceBus()
     if address.get('type') == 'pci':
