@@ -208,6 +208,10 @@ house: bootstrap-test ## figures of the code: lines, Any, circles, and what a bo
 bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 000 hosts, with and without Placement
 	@$(VENV)/bin/python -W ignore -m tests.bench.scheduler
 
+.PHONY: lock
+lock: ## renew constraints.txt: the newest versions of what setup.cfg requires, with which make installs
+	@$(PYTHON) -m tools.bootstrap --lock
+
 .PHONY: docs
 docs: bootstrap ## build the documentation into build/docs, warnings are errors
 	@$(VENV)/bin/python -m sphinx -W --keep-going -q -b html docs build/docs && echo "build/docs/index.html"

@@ -29,6 +29,7 @@ REQUIREMENTS = ROOT / 'tools' / 'cloud' / 'requirements-services.txt'
 CYBORG = ROOT / 'tools' / 'cloud' / 'requirements-cyborg.txt'
 NEUTRON = ROOT / 'tools' / 'cloud' / 'requirements-neutron.txt'
 CINDER = ROOT / 'tools' / 'cloud' / 'requirements-cinder.txt'
+CONSTRAINTS = ROOT / 'constraints.txt'
 ACCEPTANCE = ROOT / 'tools' / 'acceptance' / 'requirements.txt'
 _ENTRY = re.compile(r'^(?P<name>[a-z0-9][a-z0-9+.-]*)\s*(?:\[(?P<profiles>[^\]]*)\])?$')
 
@@ -213,8 +214,9 @@ def environments(layout: Layout, *, services: bool, tempest: bool = False, cybor
     wanted = []
     if not os.environ.get('KILONOVA_VENV'):
         # Its daemons start together, and would each compile the same.
-        wanted.append(Environment(layout.venv, 'Kilonova', ('--compile-bytecode', '-e', '.[test]'),
-                                  (ROOT / 'setup.cfg', ROOT / 'pyproject.toml')))
+        wanted.append(Environment(layout.venv, 'Kilonova',
+                                  ('--compile-bytecode', '-c', str(CONSTRAINTS), '-e', '.[test]'),
+                                  (ROOT / 'setup.cfg', ROOT / 'pyproject.toml', CONSTRAINTS)))
     for asked, variable, directory, what, requirements in (
             (services, 'SERVICES', layout.services_venv, 'Keystone, Glance and Placement', REQUIREMENTS),
             (cyborg, 'CYBORG', layout.cyborg_venv, 'Cyborg', CYBORG),
@@ -231,6 +233,16 @@ def environments(layout: Layout, *, services: bool, tempest: bool = False, cybor
     with ThreadPoolExecutor(len(missing)) as pool:
         for future in [pool.submit(environment.make, uv, settings) for environment in missing]:
             future.result()
+
+
+def lock() -> None:
+    """Write the newest versions that setup.cfg allows to constraints.txt, for each supported Python."""
+    uv = ensure_uv(ROOT / '.venv-uv')
+    _run([str(uv), 'pip', 'compile', '--quiet', '--upgrade', '--universal', '--python-version',
+          '.'.join(map(str, OLDEST)), '--no-header', '--no-annotate', '--no-emit-index-url', '--extra', 'test',
+          '--output-file', str(CONSTRAINTS), str(ROOT / 'setup.cfg')],
+         settings_of_pip(_run([str(uv.parent / 'pip'), 'config', 'list']), os.environ))
+    say(f'{CONSTRAINTS.name} has the newest versions')
 
 
 def foreign(environment: Path) -> str | None:
@@ -260,12 +272,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument('--ceph', action='store_true', help='also the Ceph of make test-ceph')
     parser.add_argument('--tempest', action='store_true', help="also Tempest, the field's acceptance suite")
     parser.add_argument('--no-services', action='store_true', help='without Keystone, Glance and Placement')
+    parser.add_argument('--lock', action='store_true', help='only renew constraints.txt')
     args = parser.parse_args(argv)
     if sys.version_info < OLDEST:
         print(f'error: Python {OLDEST[0]}.{OLDEST[1]} or newer is needed, {sys.executable} is older; '
               f'choose one with: make PYTHON=python3.12 ...', file=sys.stderr)
         return 1
     try:
+        if args.lock:
+            lock()
+            return 0
         install_packages([name for name, asked in (
             ('test', args.test), ('guests', args.guests or args.vfio), ('vfio', args.vfio),
             ('network', args.network), ('ceph', args.ceph)) if asked])
