@@ -1,1 +1,1 @@
-"""A guest's definition: what it is made from, and the configurators that write it; ``builder`` has the list."""
+"""A guest's definition: its input data, and the configurators that write it as a domain. ``builder`` lists them."""

@@ -1,4 +1,4 @@
-"""The guest's machine: what it starts from, its features and clock, and whose it is, for its host and itself."""
+"""Configurators of the guest's machine: boot, firmware, features, clock, and its metadata for host and guest."""
 from __future__ import annotations
 
 import datetime
@@ -11,11 +11,11 @@ from kilonova.virt.libvirt.domain.guest import X86, GuestSpec
 from kilonova.virt.libvirt.xml import Clock, Domain, Element, Kernel, Os, Timer, node
 from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
-# Wherever the guest's kernel looks for a console: a screen, a serial port, a paravirtual one.
+# Consoles on which the guest's kernel prints: a screen, a serial port, and a paravirtual console.
 _CONSOLES = 'console=tty0 console=ttyS0 console=hvc0'
-# What Windows wants to know of its hypervisor.
+# Features of the hypervisor that Windows uses.
 _ENLIGHTENMENTS = ('relaxed', 'vapic', 'vpindex', 'runtime', 'synic', 'reset', 'frequencies', 'tlbflush', 'ipi')
-# cloud-init looks for this product before it searches for a config drive: the field's name, not ours.
+# cloud-init checks for this product name before it searches for a config drive, so Nova's name is used.
 _MANUFACTURER, _PRODUCT, _FAMILY = 'OpenStack Foundation', 'OpenStack Nova', 'Virtual Machine'
 NAMESPACE = 'http://openstack.org/xmlns/libvirt/nova/1.1'
 
@@ -25,9 +25,10 @@ def _nova(tag: str, *children: Element | str | None, **attributes: str) -> Eleme
 
 
 class MetadataConfigurator:
-    """nova:instance, in the namespace that the field's tools look for."""
+    """Configurator of the domain's metadata: the element nova:instance, in the namespace that Nova's tools expect."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write name, creation time, flavor, image and owner of the server."""
         instance, flavor = guest.instance, guest.flavor
         specs = [_nova('extraSpec', str(value), name=name) for name, value in sorted(guest.extra_specs.items())]
         properties = [_nova('property', str(value), name=name)
@@ -46,14 +47,15 @@ class MetadataConfigurator:
             _nova('owner', _nova('user', uuid=instance.user_id or ''),
                   _nova('project', uuid=instance.project_id or '')),
             _nova('root', type='image', uuid=instance.image_ref) if instance.image_ref else None)
-        # Declared here and not on <domain>, so that libvirt gives it back as it was.
+        # The namespace is declared here and not on <domain>, so that libvirt returns the element unchanged.
         domain.metadata.set('xmlns:nova', NAMESPACE)
 
 
 class SysinfoConfigurator:
-    """Manufacturer, product, serial number and uuid."""
+    """Configurator of the system information that the guest sees in its SMBIOS."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write manufacturer, product, serial number and uuid. Only QEMU guests have them."""
         if not guest.settings.is_qemu:
             return
         uuid = guest.instance.uuid
@@ -64,14 +66,23 @@ class SysinfoConfigurator:
 
 
 class OsConfigurator:
-    """hvm on the image's or host's machine type, from its disk or from the image's own kernel; BIOS or UEFI."""
+    """Configurator of machine type and boot.
+
+    The machine type is the image's or the host's. The guest boots from its disk or from the image's own kernel, with
+    BIOS or UEFI.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the <os> element, and the features that secure boot needs.
+
+        Raises NotOnThisHost if the host has no such machine type or firmware. Raises UnsupportedHardware if the image
+        requires secure boot and a machine type that does not support it.
+        """
         self._check_machine(guest)
         firmware = self._firmware(guest)
         secure = firmware is not None and self._secure_boot(guest)
         if secure:
-            # What guards the keys from the guest's own kernel.
+            # System management mode protects the keys from the guest's own kernel.
             domain.features.append(node('smm', state='on'))
         domain.os = Os(arch=guest.settings.arch, machine=guest.machine,
                        boot=[] if any(disk.boots for disk in guest.disks) or any(
@@ -80,12 +91,12 @@ class OsConfigurator:
                        firmware=firmware, secure_boot=secure, kernel=self._kernel(guest))
 
     def _check_machine(self, guest: GuestSpec) -> None:
-        """Raise NotOnThisHost if the host's QEMU has no such machine type, or not with that many vCPUs."""
+        """Raise NotOnThisHost if the host's QEMU lacks the machine type, or does not support so many vCPUs on it."""
         known, machine, vcpus = guest.settings.machine_types, guest.machine, guest.flavor.vcpus
         if not known or machine is None:
             return
         if machine not in known:
-            # Those with a version are many, and each QEMU has others.
+            # Names with a version are left out of the message: there are many, and each QEMU has others.
             raise NotOnThisHost(name='hw_machine_type', value=machine, reason='its QEMU has {}'.format(
                 ', '.join(sorted(name for name in known if '.' not in name)) or ', '.join(sorted(known))))
         most = known[machine]
@@ -93,7 +104,7 @@ class OsConfigurator:
             raise NotOnThisHost(name='vcpus', value=vcpus, reason=f'machine type {machine} has at most {most}')
 
     def _firmware(self, guest: GuestSpec) -> str | None:
-        """'efi' where the image asks for UEFI; arm's board has nothing else."""
+        """Return 'efi' for UEFI, or None for BIOS. A guest on arm always has UEFI."""
         wanted = guest.tuning.firmware or (tuning.UEFI if guest.settings.arch == 'aarch64' else None)
         if wanted != tuning.UEFI or not guest.settings.is_qemu:
             return None
@@ -122,9 +133,14 @@ class OsConfigurator:
 
 
 class FeaturesConfigurator:
-    """acpi, apic, vmcoreinfo; for Windows hyperv; the hypervisor hidden where a driver would refuse to run in it."""
+    """Configurator of the guest's features.
+
+    They are acpi, apic and vmcoreinfo, and hyperv for Windows. The hypervisor is hidden if flavor or image request it,
+    because some drivers refuse to run in a guest.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the <features> of QEMU guests on x86 and arm."""
         arch = guest.settings.arch
         if not guest.settings.is_qemu or arch not in (*X86, 'aarch64'):
             return
@@ -133,11 +149,11 @@ class FeaturesConfigurator:
             domain.features.append(node('apic'))
         domain.features.append(node('vmcoreinfo'))
         if guest.iommu == tuning.INTEL:
-            # It remaps interrupts, so QEMU has to deliver them, not the host's kernel.
+            # The IOMMU remaps interrupts, so they must be delivered by QEMU and not by the host's kernel.
             domain.features.append(node('ioapic', driver='qemu'))
         hidden = any(guest.asks(spec, 'img_hide_hypervisor_id')
                      for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id'))
-        # They are KVM's: QEMU alone refuses to start with them.
+        # KVM provides these features. QEMU refuses to start with them without KVM.
         if guest.is_windows and arch in X86 and guest.settings.virt_type == 'kvm':
             domain.features.append(self._hyperv(hidden))
         if hidden:
@@ -149,14 +165,18 @@ class FeaturesConfigurator:
     def _hyperv(self, hidden: bool) -> Element:
         return node('hyperv', *(node(name, state='on') for name in _ENLIGHTENMENTS),
                     node('spinlocks', state='on', retries=8191),
-                    # NVIDIA's drivers look for the name that KVM gives here by default.
+                    # NVIDIA's drivers search for the name that KVM sets here by default.
                     node('vendor_id', state='on', value='1234567890ab') if hidden else None)
 
 
 class ClockConfigurator:
-    """UTC (Windows: local time); the timers that keep a kvm guest's time right."""
+    """Configurator of the guest's clock, which is UTC, or local time for Windows.
+
+    KVM guests get timers that keep their time right.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the <clock> element and its timers."""
         clock = Clock('localtime' if guest.is_windows else 'utc')
         if guest.settings.virt_type == 'kvm':
             clock.timers += [Timer('pit', tickpolicy='delay'), Timer('rtc', tickpolicy='catchup')]

@@ -1,9 +1,9 @@
-"""From a GuestSpec to a domain: the configurators, in the order in which they work.
+"""Make a domain from a GuestSpec with the configurators, in the order in which they run.
 
     xml = build(spec).to_xml()
 
-Each configurator has one subject and one method, ``configure(guest, domain)``; where nothing of its subject
-was asked for, the domain stays as it was.
+Each configurator writes one part of the domain in its method ``configure(guest, domain)``. If the guest needs nothing
+of that part, the configurator leaves the domain unchanged.
 """
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kilonova.virt.libvirt.xml import Domain
 
 
 class Configurator(Protocol):
-    """One subject of a domain."""
+    """A configurator, which writes one part of a domain."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write what ``guest`` asks of this subject into ``domain``."""
+        """Write the values of this part from ``guest`` into ``domain``."""
 
 
-# What depends on the host that the guest runs on, not on the guest.
+# Configurators of the parts that depend on the host that the guest runs on.
 PLACE: tuple[Configurator, ...] = (cpu.PlaceConfigurator(), cpu.CpuQuotaConfigurator())
-# What flavor and image ask for, whatever disks, ports and devices the guest has.
+# Configurators of the parts that flavor and image determine, whatever disks, ports and devices the guest has.
 ASKED: tuple[Configurator, ...] = (
     cpu.MemoryConfigurator(), cpu.CpuConfigurator(), *PLACE, board.OsConfigurator(), board.FeaturesConfigurator(),
     devices.VideoConfigurator(), devices.SoundConfigurator(), devices.ControllerConfigurator(),
@@ -37,7 +37,7 @@ CONFIGURATORS: tuple[Configurator, ...] = (
     board.OsConfigurator(),
     board.FeaturesConfigurator(),
     board.ClockConfigurator(),
-    # Devices from here on, in the order in which they are written.
+    # The device configurators begin here, in the order in which devices are written.
     disk.DiskConfigurator(),
     interface.InterfaceConfigurator(),
     devices.SerialConfigurator(),
@@ -56,7 +56,7 @@ CONFIGURATORS: tuple[Configurator, ...] = (
 
 
 def build(guest: GuestSpec, configurators: tuple[Configurator, ...] = CONFIGURATORS) -> Domain:
-    """The domain of ``guest``."""
+    """Return the domain of ``guest``."""
     domain = Domain(type=guest.settings.domain_type, uuid=guest.instance.uuid, name=guest.name)
     for configurator in configurators:
         configurator.configure(guest, domain)

@@ -1,4 +1,4 @@
-"""The guest's CPUs and memory: how many, what it sees of them, and where on the host they are."""
+"""Configurators of the guest's CPUs and memory: their amount, their topology, and their placement on the host."""
 from __future__ import annotations
 
 from kilonova.objects import cpuset
@@ -11,10 +11,14 @@ from kilonova.virt.parts.guests import NotOnThisHost
 
 
 class MemoryConfigurator:
-    """The flavor's memory, in KiB; large pages and locked memory where the guest was given them. A vCPU with realtime
-    priority must not wait for memory that the host has to fetch or copy first. A switch in user space maps it."""
+    """Configurator of the guest's memory: the flavor's amount, and large pages or locked memory if required."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the memory in KiB and its backing.
+
+        A guest with a realtime vCPU gets locked and unshared memory, because that vCPU must not wait until the host has
+        read or copied memory. With a vhost-user port the memory is shared, so that the switch can map it.
+        """
         domain.memory_kib = guest.flavor.memory_mb * 1024
         cells = guest.topology.cells if guest.topology is not None else ()
         pages = {number: cell.pagesize for number, cell in enumerate(cells)
@@ -27,10 +31,17 @@ class MemoryConfigurator:
 
 
 class CpuConfigurator:
-    """The flavor's vCPUs, as sockets of one core unless somebody wants another layout; the model only where QEMU runs
-    the guest."""
+    """Configurator of the guest's vCPUs: their number, topology and model.
+
+    The vCPUs are sockets of one core unless flavor or image request another topology. A model is set for QEMU guests
+    only.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the <vcpu> and <cpu> elements.
+
+        Raises NotOnThisHost if this host does not support the requested address width or CPU features.
+        """
         settings, limits = guest.settings, topology.limits_of(guest.extra_specs, guest.properties)
         domain.vcpus = guest.flavor.vcpus
         threads = _threads(guest)
@@ -41,7 +52,7 @@ class CpuConfigurator:
             raise NotOnThisHost(name='hw:maxphysaddr_mode', value=addresses.mode, reason=(
                 f'with cpu_mode {mode} it must be {" or ".join(sorted(settings.address_spaces)) or "left out"}'))
         if settings.domain_type not in ('kvm', 'qemu'):
-            # libvirt's test driver has no CPU models.
+            # libvirt's test driver does not support CPU models.
             if limits.liked or threads is not None or addresses is not None:
                 domain.cpu = Cpu(**parts, addresses=addresses)
             return
@@ -53,8 +64,11 @@ class CpuConfigurator:
 
 
 def _model(guest: GuestSpec) -> str:
-    """The first of [libvirt]cpu_models that has, with [libvirt]cpu_model_extra_flags, the features that flavor and
-    image require by traits (trait:HW_CPU_X86_AVX2). Raises NotOnThisHost if none has."""
+    """Return the first model of [libvirt]cpu_models that has the CPU features required by traits of flavor and image.
+
+    Features in [libvirt]cpu_model_extra_flags are counted as present. An example of a trait is trait:HW_CPU_X86_AVX2.
+    Raises NotOnThisHost if no model has all features.
+    """
     settings = guest.settings
     needed = cpu_features.wanted(guest.required_traits) - {name for name, policy in settings.cpu_flags
                                                            if policy == 'require'}
@@ -66,22 +80,30 @@ def _model(guest: GuestSpec) -> str:
 
 
 def _threads(guest: GuestSpec) -> int | None:
-    """How many neighbouring vCPUs are threads of one host core, in all cells alike; None: nothing is pinned so."""
+    """Return how many adjacent vCPUs are threads of one host core, if that is equal in all cells.
+
+    Returns None if no vCPUs are pinned in this way.
+    """
     cells = guest.topology.cells if guest.topology is not None else ()
     found = {cell.cpu_topology.threads if cell.cpu_topology is not None else None for cell in cells}
     return found.pop() if len(found) == 1 else None
 
 
 class PlaceConfigurator:
-    """Where on its host a guest runs: with [compute]cpu_shared_set on those CPUs; one that was given cells there, by
-    <cputune> and <numatune>, with the cells that it sees.
+    """Configurator of the host CPUs and host memory that a guest uses.
 
-    A dedicated vCPU runs on its own host CPU, the others on the shared CPUs of their host cell. The emulator's threads
-    run beside them (never beside one with realtime priority, where they would get no time), on CPUs of their own
-    (isolate), or on the host's shared CPUs (share).
+    A guest without NUMA cells runs on the CPUs of [compute]cpu_shared_set. A guest with NUMA cells is bound to the
+    host's cells by <cputune> and <numatune>, and sees its cells. Each dedicated vCPU runs on its own host CPU, the
+    others on the shared CPUs of their host cell. The emulator threads run on the same CPUs, except those of realtime
+    vCPUs, where they would get no CPU time. With the policy isolate they run on CPUs of their own, and with share on
+    the host's shared CPUs.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write CPU pins, NUMA binding and the guest's cells.
+
+        Raises NotOnThisHost if no host CPU is left for the emulator threads.
+        """
         placed = guest.topology
         if placed is None:
             domain.cpuset = cpuset.text(guest.settings.shared_cpus) or None
@@ -93,7 +115,8 @@ class PlaceConfigurator:
                                  realtime=cpuset.text(guest.realtime) or None,
                                  priority=guest.settings.realtime_priority)
         domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
-        # One size for all cells; larger than the host's smallest, others may map it (vhost-user).
+        # All cells have the same page size. If it is larger than the host's smallest, other processes may map the
+        # memory (vhost-user).
         size = cells[0].pagesize
         domain.cpu = domain.cpu or Cpu(sockets=guest.flavor.vcpus)
         domain.cpu.cells = [
@@ -103,7 +126,7 @@ class PlaceConfigurator:
 
 
 def _pins(guest: GuestSpec, cell: InstanceNUMACell) -> dict[int, set[int]]:
-    """{vCPU: host CPUs that it may run on}."""
+    """Return a dict from vCPU to the host CPUs that it may run on."""
     own = {int(vcpu): {cpu} for vcpu, cpu in (cell.cpu_pinning_raw or {}).items()}
     shared = set(guest.settings.cells.get(cell.id, ()))
     return own | dict.fromkeys(cell.cpuset, shared)
@@ -116,19 +139,20 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
         return set(guest.settings.shared_cpus)
     found = reserved or set().union(*(cpus for vcpu, cpus in pins.items() if vcpu not in guest.realtime))
     if not found:
-        # hw:emulator_threads_policy=share, and the host shares none.
+        # The policy is share, and the host has no shared CPUs.
         raise NotOnThisHost(name='hw:emulator_threads_policy', value=policy, reason=(
             'a guest all of whose CPUs are realtime needs [compute]cpu_shared_set there'))
     return found
 
 
 class CpuQuotaConfigurator:
-    """Write the flavor's quota:cpu_shares, _period and _quota, beside the pins that the guest may have.
-
-    Raises NotOnThisHost if the host's version of control groups has other bounds of shares.
-    """
+    """Configurator of the flavor's quota:cpu_shares, quota:cpu_period and quota:cpu_quota, in addition to CPU pins."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the limits into <cputune>.
+
+        Raises NotOnThisHost if the value of shares is out of bounds for the host's version of control groups.
+        """
         limits, version = guest.tuning.cpu, guest.settings.control_groups
         if limits:
             least, most = tuning.CPU_SHARES[version] if version is not None else tuning.CPU_LIMITS['shares']

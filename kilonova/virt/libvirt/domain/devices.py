@@ -1,4 +1,7 @@
-"""The guest's devices besides its disks: ports, graphics, controllers, and those of the host that it is given."""
+"""Configurators of the guest's other devices: serial ports, graphics, controllers, devices of the host, and more.
+
+Disks and network cards have files of their own, ``disk`` and ``interface``.
+"""
 from __future__ import annotations
 
 from oslo_utils import strutils
@@ -27,18 +30,19 @@ from kilonova.virt.libvirt.xml_devices import (
 )
 from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
-# Of the field's models, those that QEMU has.
+# The video models of Nova that QEMU has.
 _VIDEO_MODELS = frozenset({'vga', 'cirrus', 'vmvga', 'qxl', 'virtio', 'none', 'bochs'})
-# What guests get that ask for none: the first that the host has.
+# The models of guests that request none. The first one that the host has is used.
 _VIDEO_DEFAULTS = ('virtio', 'vga', 'cirrus')
 _MOST_PLAIN_INTERRUPTS = 255
 _ICH9 = 'ich9-ehci1'
 
 
 class SerialConfigurator:
-    """hw:serial_port_count, hw_serial_port_count; one where nobody says a number. libvirt logs the first."""
+    """Configurator of the serial ports: hw:serial_port_count or hw_serial_port_count, by default one."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the serial ports. libvirt logs the output of the first one."""
         if guest.console_log:
             listen = guest.settings.consoles.serial
             tcp = [(listen, port) for port in guest.serial_tcp] if listen else []
@@ -48,9 +52,10 @@ class SerialConfigurator:
 
 
 class GraphicsConfigurator:
-    """[vnc]enabled, [spice]enabled: servers that show the guest's screen, and the port of SPICE's agent."""
+    """Configurator of the servers for the guest's screen: [vnc]enabled and [spice]enabled."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the VNC and SPICE servers, and the channel of SPICE's agent."""
         consoles = guest.settings.consoles
         if not guest.settings.is_qemu:
             return
@@ -64,10 +69,14 @@ class GraphicsConfigurator:
 
 
 class InputConfigurator:
-    """A tablet where there is a screen (hw_pointer_model, [DEFAULT]pointer_model, hw_input_bus), and a keyboard where
-    the board has none of its own or the bus is virtio."""
+    """Configurator of tablet and keyboard.
+
+    A guest with a screen gets a tablet as hw_pointer_model, [DEFAULT]pointer_model and hw_input_bus say. It gets a
+    keyboard if its board has none of its own or if the bus is virtio.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the input devices."""
         if guest.has_tablet:
             domain.devices.append(Input('tablet', guest.input_bus))
         if guest.settings.is_qemu and guest.settings.consoles.has_screen and (
@@ -76,12 +85,17 @@ class InputConfigurator:
 
 
 class VideoConfigurator:
-    """An adapter where there is a screen, or where hw_video_model or hw_video_ram ask for one.
+    """Configurator of the video adapter.
 
-    Raises UnsupportedHardware for a model that no host gives, NotOnThisHost for one that this host doesn't give.
+    A guest gets one if it has a screen, or if hw_video_model or hw_video_ram request one.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the video adapter.
+
+        Raises UnsupportedHardware for a model that no host supports, and NotOnThisHost for a model that this host does
+        not support.
+        """
         model, ram = guest.tuning.video_model, guest.tuning.video_ram
         if not (model or ram or guest.settings.consoles.has_screen) or not guest.settings.is_qemu:
             return
@@ -97,17 +111,22 @@ class VideoConfigurator:
 
 
 class AgentConfigurator:
-    """Where the image says hw_qemu_guest_agent: libvirt asks the agent, if it answers, to shut the guest down."""
+    """Configurator of the channel of the QEMU guest agent, for images with hw_qemu_guest_agent."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the channel. If the agent answers, libvirt uses it to shut the guest down."""
         if guest.settings.is_qemu and strutils.bool_from_string(guest.image_property('hw_qemu_guest_agent')):
             domain.devices.append(AgentChannel())
 
 
 class RngConfigurator:
-    """A virtio device, unless the host has no source or the flavor forbids it (hw_rng:allowed)."""
+    """Configurator of the virtio random number generator."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the device.
+
+        Do nothing if the host has no source of random numbers or if the flavor forbids the device (hw_rng:allowed).
+        """
         asked, source = guest.tuning.random, guest.settings.rng_source
         if not source or not guest.settings.is_qemu or asked is None:
             return
@@ -115,9 +134,10 @@ class RngConfigurator:
 
 
 class SoundConfigurator:
-    """hw:sound_model, hw_sound_model. Raises NotOnThisHost if the host's QEMU or libvirt is too old for it."""
+    """Configurator of the sound card: hw:sound_model or hw_sound_model."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the sound card. Raises NotOnThisHost if the host's QEMU or libvirt is too old for the model."""
         model = guest.tuning.sound
         if model and guest.settings.is_qemu:
             _check_model('hw:sound_model', model, guest.settings.models.sound)
@@ -125,13 +145,17 @@ class SoundConfigurator:
 
 
 class IommuConfigurator:
-    """hw:viommu_model, hw_viommu_model; what auto is depends on the board.
+    """Configurator of the guest's IOMMU: hw:viommu_model or hw_viommu_model.
 
-    Raises NotOnThisHost if boards of this host have none of that model, UnsupportedHardware if the image's board has
-    none on any host.
+    The model for auto depends on the board.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the IOMMU.
+
+        Raises NotOnThisHost if this host's machine type has no such IOMMU, and UnsupportedHardware if the image's
+        machine type has none on any host.
+        """
         model = guest.iommu
         if not model or not guest.settings.is_qemu:
             return
@@ -145,30 +169,37 @@ class IommuConfigurator:
         domain.devices.append(Iommu(model, self._intel(guest) if model == tuning.INTEL else {}))
 
     def _intel(self, guest: GuestSpec) -> dict[str, str]:
-        """What devices of the host need behind it: they are told what the guest maps (caching_mode), at addresses of 48
-        bits. More than 255 vCPUs need extended interrupts."""
+        """Return the attributes that devices of the host need with this IOMMU.
+
+        With caching_mode they learn what the guest maps; addresses have 48 bits. More than 255 vCPUs need extended
+        interrupts.
+        """
         many = {'eim': 'on'} if guest.flavor.vcpus > _MOST_PLAIN_INTERRUPTS else {}
         return {'intremap': 'on', 'caching_mode': 'on', **many, 'iotlb': 'on', 'aw_bits': '48'}
 
 
 def _check_model(name: str, model: str, known: frozenset[str]) -> None:
-    """Raise NotOnThisHost for a host that is known to have others."""
+    """Raise NotOnThisHost if the host's models are known and do not include this one."""
     if known and model not in known:
         raise NotOnThisHost(name=name, value=model, reason=f'it must be one of {", ".join(sorted(known))}')
 
 
 class ControllerConfigurator:
-    """No USB bus unless a disk, tablet or sound card is on it, or flavor or image name one (hw:usb_model,
-    hw_usb_model); [libvirt]num_pcie_ports free ports for devices plugged in later."""
+    """Configurator of USB and PCI Express controllers.
+
+    There is no USB bus unless a disk, tablet or sound card needs it or hw:usb_model or hw_usb_model request one. The
+    guest has [libvirt]num_pcie_ports free ports for devices that are plugged in later.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the controllers. Raises NotOnThisHost if this host does not support the USB model."""
         settings = guest.settings
         model = guest.tuning.usb
         if model and settings.is_qemu:
             _check_model('hw:usb_model', model, settings.models.usb)
             domain.devices.append(Controller('usb', model=model, index=0))
             if model == _ICH9:
-                # Its slow devices are theirs, and without the first a guest finds none of them.
+                # The companion controllers serve slow devices. A guest finds none of them without the first one.
                 domain.devices.extend(Controller('usb', model=f'ich9-uhci{number}', index=0, start=2 * (number - 1))
                                       for number in (1, 2, 3))
         elif settings.is_qemu and settings.arch in X86:
@@ -181,12 +212,13 @@ class ControllerConfigurator:
 
 
 class HostdevConfigurator:
-    """One <hostdev> a PCI function or mediated device: no driver, alias or guest address, libvirt adds those.
+    """Configurator of the host's devices that the guest gets: one <hostdev> per PCI function or mediated device.
 
-    Raises PciDeviceUnsupportedHypervisor for guests that can't have any.
+    Driver, alias and guest address are left out, because libvirt adds them.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the devices. Raises PciDeviceUnsupportedHypervisor if the hypervisor is not QEMU."""
         if guest.hostdevs and not guest.settings.is_qemu:
             raise errors.PciDeviceUnsupportedHypervisor(type=guest.settings.virt_type)
         for device in guest.hostdevs:
@@ -197,17 +229,22 @@ class HostdevConfigurator:
 
 
 class WatchdogConfigurator:
-    """Intel's 6300ESB, a PCI device that guests of both PC boards and of arm's have drivers for."""
+    """Configurator of the watchdog, an Intel 6300ESB.
+
+    It is a PCI device for which guests on all supported boards (pc, q35, arm) have drivers.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the watchdog if flavor or image request one."""
         if guest.tuning.watchdog and guest.settings.is_qemu:
             domain.devices.append(Watchdog('i6300esb', guest.tuning.watchdog))
 
 
 class BalloonConfigurator:
-    """virtio with statistics; none where [libvirt]mem_stats_period_seconds is 0."""
+    """Configurator of the virtio memory balloon, which reports memory statistics."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the balloon. If [libvirt]mem_stats_period_seconds is 0, write that there is none."""
         if guest.settings.is_qemu:
             period = guest.settings.memory_stats_period
             domain.devices.append(MemoryBalloon(period if period > 0 else None))

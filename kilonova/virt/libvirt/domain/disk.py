@@ -1,5 +1,7 @@
-"""The guest's disks and CDs: bus, name and cache of each; the volume that it boots from first, then its
-own, then its server's other volumes."""
+"""Configurator of the guest's disks and CDs: the bus, device name and cache mode of each.
+
+The order is: the volume that the guest boots from, its own disks, and the server's other volumes.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -15,7 +17,7 @@ from kilonova.virt.parts.guests import NotOnThisHost, UnsupportedHardware
 
 
 class Place(NamedTuple):
-    """Where a guest finds a disk: ``target`` such as 'vda'."""
+    """A disk with its bus and its device name in the guest, such as 'vda'."""
 
     disk: GuestDisk
     bus: str
@@ -23,7 +25,7 @@ class Place(NamedTuple):
 
 
 class VolumePlace(NamedTuple):
-    """The same of a volume."""
+    """A volume with its bus and its device name in the guest, such as 'vdb'."""
 
     volume: GuestVolume
     bus: str
@@ -31,22 +33,31 @@ class VolumePlace(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """All of a guest's disks."""
+    """All disks of a guest: its own disks, and its volumes."""
 
     own: list[Place]
     volumes: list[VolumePlace]
 
     def has(self, bus: str) -> bool:
+        """Return True if a disk or volume is on this bus."""
         return bus in {place.bus for place in self.own} | {place.bus for place in self.volumes}
 
 
 def places(guest: GuestSpec) -> list[Place]:
-    """The guest's own disks with their names, in the order given; UnsupportedHardware for a bus that nobody knows."""
+    """Return the guest's own disks with bus and device name, in their order.
+
+    Raises UnsupportedHardware for an unknown bus.
+    """
     return layout(guest).own
 
 
 def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
-    """``others``: names that are taken. ``disk_names.TooManyDiskDevices``; UnsupportedHardware, NotOnThisHost."""
+    """Return bus and device name of all the guest's disks and volumes.
+
+    ``others`` are device names that are in use already. Raises ``disk_names.TooManyDiskDevices`` if there are too many
+    disks, UnsupportedHardware for a bus that no host supports, and NotOnThisHost for a bus that this host does not
+    support.
+    """
     own = [bus_of(guest, disk.device, disk.bus) for disk in guest.disks]
     roots = [given for given in guest.volumes if given.volume.is_root]
     rest = [given for given in guest.volumes if not given.volume.is_root]
@@ -59,14 +70,18 @@ def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
 
 
 class DiskConfigurator:
-    """In the order given: root, ephemeral, swap, config drive, volumes; the root may be a volume."""
+    """Configurator of the guest's disks: root, ephemeral, swap, config drive, volumes.
+
+    The root disk may be a volume.
+    """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the disks in this order, and a SCSI controller if the image names a model."""
         found = layout(guest)
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if place.volume.volume.is_root)
         domain.devices.extend(self._device(guest, *place) for place in found.own)
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if not place.volume.volume.is_root)
-        # Its model is libvirt's choice (on a PC no virtio) unless the image names one.
+        # libvirt chooses the controller's model, which is not virtio on a PC, unless the image names one.
         model = guest.image_property('hw_scsi_model')
         if model and found.has('scsi'):
             domain.devices.append(Controller('scsi', model=model, index=0,
@@ -78,7 +93,7 @@ class DiskConfigurator:
         if disk.device == 'cdrom':
             return FileDisk(disk.path, disk.format, target, bus, device='cdrom', cache=guest.settings.disk_cache,
                             boots=disk.boots)
-        # Direct I/O on a raw file is where the kernel's asynchronous I/O pays.
+        # The kernel's asynchronous I/O is an advantage for direct I/O on a raw file.
         native = disk.format == 'raw' and guest.settings.disk_cache in ('none', 'directsync')
         return FileDisk(disk.path, disk.format, target, bus, device=disk.device, cache=guest.settings.disk_cache,
                         io='native' if native else None, discard=guest.settings.disk_discard,
@@ -98,10 +113,10 @@ class DiskConfigurator:
 
 
 def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
-    """Return the bus of a device: 'disk', 'cdrom', 'floppy' or 'lun'. ``asked``: the bus that its user named, or None.
+    """Return the bus of a device that is a 'disk', 'cdrom', 'floppy' or 'lun'.
 
-    Raises UnsupportedHardware if no guest has such a device on that bus, NotOnThisHost if only the machine type of this
-    host's guests has no such bus.
+    ``asked`` is the bus that the user requested, or None. Raises UnsupportedHardware if no guest can have such a device
+    on that bus, and NotOnThisHost if only the machine type of this host's guests has no such bus.
     """
     if device == 'cdrom':
         default = 'sata' if guest.is_pcie and guest.settings.arch == 'x86_64' else (
@@ -118,8 +133,8 @@ def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
 
 
 def _check_bus(guest: GuestSpec, device: str, bus: str) -> None:
-    """Raise what ``bus_of`` says, for what libvirt would refuse on each host after the disks were made."""
-    # Floppy disks are on their own bus, and nothing else is on it.
+    """Raise the errors of ``bus_of`` for combinations that libvirt would refuse after the disks were made."""
+    # The bus fdc is for floppy disks only, and floppy disks can be on no other bus.
     if (device == 'floppy') != (bus == 'fdc'):
         raise UnsupportedHardware(model=f'{device} on bus {bus}', virt=guest.settings.virt_type)
     if bus == 'ide' and guest.is_pcie and guest.settings.is_qemu:

@@ -1,6 +1,7 @@
-"""Everything that a domain is made from, gathered before the first element is written.
+"""All data that a domain is made from. They are collected before the first element is written.
 
-Configurators read it and change only the domain: what they may ask of conf, instance and image is here.
+Configurators read them and change only the domain. Data from the configuration, the server and the image that
+configurators may use are all in these classes.
 """
 from __future__ import annotations
 
@@ -21,15 +22,18 @@ from kilonova.virt.libvirt.devices.pci import PciFunction
 from kilonova.virt.parts.disks import ImageMeta
 
 X86 = ('x86_64', 'i686')
-# The default machine by architecture where neither image nor [libvirt]hw_machine_type say one.
+# The default machine type of each architecture, used if neither the image nor [libvirt]hw_machine_type set one.
 MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
-# Beginnings of the image properties that are read with their types.
+# Prefixes of the names of image properties that are read with their types.
 _TYPED = ('hw_cpu_', 'hw_locked_memory', *board.PROPERTIES)
 
 
 @dataclass(frozen=True)
 class PoolSource:
-    """How QEMU gets to a pool of Ceph: monitors as (address, port), and who it is there, None: anybody."""
+    """How QEMU reaches a Ceph pool: monitors as pairs of address and port, user, and libvirt secret.
+
+    ``user`` and ``secret`` are None if the cluster requires no authentication.
+    """
 
     monitors: tuple[tuple[str, str], ...]
     user: str | None = None
@@ -38,9 +42,15 @@ class PoolSource:
 
 @dataclass(frozen=True)
 class GuestDisk:
-    """A file that the guest sees as a disk ('disk'), CD ('cdrom') or floppy disk ('floppy'). ``bus``, ``tag``: as its
-    user asked for; ``boots``: the guest starts from it, whichever is the first. ``pool``: it is no file but an image of
-    Ceph, ``path`` then is POOL/UUID_NAME."""
+    """A file, or an image in a pool, that the guest sees as a disk ('disk'), CD ('cdrom') or floppy disk ('floppy').
+
+    Attributes:
+        path: Path of the file, or POOL/UUID_NAME of an image in Ceph.
+        bus: The bus that the user requested.
+        tag: The tag that the user gave.
+        boots: True if the guest boots from this disk, whichever disk is the first.
+        pool: The Ceph pool of the image. None for a file.
+    """
 
     path: str
     format: str
@@ -52,14 +62,14 @@ class GuestDisk:
 
     @property
     def name(self) -> str:
-        """What it is to its server: 'disk', 'disk.swap' …"""
+        """The server's name for the disk: 'disk', 'disk.swap' and so on."""
         name = os.path.basename(self.path)
         return name if self.pool is None else name.partition('_')[2]
 
 
 @dataclass(frozen=True)
 class GuestVolume:
-    """A volume that is connected to this host; ``path``: there, None where QEMU itself finds it."""
+    """A volume that is connected to this host. ``path`` is its path there, or None if QEMU itself connects to it."""
 
     volume: AttachedVolume
     path: str | None = None
@@ -67,8 +77,11 @@ class GuestVolume:
 
 @dataclass(frozen=True)
 class Spice:
-    """SPICE servers: ``listen`` an address, ``options`` the text of [spice]…_compression and streaming_mode by
-    libvirt's element names."""
+    """Settings of SPICE servers.
+
+    ``listen`` is an address. ``options`` is a dict from libvirt's element names to the values of [spice]…_compression
+    and [spice]streaming_mode.
+    """
 
     listen: str
     agent: bool = True
@@ -78,8 +91,10 @@ class Spice:
 
 @dataclass(frozen=True)
 class Consoles:
-    """Addresses of the host at which the consoles of guests listen, None: guests have no such console. ``pointer``:
-    usbtablet, ps2mouse or None."""
+    """Addresses of the host at which the guests' consoles listen. None means that guests have no such console.
+
+    ``pointer`` is usbtablet, ps2mouse or None.
+    """
 
     vnc: str | None = None
     spice: Spice | None = None
@@ -88,13 +103,16 @@ class Consoles:
 
     @property
     def has_screen(self) -> bool:
+        """True if guests have a screen, by VNC or SPICE."""
         return self.vnc is not None or self.spice is not None
 
 
 @dataclass(frozen=True)
 class DeviceModels:
-    """Models of sound cards, IOMMUs and USB controllers. libvirt doesn't say which there are: they
-    follow from versions. None: not known."""
+    """The models of sound cards, IOMMUs and USB controllers that the host supports.
+
+    libvirt does not report them, so they are derived from versions. An empty set means that they are not known.
+    """
 
     sound: frozenset[str] = frozenset()
     iommu: frozenset[str] = frozenset()
@@ -103,13 +121,16 @@ class DeviceModels:
 
 @dataclass(frozen=True)
 class Settings:
-    """[libvirt] as the configurators need it; each option is read once, when the driver starts."""
+    """The [libvirt] options and host properties that the configurators need.
+
+    Each option is read once, at the driver's start.
+    """
 
     virt_type: str = 'kvm'
     domain_type: str = 'kvm'
     arch: str = 'x86_64'
     cpu_mode: str | None = None
-    # Of cpu_mode custom: {model: its features}, the preferred first.
+    # For cpu_mode custom: a dict from model to its features, in the order of preference.
     cpu_models: Mapping[str, frozenset[str]] = field(default_factory=dict)
     cpu_flags: tuple[tuple[str, str], ...] = ()
     machines: dict[str, str] = field(default_factory=dict)
@@ -119,46 +140,46 @@ class Settings:
     serial_number: str | None = None
     disk_cache: str | None = None
     disk_discard: str | None = None
-    # Cache modes of volumes that are a 'file', 'block' device or 'network' disk, where they are said; who guests are to
-    # Ceph where a connection doesn't say.
+    # Configured cache modes of volumes that are a 'file', a 'block' device or a 'network' disk. The next two are the
+    # Ceph user and secret of guests, for connections that don't name them.
     volume_caches: Mapping[str, str] = field(default_factory=dict)
     rbd_user: str | None = None
     rbd_secret_uuid: str | None = None
     version: str = ''
-    # CPUs that guests without dedicated ones are kept on; empty: the host's choice.
+    # The CPUs on which guests without dedicated CPUs run. Empty: the host decides.
     shared_cpus: frozenset[int] = frozenset()
-    # {NUMA cell of the host: its shared CPUs}, and the smallest page in KiB.
+    # A dict from NUMA cell of the host to its shared CPUs, and the size of the smallest page in KiB.
     cells: Mapping[int, frozenset[int]] = field(default_factory=dict)
     small_page: int = 4
-    # What libvirt says that guests of this host can have; no models: it doesn't say.
+    # The device models that libvirt supports for guests of this host. Empty: not known.
     video_models: frozenset[str] = frozenset()
     models: DeviceModels = field(default_factory=DeviceModels)
-    # How the width of guests' addresses can be chosen.
+    # The ways in which the width of guests' physical addresses can be set.
     address_spaces: frozenset[str] = frozenset()
-    # Of vCPUs that have one, as SCHED_FIFO counts.
+    # The SCHED_FIFO priority of realtime vCPUs.
     realtime_priority: int = 1
     has_uefi: bool = True
     has_secure_boot: bool = True
-    # {machine type: most vCPUs, None if libvirt doesn't say}; empty: not known.
+    # A dict from machine type to the maximum number of vCPUs, None if libvirt doesn't report it. Empty: not known.
     machine_types: Mapping[str, int | None] = field(default_factory=dict)
-    # Version of the host's control groups, 1 or 2; None: not known.
+    # Version of the host's control groups, 1 or 2. None: not known.
     control_groups: int | None = None
     consoles: Consoles = field(default_factory=Consoles)
 
     @property
     def guest_cpu_mode(self) -> str:
-        """[libvirt]cpu_mode, or what is usual for the architecture."""
+        """The value of [libvirt]cpu_mode, or the default of the architecture."""
         return self.cpu_mode or ('host-passthrough' if self.arch == 'aarch64' else 'host-model')
 
     @property
     def is_qemu(self) -> bool:
-        """Whether guests are QEMU's (libvirt's test driver plays one)."""
+        """True if QEMU runs the guests. It is False with libvirt's test driver."""
         return self.virt_type in ('kvm', 'qemu')
 
 
 @dataclass(frozen=True)
 class GuestSpec:
-    """One guest: the server, its flavor and image, what it is given on this host."""
+    """One guest: the server, its flavor and image, and the disks, volumes and devices that it has on this host."""
 
     instance: objects.Instance
     name: str
@@ -167,33 +188,36 @@ class GuestSpec:
     disks: tuple[GuestDisk, ...] = ()
     volumes: tuple[GuestVolume, ...] = ()
     hostdevs: tuple[HostDevice, ...] = ()
-    # What the server holds for its ports, by address, and what the host has of those that guests don't have as such.
+    # The PCI functions that the server holds for its ports, by address. Then the host's interface or device file of
+    # each function that the guest does not get as such, by address.
     functions: Mapping[str, PciFunction] = field(default_factory=dict)
     ends: Mapping[str, str] = field(default_factory=dict)
     console_log: str | None = None
-    # TCP ports of the host for the serial ports, where those are to be written to.
+    # TCP ports of the host for the serial ports, if clients can connect to them.
     serial_tcp: tuple[int, ...] = ()
-    # Files of the host to start from; the second without the first means nothing.
+    # Paths on the host of kernel and ramdisk. A ramdisk without a kernel is ignored.
     kernel: str | None = None
     ramdisk: str | None = None
-    # What the kernel is given in place of what the image says; '': nothing but the usual.
+    # The kernel command line that replaces the image's. '': only the default command line.
     command_line: str | None = None
 
     @property
     def flavor(self) -> objects.Flavor:
+        """The server's flavor."""
         return self.instance.flavor
 
     @property
     def extra_specs(self) -> dict[str, str]:
+        """The flavor's extra specs."""
         return self.flavor.extra_specs or {}
 
     def image_property(self, name: str, default: str | None = None) -> str | None:
-        """An image property as text."""
+        """Return an image property as text, or ``default`` if it is not set."""
         value = (self.image_meta.get('properties') or {}).get(name)
         return default if value in (None, '') else str(value)
 
     def asks(self, extra_spec: str, image_property: str) -> bool:
-        """Whether flavor or image switch something on."""
+        """Return True if the flavor's extra spec or the image property is true."""
         for value in (self.extra_specs.get(extra_spec), self.image_property(image_property)):
             if strutils.bool_from_string(value):
                 return True
@@ -201,7 +225,11 @@ class GuestSpec:
 
     @property
     def has_tablet(self) -> bool:
-        """Whether the pointer tells where it is, not how it moved: clients show one pointer then, not two."""
+        """True if the guest's pointer device is a tablet.
+
+        A tablet reports absolute positions, so clients show only one pointer. The value is False for a guest without a
+        screen, and if SPICE with its agent is the only screen, because the agent sets the pointer's position then.
+        """
         consoles = self.settings.consoles
         if not self.settings.is_qemu or not consoles.has_screen or (
                 consoles.vnc is None and consoles.spice is not None and consoles.spice.agent):
@@ -210,23 +238,23 @@ class GuestSpec:
 
     @property
     def input_bus(self) -> str:
-        """usb or virtio."""
+        """The bus of input devices, usb or virtio."""
         return self.image_property('hw_input_bus') or 'usb'
 
     @property
     def topology(self) -> objects.InstanceNUMATopology | None:
-        """The guest's place on the host's NUMA cells."""
+        """The guest's NUMA cells with their assignment to the host's cells, or None."""
         return getattr(self.instance, 'numa_topology', None)
 
     @functools.cached_property
     def properties(self) -> ImageMetaProps:
-        """What the image says of CPUs, memory and the board, with types."""
+        """The image's properties for CPUs, memory and board, with types."""
         return ImageMetaProps.from_dict({name: value for name, value in (
             self.image_meta.get('properties') or {}).items() if name.startswith(_TYPED)})
 
     @property
     def required_traits(self) -> set[str]:
-        """Traits that flavor and image require, in whatever group."""
+        """The traits that flavor and image require, in any request group."""
         said = {**(self.image_meta.get('properties') or {}), **self.extra_specs}
         return {name.partition(':')[2] for name, value in said.items()
                 if name.startswith('trait') and ':' in name and value == 'required'}
@@ -238,18 +266,21 @@ class GuestSpec:
 
     @functools.cached_property
     def tuning(self) -> board.Tuning:
-        """What flavor and image say of the board."""
+        """The settings of flavor and image for the board and its devices."""
         return board.of(self.extra_specs, self.properties)
 
     @property
     def machine(self) -> str | None:
-        """The machine type: the image's, the host's, the architecture's."""
+        """The machine type: the image's, else the host's configured one, else the architecture's default."""
         arch = self.settings.arch
         return self.image_property('hw_machine_type') or self.settings.machines.get(arch) or MACHINES.get(arch)
 
     @property
     def iommu(self) -> str | None:
-        """intel, smmuv3, virtio or None; auto is the board's own."""
+        """The model of the IOMMU: intel, smmuv3, virtio or None.
+
+        The value auto is replaced by the board's own model.
+        """
         asked = self.tuning.iommu
         if asked != board.AUTO:
             return asked
@@ -257,10 +288,11 @@ class GuestSpec:
 
     @property
     def is_pcie(self) -> bool:
-        """Whether its bus is PCI Express."""
+        """True if the guest's bus is PCI Express."""
         machine = self.machine or ''
         return 'q35' in machine or machine.startswith('virt')
 
     @property
     def is_windows(self) -> bool:
+        """True if the image or the server says that the guest's system is Windows."""
         return self.image_property('os_type') == 'windows' or getattr(self.instance, 'os_type', None) == 'windows'

@@ -1,5 +1,8 @@
-"""The guest's network cards: one for each port of the server, plugged into a bridge of its host by libvirt, a socket of
-a switch in user space, or a function of a network device of its host (SR-IOV)."""
+"""Configurator of the guest's network cards, one for each port of the server.
+
+A card is plugged into a bridge of the host by libvirt, is connected to the socket of a user-space switch, or is a
+function of one of the host's network devices (SR-IOV).
+"""
 from __future__ import annotations
 
 import re
@@ -34,47 +37,52 @@ from kilonova.virt.libvirt.xml_interfaces import (
 )
 from kilonova.virt.parts.guests import InterfaceUnsupported, UnsupportedHardware
 
-# Of the field's models those that QEMU has on any board with PCI, and on a PC besides; libvirt doesn't tell them.
+# The card models of Nova that QEMU has on every board with PCI, and the additional ones on a PC. libvirt does not
+# report them.
 _MODELS, _PC_MODELS = ('e1000', 'e1000e', 'rtl8139', 'virtio'), ('ne2k_pci', 'pcnet', 'vmxnet3')
-# Linux gives a tap device no more queues.
+# Linux supports no more queues for a tap device.
 _MOST_QUEUES = 256
-# vif_types of ports that are no functions: on bridges, and a device that an agent connects.
+# vif_types of ports that are not PCI functions: on bridges, and a tap device that an agent connects.
 _LINUX, _TAP = 'bridge', 'tap'
 Card = Interface | SocketInterface | MacvtapInterface | VdpaInterface | FunctionInterface | PciHostDevice
-# Of ports of vhostuser: what QEMU may be, characters of a path that a socket can have, and who plugs it besides Open
-# vSwitch, by software that isn't part of os-vif.
+# For vhostuser ports: the modes of QEMU, the maximum length of a socket's path, and the keys of vif_details that
+# require software for plugging that isn't part of os-vif.
 _MODES, _LONGEST_PATH, _FOREIGN = ('client', 'server'), 107, ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')
-# A file by which QEMU drives a vDPA device, as libvirt tells it.
+# The device file of a vDPA device, as libvirt reports it.
 _VHOST_VDPA = re.compile(r'/dev/\w[\w.-]{0,99}', re.ASCII)
-# {vnic_type: how such a port is bound}.
+# A dict from vnic_type to the accepted vif_types.
 _BOUND_AS = {DIRECT: ('hw_veb', INFINIBAND, PROFILED), MACVTAP: ('hw_veb', PROFILED), REMOTE: (OVS,),
              ACCELERATED_VIRTUAL: ('hw_veb',), **dict.fromkeys(WHOLE_PHYSICAL, ('hostdev_physical',))}
-# Bytes of a port profile's name that libvirt takes.
+# The maximum length of a port profile's name in libvirt, in bytes.
 _LONGEST_PROFILE = 39
 
 
 def models(arch: str) -> tuple[str, ...]:
-    """What hw_vif_model may be on hosts of that architecture."""
+    """Return the accepted values of hw_vif_model on hosts of this architecture."""
     return _MODELS + (_PC_MODELS if arch in X86 else ())
 
 
 class InterfaceConfigurator:
-    """One <interface> a port, in the order of the server's ports: hw_vif_model, else virtio. A virtio card has a queue
-    for each vCPU with hw:vif_multiqueue_enabled or hw_vif_multiqueue_enabled, and packed rings as virtio disks have.
+    """Configurator of network cards: one <interface> per port, in the order of the server's ports.
 
-    A physical function, and one of an InfiniBand card, is no <interface>: the guest gets it as it gets other devices.
-
-    InterfaceUnsupported: the port is bound in a way that libvirt alone can't plug. UnsupportedHardware: QEMU has no
-    such model.
+    The model is hw_vif_model, by default virtio. A virtio card has one queue for each vCPU if hw:vif_multiqueue_enabled
+    or hw_vif_multiqueue_enabled is set, and packed rings under the same conditions as virtio disks. A port that is a
+    physical function or a function of an InfiniBand card is no <interface>: the guest gets it like other devices of the
+    host.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
+        """Write the cards.
+
+        Raises InterfaceUnsupported if a port is bound in a way that is not supported, and UnsupportedHardware if QEMU
+        has no such model.
+        """
         cards = [(vif, card(guest, vif)) for vif in guest.instance.vifs]
         domain.devices.extend(found for vif, found in cards if not vif.is_device)
 
 
 def card(guest: GuestSpec, vif: Vif) -> Card:
-    """What a port is in its guest; errors as ``InterfaceConfigurator`` has them."""
+    """Return the device that a port is in its guest. Raises the errors of ``InterfaceConfigurator.configure``."""
     _check(vif)
     if vif.is_function:
         return _function(guest, vif)
@@ -92,7 +100,8 @@ def _plugged(guest: GuestSpec, vif: Vif) -> Interface:
     return Interface(
         mac=vif.mac, bridge=bridge, device=vif.device_name, model=model, ovs_port=vif.id if is_ovs else None,
         mtu=vif.mtu, queues=_queues(guest) if is_virtio else None, packed=is_virtio and guest.tuning.packed_ring,
-        # Open vSwitch in user space passes on frames whose checksum was left to the hardware: TCP would hang.
+        # Open vSwitch in user space forwards frames whose checksum was left to the hardware, so TCP connections would
+        # hang.
         offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'))
 
 
@@ -123,11 +132,13 @@ def _model(guest: GuestSpec) -> str:
 
 
 def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterface | VdpaInterface | PciHostDevice:
-    """The card of a port that is a function of a PCI device, which is one of those that the server holds for its ports.
+    """Return the card of a port that is a function of a PCI device.
+
+    The function must be one of those that the server holds for its ports.
     """
     function = guest.functions.get(vif.slot or '')
     if function is None:
-        # As other devices, too: see ``compute.host.Host.check_devices``.
+        # The same is checked for other devices, see ``compute.host.Host.check_devices``.
         raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which instance {guest.instance.uuid} '
                                    'does not hold on this host.')
     if vif.is_device:
@@ -156,7 +167,7 @@ def _check(vif: Vif) -> None:
 
 
 def _unusual(vif: Vif) -> str | None:
-    """How a port is bound that no guest has."""
+    """Return the text of a binding that is not supported, or None if the binding is supported."""
     if vif.vnic_type != 'normal':
         if vif.type not in ((OVS,) if vif.is_offloaded else _BOUND_AS.get(vif.vnic_type, ())):
             return f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * offloads(vif.profile)
@@ -164,13 +175,16 @@ def _unusual(vif: Vif) -> str | None:
     if vif.type == VHOST_USER:
         return _amiss(vif)
     if vif.type == ON_INTERFACE and vif.vlan is not None:
-        # libvirt makes no VLAN device of the host's interface.
+        # libvirt does not create a VLAN device on the host's interface.
         return f'{vif.type} in VLAN {vif.vlan}'
     return None if vif.type in (OVS, _LINUX, _TAP, ON_INTERFACE) else vif.type
 
 
 def _unprofiled(vif: Vif) -> str | None:
-    """Why no guest has such a port of VM-FEX. libvirt sets no VLAN there: the switch's port profile has it."""
+    """Return why a VM-FEX port is not supported, or None if it is.
+
+    libvirt sets no VLAN for such a port, because the switch's port profile contains it.
+    """
     profile = vif.details.get('profileid')
     if not (isinstance(profile, str) and profile.isprintable() and 0 < len(profile.encode()) <= _LONGEST_PROFILE):
         return f'{vif.type} with profileid {profile!r:.{2 * _LONGEST_PROFILE}} (1 to {_LONGEST_PROFILE} bytes)'
@@ -178,7 +192,7 @@ def _unprofiled(vif: Vif) -> str | None:
 
 
 def _amiss(vif: Vif) -> str | None:
-    """Why no guest has such a port of vhostuser."""
+    """Return why a vhostuser port is not supported, or None if it is."""
     path, mode = vif.socket or '', vif.details.get('vhostuser_mode')
     for name in _FOREIGN:
         if vif.details.get(name):

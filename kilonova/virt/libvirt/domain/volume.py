@@ -1,10 +1,10 @@
-"""A volume as one of the guest's disks: where QEMU finds it follows from its connection and its path on this host.
+"""A volume as a disk of the guest. Its source for QEMU follows from its connection and its path on this host.
 
-    check(volume, 'gpu1', settings)                 # VolumeUnsupported
+    check(volume, 'gpu1', settings)                 # may raise VolumeUnsupported
     element = disk(guest, GuestVolume(volume, '/dev/sdc'), 'virtio', 'vdb')
 
-QEMU itself speaks to Ceph (rbd). Any other kind is connected to the host first, and is a file or a block device then.
-Encrypted ones are decrypted by QEMU: ``storage.secrets`` has what with.
+QEMU itself connects to Ceph (rbd). Any other kind is first connected to the host and is then a file or a block device.
+QEMU decrypts encrypted volumes, with the secrets that ``storage.secrets`` stores.
 """
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kilonova.virt.libvirt.xml_disks import VolumeDisk
 from kilonova.virt.parts.volumes import LUKS, VolumeUnsupported, why_locked
 
 RBD = 'rbd'
-# What os-brick makes a block device of this host.
+# Kinds of connection that os-brick makes available as a block device.
 BLOCK = ('fibre_channel', 'iscsi', 'iser', 'lightos', 'local', 'nvmeof', 'scaleio', 'storpool')
 KINDS = (*BLOCK, NFS, RBD)
 _FORMATS = (RAW, QCOW2)
-# Limits that the volume service sets, by libvirt's names for them.
+# Names of the limits that the volume service sets, which are those of libvirt.
 _LIMIT = re.compile(r'(read|write|total)_(bytes|iops)_sec(_max(_length)?)?')
 
 
 def check(volume: AttachedVolume, host: str, settings: Settings) -> None:
-    """VolumeUnsupported: guests of this host can't have it as it is attached."""
+    """Check whether guests of this host can use a volume as it is attached. Raises VolumeUnsupported if they cannot."""
     connection, locked, reason = volume.connection, why_locked(volume), ''
     if volume.host != host:
         reason = f'it is attached to host {volume.host}'
@@ -47,7 +47,7 @@ def check(volume: AttachedVolume, host: str, settings: Settings) -> None:
 
 
 def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeDisk:
-    """The disk ``target`` on ``bus``."""
+    """Return the volume as the disk ``target`` on ``bus``."""
     volume, settings = given.volume, guest.settings
     connection, device = volume.connection, volume.device_type or 'disk'
     type_, source, auth = _source(given, settings)
@@ -65,13 +65,13 @@ def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeD
 
 
 def origin(given: GuestVolume, settings: Settings) -> str:
-    """Where QEMU finds it on this host, as text: <disk> with its type, <source> and <auth>, and nothing else."""
+    """Return the volume's source for QEMU on this host as XML: a <disk> with only its type, <source> and <auth>."""
     type_, source, auth = _source(given, settings)
     return to_text(node('disk', auth, source, type=type_))
 
 
 def _source(given: GuestVolume, settings: Settings) -> tuple[str, Element, Element | None]:
-    """Type of the disk, <source>, <auth>."""
+    """Return the type of the disk, its <source>, and its <auth> or None."""
     volume, connection = given.volume, given.volume.connection
     lock = None if volume.encryption is None else node(
         'encryption', node('secret', type='passphrase', uuid=volume.volume_id), format=LUKS)
@@ -79,7 +79,7 @@ def _source(given: GuestVolume, settings: Settings) -> tuple[str, Element, Eleme
         return 'file', node('source', lock, file=given.path), None
     if volume.kind != RBD:
         return 'block', node('source', lock, dev=given.path), None
-    # An address of version 6 stands in brackets there; libvirt puts them itself.
+    # The connection has IPv6 addresses in brackets. libvirt adds the brackets itself.
     monitors = [node('host', name=str(name).strip('[]'), port=port)
                 for name, port in zip(connection.get('hosts') or (), connection.get('ports') or (), strict=False)]
     auth = None
