@@ -1,1 +1,1 @@
-"""The conductor: runs operations from their rows, and answers for the database to those that have none."""
+"""Conductor daemon: runs operations from their database rows, and reads and writes databases for the computes."""

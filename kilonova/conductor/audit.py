@@ -1,10 +1,12 @@
-"""Compare all four: databases (with one another too), Placement, the domains that each compute shows, files.
+"""``Audit``, which compares databases, Placement, libvirt domains and files of hosts, and changes nothing.
+
+It also compares servers with Neutron, Cinder and Cyborg. ``kilonova-manage audit`` runs it:
 
     report = Audit(databases, cells, placement, compute, ctxt).run()
-    report.exit_code          # 0 clean, 1 disagreements, 2 a host does not answer
+    report.exit_code          # 0 clean, 1 disagreements, 2 a host or a service does not answer
 
-What an operation row in flight works on is listed, not judged. Nothing stands still meanwhile: what disagrees is looked
-at again before it is reported, and once more while the rows that it is about change from one look to the next.
+Servers that an operation works on are listed and not compared. The cloud changes during the audit. Therefore each
+disagreement is checked again before it is reported, and once more if its rows were changed between two checks.
 """
 from __future__ import annotations
 
@@ -40,20 +42,20 @@ from kilonova.pci.device import DISABLED, GROUP_HEAD, MDEV, UNHEALTHY
 from kilonova.rpc import bounded
 from kilonova.rpc.interface import Client
 
-# Seconds between two looks at a cloud where something disagrees, and how many looks there are at most.
+# Seconds between two checks if something disagrees, and the maximum number of checks.
 PAUSE = 2.0
 LOOKS = 4
-# Hosts that are asked at the same time.
+# Maximum number of hosts that are queried at the same time.
 AT_ONCE = 16
-# Seconds in which a host answers, and for which all hosts together are asked, in all looks.
+# Maximum seconds for the reply of one host, and for the replies of all hosts in all checks.
 PATIENCE, PATIENCE_WITH_ALL = 30.0, 120.0
 IN_TIME = f'{PATIENCE:.0f} s for a host, {PATIENCE_WITH_ALL:.0f} s for all'
 RUNNING = 1
-# Servers in these vm states have no running guest.
+# Servers in these vm states must have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
-# Why a device is not given out again that its holder's operator must know.
+# Reasons why a device is not offered again that are reported if a server holds the device.
 TOLD = (DISABLED, UNHEALTHY)
-# Operations of servers that have no task state.
+# Kinds of operations during which the server has no task state.
 WITHOUT_TASK = ('release', 'network_changed', 'confirm', 'trigger_crash_dump', 'attach_interface', 'detach_interface',
                 'attach_volume', 'detach_volume', 'swap_volume', 'volume_extended', 'volume_snapshot_create',
                 'volume_snapshot_delete')
@@ -63,7 +65,14 @@ Rows = dict[str, Row]
 
 @dataclass
 class Report:
-    """``disagreements``: a line each; ``in_flight``: operations under way; ``silent``: hosts that didn't answer."""
+    """The result of an audit.
+
+    Attributes:
+        disagreements: One line of text for each disagreement.
+        in_flight: One line for each operation that is running or waiting, and for other differences that will end.
+        silent: Hosts and services that did not answer, each with the reason.
+        checked: Number of servers and devices that were compared.
+    """
 
     disagreements: list[str] = field(default_factory=list)
     in_flight: list[str] = field(default_factory=list)
@@ -72,15 +81,23 @@ class Report:
 
     @property
     def exit_code(self) -> int:
+        """The exit code of the command.
+
+        It is 0 if nothing disagrees, 1 if something does, and 2 if a host or a service did not answer.
+        """
         if self.silent:
             return 2
         return 1 if self.disagreements else 0
 
 
 class Audit:
-    """``compute``: the RPC client, None where no host can be asked; ``placement``: the Placement client; ``down_time``:
-    hosts whose last report is older aren't asked, None: all are; ``pause``: waits so many seconds. ``accelerators``,
-    ``networks``, ``volumes``: clients of the accelerator, the network and the volume service, if there are such."""
+    """Compares everything that describes servers and devices, up to ``LOOKS`` times.
+
+    ``compute`` is the RPC client, or None if hosts cannot be queried. ``pause`` is a function that waits the given
+    seconds. Hosts whose last report is older than ``down_time`` seconds are not queried; None queries all hosts.
+    ``accelerators``, ``networks`` and ``volumes`` are clients of Cyborg, Neutron and Cinder, or None if the cloud has
+    no such service.
+    """
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
                  ctxt: RequestContext, pause: Callable[[float], None] = time.sleep,
@@ -90,10 +107,14 @@ class Audit:
         self._pause = pause
 
     def run(self) -> Report:
-        """What disagrees, and still does a moment later: databases, hosts and Placement are read one after the other,
-        and servers come, move and go meanwhile. A row that was changed between two looks may have looked the same in
-        both, and been right all the time: what is about such a row is looked at again."""
-        # Who did not answer in one look is not asked in the next.
+        """Compare everything, and return the disagreements that still exist in a second check.
+
+        Databases, hosts and Placement are read one after the other, while servers are created, moved and deleted. So a
+        row that was changed between two checks may disagree in both and have been right all the time. A disagreement
+        about such a row is checked again. If the row is changed between all checks, the disagreement is reported as in
+        flight.
+        """
+        # Hosts and services that did not answer in one check are not queried in the next.
         silent: dict[str, str] = {}
         until = time.monotonic() + PATIENCE_WITH_ALL
         last = _Look(*self._parts, silent, until)
@@ -115,8 +136,11 @@ class Audit:
 
 
 class _Look:
-    """One look at everything. ``silent``: hosts and services that aren't asked, by name with the reason; a look adds to
-    it. ``until``: when hosts are asked no longer (time.monotonic())."""
+    """One check of everything.
+
+    ``silent`` contains the hosts and services that are not queried, as a dict from name to reason; the check adds those
+    that do not answer. ``until`` is the time.monotonic() value after which no host is queried.
+    """
 
     def __init__(self, databases: Databases, cells: Cells, placement: PlacementClient, compute: Client | None,
                  ctxt: RequestContext, down_time: float | None, accelerators: AcceleratorClient | None,
@@ -131,15 +155,15 @@ class _Look:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = Report()
-        # When the row was changed last that a line names so.
+        # Time of the last change of each row, by the name that a line of the report has for it.
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _Look, line: str) -> bool:
-        """Whether a row that the line is about was changed since."""
+        """Return whether a row that the line names was changed since the check ``before``."""
         return any(stamp != before._changed.get(name) for name, stamp in self._changed.items() if name in line)
 
     def report(self) -> Report:
-        """Read all, compare all."""
+        """Read everything, and return what disagrees."""
         with self._databases.api().read() as conn:
             api = queries.api(conn)
         self._api(api)
@@ -157,7 +181,7 @@ class _Look:
             self._places.learn(database.cell, cell)
             views = self._hosts([node['host'] for node in cell['nodes']], {one.host for one in down})
             read.append((cell, views, self._allocations.read(cell['nodes'])))
-        # Only now is all known that a consumer holds: it may be in several cells.
+        # A consumer may hold resources in several cells, so cells are compared only after all of them were read.
         for cell, hosts, trees in read:
             known |= self._cell(cell, api, hosts, trees)
         self._allocations.compare_consumers(known)
@@ -181,7 +205,7 @@ class _Look:
                     self._wrong(f'database: server {uuid} has {what} and no operation')
 
     def _operations(self, rows: list[Row]) -> None:
-        """List what is in flight, and name the rows that no conductor can run."""
+        """List the operations in flight, and report the rows that no conductor can parse."""
         for row in rows:
             what = f"{row['kind']} of {row['instance_uuid']}"
             why = flows.unreadable(row)
@@ -201,7 +225,7 @@ class _Look:
         for uuid, why in unreadable.items():
             if uuid not in busy:
                 self._wrong(f'database: {why} Nothing else of the server is compared')
-        # What can't be read can't be compared, and what holds for servers that something works on holds for these.
+        # Servers with unreadable texts are left out of the comparison, as servers with an operation are.
         busy |= unreadable.keys()
         self._states(servers, cell, busy)
         self._devices(cell['devices'], servers, moving, busy)
@@ -245,7 +269,10 @@ class _Look:
 
     def _rows(self, servers: Rows, migrations: list[dict[str, Any]],
               owned: dict[str, list[dict[str, Any]]], specs: dict[str, str], busy: set[str]) -> None:
-        """What databases say of each server at rest; a move under way is in the middle of changing it."""
+        """Compare the database rows of each server that no operation works on.
+
+        Servers with an operation are left out, because their rows are being changed.
+        """
         moves: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in migrations:
             moves[row['instance_uuid']].append(row)
@@ -258,11 +285,14 @@ class _Look:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f"{row['host']} {row['address']}", row['updated_at']) for row in cell['devices'])
-        # Hosts' rows change all the time, for other reasons than most lines that name a host.
+        # The rows of hosts change all the time, for other reasons than most lines that name a host.
         self._changed.update((f"{row['node']} offers", row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
-        """Return what each host shows that can be asked and answers in time."""
+        """Return the descriptions of the hosts that can be queried and reply in time, by name.
+
+        The other hosts are added to ``silent`` with the reason.
+        """
         compute, silent = self._compute, self._silent
         if compute is None:
             return {}
@@ -303,7 +333,10 @@ class _Look:
                 self._wrong(f'database: device {where} belongs to {owner}, which is not there')
 
     def _barred(self, devices: list[Row], busy: set[str]) -> None:
-        """Servers that hold devices which are not given out again: an operator resizes, migrates or deletes them."""
+        """Report servers that hold devices which are not offered again.
+
+        An operator should resize, migrate or delete such a server.
+        """
         for device in devices:
             owner = device['instance_uuid']
             if owner is None or owner in busy:
@@ -315,8 +348,11 @@ class _Look:
                                 'holds it')
 
     def _pools(self, nodes: list[dict[str, Any]], devices: list[Row]) -> None:
-        """Hosts write both at once: what schedulers go by, and the rows."""
-        # Mediated devices are Placement's alone to choose.
+        """Compare the device pools of each node, which schedulers read, with its device rows.
+
+        A host writes pools and rows together.
+        """
+        # Mediated devices are chosen by Placement alone, so pools don't contain them.
         free = Counter(device['node'] for device in devices
                        if device['status'] == 'available' and device['dev_type'] != MDEV and _counts(device))
         for node in nodes:
@@ -332,8 +368,11 @@ class _Look:
                             f"{free[node['node']]} are available")
 
     def _missing(self, host: str, view: dict[str, Any], owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:
-        """Devices that servers hold and that left the host: unplugged, or fallen off the bus. (A compute of the release
-        before doesn't say.)"""
+        """Report devices that servers hold and that have disappeared from the host.
+
+        A device disappears if it is unplugged or fails on the bus. A compute of the previous release does not report
+        these devices.
+        """
         missing = set(view.get('missing_devices', ()))
         for uuid, devices in owned.items():
             for device in devices:
@@ -394,11 +433,11 @@ class _Look:
                 self._wrong(f"files: server {uuid} has no directory on {server['host']}")
 
 def _counts(device: dict[str, Any]) -> bool:
-    """Of a group of devices the head is counted alone."""
+    """Return whether a device is counted: of a group of devices only the head is."""
     return bool(_info(device).get(GROUP_HEAD, device['address']) == device['address'])
 
 
 def _info(device: Row) -> dict[str, Any]:
-    """Return what is known of a device beside its columns, {} if its text cannot be read."""
+    """Return the device's ``extra_info`` as a dict, {} if it cannot be parsed."""
     return texts.read(f"extra_info of device {device['address']} of {device['host']}", device['extra_info'],
                       texts.mapping, {})

@@ -1,10 +1,12 @@
-"""The audit's part about accelerators: servers and what Cyborg says that they hold.
+"""``Accelerators``, the part of the audit that compares servers with the accelerator requests in Cyborg.
+
+``audit`` calls the methods in this order:
 
     accelerators = Accelerators(client)
-    accelerators.read()                       # None, or that Cyborg doesn't answer
-    accelerators.learn(marks)                 # of each cell: under which uuids its servers' requests are bound
-    accelerators.give_back(releases)          # what of it is still to be deleted
-    accelerators.attached(server)             # what its domain has besides the devices of its rows
+    accelerators.read()                       # None, or the reason why Cyborg does not answer
+    accelerators.learn(marks)                 # for each cell: the uuids to which requests of its servers are bound
+    accelerators.give_back(releases)          # the requests that pending releases will delete
+    accelerators.attached(server)             # the accelerators that the server's domain must have
     accelerators.compare(servers, moving, busy)
     accelerators.disagreements()
 """
@@ -24,18 +26,18 @@ from kilonova.conductor.flows import beside
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 
-# The system metadata that ``learn`` needs.
+# Keys of the system metadata that ``learn`` needs.
 MARKS = (holder.BOUND_TO, holder.BEFORE)
 
 
 class Accelerators:
-    """``client``: None where there is no accelerator service."""
+    """Compares servers with their accelerator requests; ``client`` is None if there is no accelerator service."""
 
     NAME = 'accelerators'
 
     def __init__(self, client: AcceleratorClient | None) -> None:
         self._client = client
-        # None: nobody knows.
+        # Requests by the uuid to which they are bound; None if they could not be read.
         self._held: dict[str, list[AcceleratorRequest]] | None = None
         self._unbound: list[AcceleratorRequest] = []
         self._known: set[str] = set()
@@ -45,7 +47,7 @@ class Accelerators:
         self._wrong: list[str] = []
 
     def read(self) -> str | None:
-        """All requests; what to say of a service that doesn't answer."""
+        """Read all accelerator requests. Return the error text if the service does not answer, else None."""
         if self._client is None:
             return None
         try:
@@ -64,17 +66,23 @@ class Accelerators:
         return None
 
     def learn(self, marks: Mapping[str, dict[str, str]]) -> None:
-        """{server: its system metadata of these names}."""
+        """Add the system metadata of servers: a dict from server uuid to the values of the keys in ``MARKS``."""
         self._marks.update(marks)
 
     def give_back(self, releases: Iterable[Mapping[str, Any]]) -> None:
-        """Requests that pending releases will delete are not lost. ``releases``: their operations' arguments."""
+        """Note the requests that pending releases will delete, so that they are not reported as lost.
+
+        ``releases`` are the arguments of the operations of kind ``release``.
+        """
         for args in releases:
             self._known.add(args.get(beside.ACCELERATORS_OF, ''))
             self._released.update(args.get(beside.ACCELERATOR_REQUESTS, ()))
 
     def attached(self, server: Row) -> list[str] | None:
-        """Addresses and uuids of the accelerators in a server's domain; None: that can't be told."""
+        """Return the PCI addresses and mdev uuids of the accelerators that a server's domain must have.
+
+        Returns None if they are not known, and an empty list if the server has no accelerators.
+        """
         if not self._wants(server):
             return []
         if self._held is None:
@@ -94,8 +102,10 @@ class Accelerators:
             flavor is not None and device_profile.name_of(flavor.extra_specs) is not None)
 
     def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], busy: set[str]) -> None:
-        """Servers of a cell at rest with what they hold, at both ends of a move; ``busy``: those that an operation
-        works on."""
+        """Compare the servers of a cell with the requests that they hold, on the source and the destination of a move.
+
+        Servers in ``busy``, on which an operation works, are left out.
+        """
         for uuid in {*servers, *busy}:
             marks = self._marks.get(uuid, {})
             self._known.update((holder.of(uuid, marks), *((holder.before(uuid, marks),) if uuid in moving else ()),
@@ -113,8 +123,11 @@ class Accelerators:
                 self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(held)}')
 
     def disagreements(self) -> list[str]:
-        """When all cells are compared. A request that belongs to no server yet may be about to, while anything is under
-        way."""
+        """Return all disagreements; called when all cells have been compared.
+
+        Requests that belong to no server are reported only if no operation is in flight, because an operation may be
+        about to bind them.
+        """
         lost = [f'accelerators: {_named(requests)} belong to {uuid}, which is no server'
                 for uuid, held in (self._held or {}).items() if uuid not in self._known
                 and (requests := [one for one in held if one.uuid not in self._released])]

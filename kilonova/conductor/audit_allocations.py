@@ -1,9 +1,11 @@
-"""The audit's part about Placement: what servers and moves hold there, and what their flavors and devices say.
+"""``Allocations``, the part of the audit that compares Placement's allocations with flavors and devices.
+
+``audit`` calls the methods in this order:
 
     allocations = Allocations(placement, wrong)
-    trees = allocations.read(nodes)                  # of each cell, before the first is compared
+    trees = allocations.read(nodes)                  # for each cell, before the first one is compared
     allocations.compare(servers, moving, owned, trees, busy)
-    allocations.compare_consumers(known)             # when all cells were compared
+    allocations.compare_consumers(known)             # after all cells were compared
 """
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from kilonova.pci.device import CHILD_TYPES, MDEV
 from kilonova.virt.hardware import amounts as hardware_amounts
 from kilonova.virt.hardware import constraints
 
-# What each flavor has a size of; of the other resource classes only extra specs speak.
+# Resource classes for which each flavor has a size. Other classes are requested only by extra specs.
 CLASSES = ('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB')
 _ADDRESS = re.compile('[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]')
 _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
@@ -31,7 +33,18 @@ _PARENT = re.compile('pci_([0-9a-f]{4})_([0-9a-f]{2})_([0-9a-f]{2})_([0-7])')
 
 @dataclass(frozen=True)
 class _Side:
-    """One end of a server: what Placement holds for it as ``consumer``, and what it should."""
+    """A server on its host, or the source end of its move, with the allocation that it should have.
+
+    Attributes:
+        what: Name of the server or the move in lines of the report.
+        consumer: Uuid of the consumer in Placement.
+        host: Host on which the resources are.
+        node: Node on which the resources are.
+        flavor: Flavor that sets the amounts, or None.
+        topology: NUMA topology, or None.
+        from_volume: Whether the server boots from a volume, and so needs no disk of its own.
+        devices: Rows of its devices; None if they can't be distinguished from those of the other end.
+    """
 
     what: str
     consumer: str
@@ -40,13 +53,16 @@ class _Side:
     flavor: Flavor | None
     topology: InstanceNUMATopology | None
     from_volume: bool
-    # Rows of its devices; None: nothing tells them from the other end's.
     devices: list[Row] | None
 
 
 class Allocations:
-    """``wrong`` is told what disagrees. ``consumers``: {consumer: {provider uuid: {resource class: amount held}}}.
-    ``others``: providers of other services on nodes whose names have PCI addresses, {node: {address: name}}."""
+    """Compares allocations in Placement with the databases; ``wrong(line)`` is called for each disagreement.
+
+    Attributes:
+        consumers: Amounts held, as {consumer: {provider uuid: {resource class: amount}}}.
+        others: Providers of other services whose names contain PCI addresses, as {node: {address: name}}.
+    """
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
         self._placement, self._wrong = placement, wrong
@@ -54,7 +70,10 @@ class Allocations:
         self.others: dict[str, dict[str, str]] = defaultdict(dict)
 
     def read(self, nodes: list[Row]) -> dict[str, dict[str, str]]:
-        """The providers of a cell's nodes: {node: {provider uuid: PCI address or ''}}; fills in ``consumers``."""
+        """Return the providers of a cell's nodes, as {node: {provider uuid: PCI address or ''}}.
+
+        It also adds the allocations of these providers to ``consumers``.
+        """
         trees: dict[str, dict[str, str]] = {}
         for node in nodes:
             tree = trees[node['node']] = {}
@@ -63,14 +82,14 @@ class Allocations:
                 name = provider['name']
                 tree[provider['uuid']] = _address(name[len(prefix):].lower()) if name.startswith(prefix) else ''
                 if not tree[provider['uuid']]:
-                    # Cyborg calls its providers by the host, the kind of the device and its address.
+                    # Names of Cyborg's providers contain the host, the kind of the device and its address.
                     self.others[node['node']].update(dict.fromkeys(_ADDRESS.findall(name.lower()), name))
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
                     self.consumers[consumer][provider['uuid']] = held
         return trees
 
     def compare_cards(self, devices: list[Row]) -> None:
-        """Name the devices of a cell, or the cards that they are parts of, that another service offers as well."""
+        """Report devices of a cell that another service offers as well, or whose card it offers."""
         found = {(device['host'], address, name) for device in devices if device['status'] != 'removed'
                  for address in (device['address'], device['parent_addr'])
                  if (name := self.others[device['node']].get(address)) is not None}
@@ -80,8 +99,11 @@ class Allocations:
 
     def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], owned: Mapping[str, list[Row]],
                 trees: dict[str, dict[str, str]], busy: set[str]) -> None:
-        """What is held for the servers of a cell. ``moving``: migrations by server; ``owned``: devices by server;
-        ``trees``: what ``read`` said of it."""
+        """Compare the allocations of the servers of a cell with what they should hold.
+
+        ``moving`` has the migration of each moving server, ``owned`` the devices of each server, and ``trees`` is the
+        result of ``read`` for this cell. Servers in ``busy``, on which an operation works, are left out.
+        """
         for uuid, server in servers.items():
             if uuid in busy:
                 continue
@@ -115,7 +137,7 @@ class Allocations:
             return
         has = {name: sum(given.get(name, 0) for given in held.values()) for name in CLASSES}
         wanted = _wanted(side)
-        # A host that reports no PCPU was asked for VCPU alone.
+        # For a host that reports no PCPU, dedicated CPUs are requested as VCPU.
         if has == wanted or has == _wanted(side, pinning=False):
             return
         wrong = [name for name in CLASSES if has[name] != wanted[name]]
@@ -123,7 +145,7 @@ class Allocations:
         self._wrong(f'Placement: {side.what} holds {found}, its flavor says {right}')
 
     def compare_consumers(self, known: set[str]) -> None:
-        """``known``: servers, and moves, of all cells."""
+        """Report consumers that are not in ``known``, the uuids of the servers and moves of all cells."""
         for consumer, held in self.consumers.items():
             if consumer not in known:
                 self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
@@ -135,7 +157,7 @@ def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
 
 
 def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
-    """The server as it is; of one that moves, the end that it came from as well, whose allocation is the move's."""
+    """Yield the server on its host and, if it moves, the source end, whose consumer is the move."""
     flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
     new, old = audit_rows.devices_of(server, move, owned)
     from_volume = not server['image_ref']
@@ -150,12 +172,14 @@ def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict
 
 def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, from_volume: bool = False,
             pinning: bool = True) -> dict[str, int]:
-    """{resource class: amount} of CLASSES that the scheduler asks of Placement for a server.
+    """Return the amounts that the scheduler requests from Placement for a server, as {resource class: amount}.
 
-    ``topology``: its place, or what was asked for; ``pinning`` False: dedicated CPUs are asked for as VCPU.
+    Only the classes in CLASSES are included. ``topology`` is the server's NUMA topology, on its host or as requested.
+    If ``pinning`` is False, dedicated CPUs are counted as VCPU. A server that boots from a volume (``from_volume``)
+    needs no disk of its own.
     """
     if topology is None:
-        # An older request may have what nobody would be given now.
+        # An older request may contain what is refused now.
         with contextlib.suppress(Invalid):
             topology = constraints.of(flavor)
     dedicated = constraints.dedicated_cpus(topology) if pinning else 0
@@ -164,15 +188,21 @@ def amounts(flavor: Flavor | None, topology: InstanceNUMATopology | None, *, fro
 
 
 def _provider_address(device: dict[str, Any]) -> str:
-    """VFs are counted on their PF's provider, mediated devices on their parent's."""
+    """Return the PCI address whose provider counts a device.
+
+    VFs are counted on the provider of their PF, and mediated devices on that of their parent.
+    """
     parent = device['parent_addr'] if device['dev_type'] in {*CHILD_TYPES, MDEV} else None
     found: str = (parent or device['address']).lower()
     return found
 
 
 def _address(name: str) -> str:
-    """What a device's provider is called below its node: an address; of mediated devices libvirt's name of the parent,
-    pci_0000_84_00_0. '': it is another service's."""
+    """Return the PCI address in the name of a device's provider, or '' if the provider belongs to another service.
+
+    ``name`` is the part after the node's name: an address or, for mediated devices, libvirt's name of the parent, such
+    as pci_0000_84_00_0.
+    """
     found = _PARENT.sub(r'\1:\2:\3.\4', name)
     return found if _ADDRESS.fullmatch(found) else ''
 

@@ -1,11 +1,13 @@
-"""The audit's part about hosts: services, nodes, host mappings and aggregates in the databases, providers in Placement.
+"""``Hosts``, the part of the audit that compares services, nodes, host mappings, aggregates and Placement's providers.
+
+``audit`` calls the methods in this order:
 
     hosts = Hosts(placement, wrong)
-    hosts.learn(database.cell, rows)           # of each cell, before anything is compared
-    hosts.compare(mappings, aggregates, mirrors)
+    hosts.learn(database.cell, rows)           # for each cell, before anything is compared
+    hosts.compare(mappings, aggregates, operations)
 
-Each of these is written in a store of its own. Operations of kind ``host_removal`` and ``mirror`` that aren't complete
-are about hosts on which the stores differ for a while.
+Each kind of record is written in a store of its own. Operations of kind ``host_removal`` and ``mirror`` change them one
+after the other, so for their hosts the stores may differ until the operation is complete.
 """
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from kilonova.db.queries import host_removals
 from kilonova.db.queries.cells import Cell
 from kilonova.db.rows import Row
 
-# Seconds after which a compute service should have a node.
+# Seconds after which a compute service must have a node.
 STARTED = 600.0
 
 
 class Hosts:
-    """``wrong`` is told each disagreement as a line of text."""
+    """Compares the records of hosts; ``wrong(line)`` is called for each disagreement."""
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
         self._placement, self._wrong = placement, wrong
@@ -35,7 +37,7 @@ class Hosts:
         self._leaving: set[str] = set()
 
     def learn(self, cell: Cell, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Take in the ``services``, ``nodes`` and ``operations`` of a cell, and compare what is in its database."""
+        """Add the ``services``, ``nodes`` and ``operations`` of a cell, and compare its services with its nodes."""
         hosts = {service['host'] for service in rows['services']}
         with_node = {node['host'] for node in rows['nodes']}
         for operation in rows['operations']:
@@ -55,10 +57,10 @@ class Hosts:
                             f"not start; 'openstack compute service delete {service['uuid']}' if the host is gone")
 
     def compare(self, mappings: Sequence[Row], aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
-        """Compare the API database and Placement with what was learnt of all cells. ``operations``: rows of the API
-        database.
+        """Compare the API database and Placement with the cells that ``learn`` has added.
 
-        Sends one request to Placement for each aggregate, one for each removed node, and one more.
+        ``operations`` are rows of the API database. Sends one request to Placement for each aggregate, one for each
+        removed node, and one more.
         """
         for row in mappings:
             if (row['cell_id'], row['host']) not in self._served and row['host'] not in self._leaving:
@@ -77,7 +79,7 @@ class Hosts:
         self._compare_removed()
 
     def _compare_members(self, aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
-        """Which nodes are in which aggregates of Placement."""
+        """Compare the members of each aggregate in Placement with those in the database."""
         changing = {(args.get('aggregate'), args.get('host')) for row in operations if row['kind'] == 'mirror'
                     for args in [texts.split(row, ['args'])[0]['args']]}
         for row in aggregates:
@@ -90,11 +92,11 @@ class Hosts:
                                 f"host {node['host']} {host_is_in}: 'kilonova-manage placement sync_aggregates'")
 
     def _compare_providers(self) -> None:
-        """Which providers of computes have no node."""
+        """Report providers of compute nodes that no longer exist."""
         try:
             ours = self._placement.list_providers(required=OWNER)
         except PlacementInvalid:
-            # A Placement that does not know the trait: no provider can have it.
+            # This Placement does not know the trait, so no provider has it.
             return
         for provider in ours:
             uuid, name = provider['uuid'], provider['name']
@@ -105,7 +107,7 @@ class Hosts:
                             "if it runs; then 'openstack resource provider delete' for its children and for it")
 
     def _compare_removed(self) -> None:
-        """Which providers of hosts that are being removed can't be deleted."""
+        """Report providers of removed hosts that can't be deleted, because a consumer holds resources of them."""
         for uuid, operation in self._removed.items():
             for provider in self._placement.list_providers(in_tree=uuid):
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
@@ -115,7 +117,7 @@ class Hosts:
                                 f"nobody needs it; then operation {operation['uuid']} completes the removal")
 
     def _held(self, root: str) -> dict[str, str]:
-        """Return what each consumer holds of a tree, as text."""
+        """Return the amounts that each consumer holds of a provider tree, as text."""
         found: dict[str, list[str]] = defaultdict(list)
         for provider in self._placement.list_providers(in_tree=root):
             for consumer, held in self._placement.provider_allocations(provider['uuid']).items():

@@ -1,8 +1,10 @@
-"""The audit's part about ports: servers' info caches and what Neutron says that they have.
+"""``Ports``, the part of the audit that compares the info caches of servers with the ports in Neutron.
+
+``audit`` calls the methods in this order:
 
     ports = Ports(client)
-    ports.read()                       # None, or that Neutron doesn't answer
-    ports.compare(servers, busy)       # of each cell
+    ports.read()                       # None, or the reason why Neutron does not answer
+    ports.compare(servers, owned, allocated, busy)       # for each cell
     ports.disagreements()
 """
 from __future__ import annotations
@@ -19,7 +21,7 @@ from kilonova.errors import KilonovaError
 from kilonova.objects.port_resources import ALLOCATION, PortResources, of_ports, total
 from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
-# The event of a server that gives a port up, and when those do it that can't now.
+# The event of a detach, and texts that say when a server whose state forbids it now will detach a port.
 DETACH = states.TRANSITIONS['detach_interface.start']
 LATER = {'resized': 'its resize is confirmed or reverted'}
 AWAKE = 'Neutron tells of it while the server is active, paused or stopped'
@@ -28,14 +30,19 @@ Held = Mapping[str, Mapping[str, int]]
 
 
 def hidden(server: Row) -> set[str]:
-    """Addresses of those of a server's devices that no domain names: something of the host's leads to them."""
+    """Return the PCI addresses of a server's devices that its domain does not name.
+
+    The guest reaches these devices through a device of the host.
+    """
     return {vif.slot for vif in map(Vif.read, json.loads(server['network_info'] or '[]'))
             if vif.vnic_type in BEHIND and vif.slot is not None}
 
 
 def _kept(server: Row, gone: Iterable[Vif]) -> dict[str, Vif]:
-    """Return those of a server's interfaces whose ports are gone that it has to keep for now, by the id of the port:
-    it holds a device or resources for them, and in its state nothing can be detached."""
+    """Return the interfaces of deleted ports that a server has to keep for now, by port id.
+
+    The server holds a device or resources for them, and its state does not allow a detach.
+    """
     if server['host'] is None or server['vm_state'] in DETACH.vm:
         return {}
     return {vif.id: vif for vif in gone if vif.vnic_type in FUNCTIONS or vif.held}
@@ -46,21 +53,23 @@ def _addresses(devices: Sequence[Row], host: str) -> set[str]:
 
 
 class Ports:
-    """``client``: None where there is no network service. ``in_flight``: a line for each port that is gone and that its
-    server can't give up yet."""
+    """Compares servers with their ports; ``client`` is None if there is no network service.
+
+    ``in_flight`` has one line for each deleted port that its server can't detach yet.
+    """
 
     NAME = 'ports'
 
     def __init__(self, client: NetworkClient | None) -> None:
         self._client = client
-        # None: nobody knows.
+        # Ports by the uuid of their server; None if they could not be read.
         self._held: dict[str, dict[str, Port]] | None = None
         self._known: set[str] = set()
         self._wrong: list[str] = []
         self.in_flight: list[str] = []
 
     def read(self) -> str | None:
-        """All ports of servers; what to say of a service that doesn't answer."""
+        """Read all ports of servers. Return the error text if the service does not answer, else None."""
         if self._client is None:
             return None
         held: dict[str, dict[str, Port]] = defaultdict(dict)
@@ -74,8 +83,11 @@ class Ports:
 
     def compare(self, servers: Mapping[str, Row], owned: Mapping[str, Sequence[Row]], allocated: Mapping[str, Held],
                 busy: set[str]) -> None:
-        """Servers of a cell at rest with what they have; ``owned``: the devices of each, ``allocated``: what each holds
-        in Placement, ``busy``: those that an operation works on."""
+        """Compare the servers of a cell with their ports.
+
+        ``owned`` has the devices of each server, and ``allocated`` its resources in Placement. Servers in ``busy``, on
+        which an operation works, are left out.
+        """
         self._known.update(servers, busy)
         for uuid, server in servers.items():
             if uuid in busy or self._held is None:
@@ -88,7 +100,7 @@ class Ports:
                 self.in_flight.append(f'ports: port {port_id} of server {uuid} is gone, and what the server holds for '
                                       f'it is given back when {LATER.get(server["vm_state"], AWAKE)}')
             for port_id, vif in cached.items():
-                # An accelerator stays the server's without its port.
+                # A server keeps its accelerator even if the port is deleted.
                 if port_id not in held and port_id not in kept and vif.vnic_type not in ACCELERATED:
                     self._wrong.append(f'ports: server {uuid} has port {port_id} in its info cache, and Neutron does '
                                        f'not give it to the server')
@@ -104,8 +116,10 @@ class Ports:
                                        f'which the server does not hold')
 
     def _guarantees(self, server: Row, ports: Iterable[Port], kept: Iterable[Vif], allocated: Held) -> None:
-        """Compare what the server holds in Placement of the classes of ports with the bindings of its ports, and with
-        the info cache for those that are ``kept`` though they are gone."""
+        """Compare the server's resources for ports in Placement with the bindings of its ports.
+
+        ``kept`` are the interfaces of deleted ports, whose resources are those in the info cache.
+        """
         read = ((port, PortResources.read(port.id, port.resource_request)) for port in ports)
         wanted = total([*(asked.held(port.profile.get(ALLOCATION)) for port, asked in read if asked is not None),
                         *(vif.held for vif in kept)])
@@ -115,7 +129,7 @@ class Ports:
                                f"bindings say {wanted or 'nothing'}")
 
     def disagreements(self) -> list[str]:
-        """When all cells are compared."""
+        """Return all disagreements; called when all cells have been compared."""
         return self._wrong + [
             f'ports: port {port_id} belongs to {uuid}, which is no server'
             for uuid, held in (self._held or {}).items() if uuid not in self._known for port_id in held]

@@ -1,9 +1,9 @@
-"""What the rows of a server at rest must say of each other: its flavor, the stored request spec, its move.
+"""Compares the database rows of one server: its flavor, its stored request spec and its move.
+
+``audit`` passes the rows of each server that no operation works on:
 
     list(disagreements(Rows(server, spec, moves, devices)))
     # ["database: the request spec of server 5c… says vcpus 1, its flavor vcpus 2"]
-
-Rows in, lines out: ``conductor.audit`` reads them, and leaves out servers that an operation works on.
 """
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from typing import Any
 from kilonova import errors, texts
 from kilonova.objects import Flavor, MigrationContext, PciDeviceList, instance_columns
 
-# Columns of a server that follow its flavor, and the flavor's fields.
+# Columns of a server that contain values of its flavor, with the names of the flavor's fields.
 COLUMNS = {'instance_type_id': 'id', 'vcpus': 'vcpus', 'memory_mb': 'memory_mb', 'root_gb': 'root_gb',
            'ephemeral_gb': 'ephemeral_gb'}
-# What two copies of one flavor have in common, whatever became of the flavor itself.
+# Fields that are equal in two copies of one flavor, even if the flavor itself was changed or deleted.
 COPIED = ('id', 'flavorid', 'vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
-# Texts of a server that are read here and by those who compare it with other things.
+# Texts of a server that this module and other parts of the audit parse.
 TEXTS = ('numa_topology', 'migration_context', 'network_info')
-# A move in this state waits for its confirm or revert.
+# Status of a move that waits to be confirmed or reverted.
 WAITING = 'finished'
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A server with its columns of instance_extra, the flavor of its stored request spec as JSON (None: it has none),
-    the moves of it that haven't ended, and the devices that it owns, with their hosts and nodes."""
+    """The rows of one server.
+
+    Attributes:
+        server: Row of the server with its columns of instance_extra.
+        spec: Flavor of the stored request spec as JSON, or None if there is no request spec.
+        moves: Migrations of the server that have not ended.
+        devices: Devices that the server owns, with their hosts and nodes.
+    """
 
     server: Mapping[str, Any]
     spec: str | None
@@ -39,7 +45,7 @@ class Rows:
 
 
 def disagreements(rows: Rows) -> Iterator[str]:
-    """A line for each pair that doesn't agree."""
+    """Yield a line of text for each pair of values that disagree."""
     yield from _columns(rows)
     yield from _request_spec(rows)
     yield from _open_moves(rows)
@@ -51,8 +57,10 @@ def disagreements(rows: Rows) -> Iterator[str]:
 
 
 def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str]) -> dict[str, str]:
-    """Return the servers of which a text cannot be read, {uuid: which one and why}; ``specs``: flavors of their request
-    specs."""
+    """Return the servers with a text that cannot be parsed, as a dict from uuid to the name of the text and the reason.
+
+    ``specs`` are the flavors of the servers' request specs.
+    """
     found: dict[str, str] = {}
     for uuid, server in servers.items():
         try:
@@ -69,7 +77,10 @@ def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str
 
 @functools.lru_cache(maxsize=1024)
 def flavors(text: str | None) -> dict[str, Flavor]:
-    """A server's flavors, ``cur`` and during a move ``old`` and ``new``; many servers have the same."""
+    """Return the flavors of a server from their JSON: ``cur`` and, during a move, ``old`` and ``new``.
+
+    Results are cached, because many servers have the same flavor.
+    """
     found = json.loads(text or '{}')
     return {name: Flavor.obj_from_primitive(envelope) for name, envelope in found.items() if envelope}
 
@@ -81,7 +92,7 @@ def _spec_flavor(text: str) -> Flavor | None:
 
 
 def context_of(server: Mapping[str, Any], move: Mapping[str, Any] | None) -> MigrationContext | None:
-    """The server's migration context if it is this move's."""
+    """Return the server's migration context if it belongs to this move, else None."""
     context = MigrationContext.from_json(server['migration_context']) if move is not None else None
     return context if move is not None and context is not None and context.migration_id == move['id'] else None
 
@@ -99,7 +110,7 @@ def _columns(rows: Rows) -> Iterator[str]:
 
 
 def _request_spec(rows: Rows) -> Iterator[str]:
-    """The resources that a server needs when it is scheduled again."""
+    """Compare the flavor in the request spec, from which the server is scheduled again, with the server's flavor."""
     uuid, flavor = rows.server['uuid'], flavors(rows.server['flavor']).get('cur')
     if rows.spec is None:
         yield f'database: server {uuid} has no request spec'
@@ -130,7 +141,7 @@ def _open_moves(rows: Rows) -> Iterator[str]:
 
 
 def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
-    """Nothing of a move is left behind it."""
+    """Yield a line for each value of a move that a server has although it does not move."""
     if server['migration_context']:
         yield f"database: server {server['uuid']} has a migration context and is not moving"
     left = [which for which in ('old', 'new') if which in flavors(server['flavor'])]
@@ -139,7 +150,7 @@ def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _waiting_move(rows: Rows, move: Mapping[str, Any]) -> Iterator[str]:
-    """What a confirm or a revert goes by."""
+    """Compare the values that a confirm or a revert of the move uses."""
     server, own = rows.server, flavors(rows.server['flavor'])
     for which, number in (('old', move['old_instance_type_id']), ('new', move['new_instance_type_id'])):
         said = own[which].id if which in own else None
@@ -174,7 +185,11 @@ def _shown(places: set[tuple[str, str, str]]) -> list[str]:
 
 def devices_of(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
                 ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
-    """A server's devices where it is, and those of the end that its move came from."""
+    """Return the devices of a server on its host, and those of the source end of its move.
+
+    Returns (None, None) if the source and the destination are the same host and no migration context tells which
+    devices are which.
+    """
     here = [device for device in owned if device['host'] == server['host']]
     if move is None or move['source_compute'] != move['dest_compute']:
         return here, [device for device in owned if move is not None and device['host'] == move['source_compute']]

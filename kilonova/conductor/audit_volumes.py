@@ -1,8 +1,10 @@
-"""The audit's part about volumes: servers' rows in block_device_mapping and what Cinder says that is attached to them.
+"""``Volumes``, the part of the audit that compares servers' rows of block_device_mapping with Cinder's attachments.
+
+``audit`` calls the methods in this order:
 
     volumes = Volumes(client)
-    volumes.read()                     # None, or that Cinder doesn't answer
-    volumes.compare(servers, rows, busy)       # of each cell
+    volumes.read()                     # None, or the reason why Cinder does not answer
+    volumes.compare(servers, rows, busy)       # for each cell
     volumes.disagreements()
 """
 from __future__ import annotations
@@ -17,19 +19,19 @@ from kilonova.objects.volume import AttachedVolume
 
 
 class Volumes:
-    """``client``: None where there is no volume service."""
+    """Compares servers with the attachments of their volumes; ``client`` is None if there is no volume service."""
 
     NAME = 'volumes'
 
     def __init__(self, client: VolumeClient | None) -> None:
         self._client = client
-        # None: nobody knows.
+        # Attachments by the uuid of their server; None if they could not be read.
         self._held: dict[str, dict[str, Attachment]] | None = None
         self._known: set[str] = set()
         self._wrong: list[str] = []
 
     def read(self) -> str | None:
-        """All attachments of servers; what to say of a service that doesn't answer."""
+        """Read all attachments of servers. Return the error text if the service does not answer, else None."""
         if self._client is None:
             return None
         held: dict[str, dict[str, Attachment]] = defaultdict(dict)
@@ -42,8 +44,10 @@ class Volumes:
         return None
 
     def compare(self, servers: Mapping[str, Row], rows: Mapping[str, Sequence[Row]], busy: set[str]) -> None:
-        """Servers of a cell at rest with what they have; ``rows``: of their volumes, ``busy``: servers that an
-        operation works on."""
+        """Compare the servers of a cell with their attachments.
+
+        ``rows`` has the volume rows of each server. Servers in ``busy``, on which an operation works, are left out.
+        """
         self._known.update(servers, busy)
         for uuid, server in servers.items():
             if uuid in busy or self._held is None:
@@ -61,7 +65,7 @@ class Volumes:
                             f'has no row of it' for one in held.values()]
 
     def disagreements(self) -> list[str]:
-        """When all cells are compared."""
+        """Return all disagreements; called when all cells have been compared."""
         return self._wrong + [
             f'volumes: attachment {one.id} of volume {one.volume_id} belongs to {uuid}, which is no server'
             for uuid, held in (self._held or {}).items() if uuid not in self._known for one in held.values()]

@@ -1,7 +1,8 @@
-"""Cancels: who holds an operation that somebody cancelled learns it, and so do the hosts that are at its step.
+"""``Cancels``, which sends a cancel to the hosts that work on a cancelled operation.
 
-A delete is accepted beside what runs, and waits for it; whoever takes the waiting row comes here (operations.md
-rule 17). So does the sweep, as a cancel may be lost.
+A delete is accepted while another operation of the server runs, and waits for it. The conductor that takes the waiting
+row cancels the running operation here (operations.md, rule 17). The sweep does so as well, because a cancel may be
+lost.
 """
 from __future__ import annotations
 
@@ -18,13 +19,20 @@ LOG = logging.getLogger(__name__)
 
 
 class Cancels:
-    """``before``: a waiting row's way to what runs; ``again``: a cancelled row's whose work doesn't know it yet."""
+    """Sends cancels to hosts.
+
+    ``before`` starts from a waiting delete, ``again`` from an operation that was cancelled.
+    """
 
     def __init__(self, env: Environment) -> None:
         self._env = env
 
     def before(self, db: Database, uuid: str) -> None:
-        """A waiting delete: tell the hosts of the row before it to stop, so that its holder unwinds at once."""
+        """Cancel the operations that a waiting delete waits for.
+
+        Their hosts receive the cancel, so that the conductor which owns them undoes them at once. If no operation runs
+        any more, the delete itself may run. Never raises, because the next sweep tries again.
+        """
         try:
             with db.read() as conn:
                 waiting = operations.get(conn, uuid)
@@ -45,17 +53,17 @@ class Cancels:
             LOG.warning('cancel of what runs before %s not sent: %s', uuid, error)
 
     def again(self, db: Database, uuid: str) -> None:
-        """A row of ours that somebody cancelled, and whose work doesn't know it yet: the cancel may have been lost."""
+        """Cancel a cancelled operation again at its hosts, because the first cancel may have been lost."""
         with db.read() as conn:
             row = operations.get(conn, uuid)
-            # The api database has rows of servers that are in no cell yet, and no servers.
+            # The API database has operation rows of servers that are in no cell yet, and no servers.
             instance = (instances.get(conn, row.instance_uuid)
                         if row is not None and db is not self._env.api else None)
         if row is not None:
             self._cancel(db, row, instance)
 
     def _promote(self, db: Database, instance_uuid: str) -> None:
-        """Nothing runs before it: the delete may."""
+        """Let the waiting delete of a server run, because no other operation of the server runs."""
         with db.write() as conn:
             uuid = operations.promote(conn, instance_uuid)
         if uuid is not None:
@@ -71,7 +79,7 @@ class Cancels:
         self._env.runner.wake(db, [row.uuid], urgent=True)
 
     def _elsewhere(self, db: Database, uuid: str) -> None:
-        """A row that isn't in the database where it was looked for: wake it where it is."""
+        """Look for a row in the other databases, and wake the runner for it."""
         for other in self._env.all_databases():
             if other is not db:
                 with other.read() as conn:

@@ -1,4 +1,4 @@
-"""What flows work with: databases, the other daemons, Placement, and the runner that holds their rows."""
+"""``Environment``, which gives flows their databases, other daemons, external services and the runner."""
 from __future__ import annotations
 
 import logging
@@ -29,28 +29,38 @@ LOG = logging.getLogger(__name__)
 
 
 class Runs(Protocol):
-    """What works ask of the runner that holds them (``runner.Runner``)."""
+    """Methods of the runner (``runner.Runner``) that operations and flows call."""
 
     def finished(self, work: Any, retry_in: float | None = None) -> None:
-        """The work is over here; its row is looked at again after so many seconds."""
+        """Remove an operation from the runner.
+
+        If ``retry_in`` is given, the runner is woken for its row after that many seconds.
+        """
 
     def wake(self, db: engine.Database, uuids: Sequence[str], urgent: bool = False) -> None:
-        """Take these rows."""
+        """Take these rows of a database and run their operations."""
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
-        """Somebody cancelled this row: its hosts stop, and it is taken if nobody has it."""
+        """Cancel the running calls of a cancelled operation, and wake this runner for its row."""
 
     def holds(self, uuid: str) -> bool:
-        """Whether a row is in this runner."""
+        """Return whether a row is in this runner."""
 
 
 class HostsSilent(Unanswered):
-    """No host is left, but some may be back at any moment. The scheduler did answer, and claimed nothing."""
+    """No host fits, but hosts that count as down may report again at any moment.
+
+    The scheduler replied, and claimed nothing. The operation is retried.
+    """
 
 
 class Environment:
-    """Collaborators of flows; one a conductor process. ``images``: an ImageClient that acts as the service; ``ping``
-    asks this conductor itself over the queue."""
+    """The services that flows use; one object for each conductor process.
+
+    ``images`` is a client that acts with the account of the service. ``ping`` sends a message to this conductor through
+    the message queue, and raises if it does not arrive. The attributes ``runner``, ``leases`` and ``slots`` are set by
+    the runner.
+    """
 
     def __init__(self, *, conf: cfg.ConfigOpts, databases: engine.Databases, cells: Cells, scheduler: Client,
                  compute: Client, placement: PlacementClient, images: ImageClient, ping: Callable[[], None],
@@ -70,15 +80,19 @@ class Environment:
 
     @property
     def api(self) -> engine.Database:
-        """The api database."""
+        """The API database."""
         return self.databases.api()
 
     def all_databases(self) -> list[engine.Database]:
-        """The api database and those of the cells."""
+        """Return the API database and the databases of the cells."""
         return [self.api, *self.cells.databases()]
 
     def drop_image(self, image_id: str) -> None:
-        """Delete an image that got no data. Unanswered: the image service is silent."""
+        """Delete an image that got no data.
+
+        An image that the service account may not delete stays, and a warning is logged. Raises Unanswered if the image
+        service does not answer.
+        """
         try:
             self.images.delete(image_id)
         except Forbidden as error:
@@ -86,28 +100,44 @@ class Environment:
 
     @property
     def accelerators(self) -> AcceleratorClient:
-        """The client of the accelerator service. Unanswered: this conductor has no account for it."""
+        """The client of the accelerator service (Cyborg).
+
+        Raises Unanswered if this conductor has no account for it.
+        """
         if self._accelerators is None:
             raise Unanswered(who=accel_client.WHO, reason='neither [cyborg] nor [keystone_authtoken] has an account')
         return self._accelerators
 
     @property
     def networks(self) -> NetworkClient:
-        """The client of the network service. Unanswered: this conductor has no account for it."""
+        """The client of the network service (Neutron).
+
+        Raises Unanswered if this conductor has no account for it.
+        """
         if self._networks is None:
             raise Unanswered(who=network_refusals.WHO, reason='[neutron] has no account')
         return self._networks
 
     @property
     def volumes(self) -> VolumeClient:
-        """The client of the volume service. Unanswered: this conductor has no account for it."""
+        """The client of the volume service (Cinder).
+
+        Raises Unanswered if this conductor has no account for it.
+        """
         if self._volumes is None:
             raise Unanswered(who=volume_client.WHO, reason='[cinder] has no account')
         return self._volumes
 
     def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
-        """Ask the scheduler. HostsSilent instead of NoValidHost where hosts count as down only since nobody could
-        report for a while: they may be back at any moment, and take the server."""
+        """Call the scheduler's ``select_destinations``, and return its reply.
+
+        Raises:
+            NoValidHost: No host fits.
+            HostsSilent: No host fits, but hosts count as down only because no host could report for a while. They may
+                be back
+                at any moment, and may take the server then.
+            Unanswered: The scheduler did not reply.
+        """
         asked = self.hearing.now()
         try:
             return self.scheduler.select_destinations(ctxt, **request)

@@ -1,10 +1,13 @@
-"""What has its time and is over then: one list of what expires, at which conductors look from time to time.
+"""``Expiry``, which accepts operations for servers whose time limit is over, and runs other periodic tasks.
+
+Each conductor process has one:
 
     expiry = Expiry(env)
-    expiry.start()              # looks until stop()
+    expiry.start()              # runs the tasks periodically until stop()
 
-A look is one bounded statement a cell; what it finds is accepted as if somebody had asked for it. Compare-and-swap
-decides between several conductors, and between this and what users ask for at the same moment.
+``EXPIRES`` lists the time limits. A check for one of them is one bounded SQL statement in each cell. An operation for a
+server that it finds is accepted like a user's request. A compare-and-swap decides between several conductors, and
+between a conductor and a simultaneous request of a user.
 """
 from __future__ import annotations
 
@@ -27,28 +30,35 @@ from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
 
-# Servers that one look takes from a database; the next look takes the next ones.
+# Maximum number of servers that one check takes from a database; the next check takes further ones.
 BATCH = 200
-# Longest time between two looks, in seconds.
+# Longest time between two checks, in seconds.
 PERIOD = 60.0
-# The field's name of the task that deletes tokens of consoles.
+# Nova's name of the task that deletes expired console tokens.
 TOKENS = 'cleanup_expired_console_auth_tokens'
-# The name of the one that deletes accelerator requests that were made for nothing, and seconds between two looks.
+# Name of the task that deletes accelerator requests which no operation uses, and the seconds between two runs.
 ACCELERATORS, HOUR = 'cleanup_abandoned_accelerator_requests', 3600.0
-# The field's name of the one that looks at servers' ports, in turn.
+# Nova's name of the task that refreshes the info caches of servers, one server at a time.
 HEALING = 'heal_instance_info_cache'
-# The name of the one that deletes what is old of who held devices.
+# Name of the task that deletes old entries of the device history.
 HISTORY = 'purge_device_history'
 
 
 @dataclass(frozen=True)
 class Expires:
-    """One thing that expires. ``name``: the field's name of its task; ``option``: of [DEFAULT], the seconds after which
-    it is over, 0 or less: never.
+    """One kind of time limit, and what is done when it is over.
 
-    ``find(conn, seconds, limit)``: what is over, the oldest first. ``accept(env, db, due)``: the uuid of the operation
-    that somebody is to be woken for, None: there is none. ``spacing``: the option of [DEFAULT] with the seconds between
-    two looks, as often as useful without. ``everywhere``: in the api database, too.
+    Attributes:
+        name: Nova's name of the periodic task.
+        option: Option of [DEFAULT] with the seconds after which the limit is over; 0 or less means never.
+        find: ``find(conn, seconds, limit)`` returns what is over, oldest first.
+        accept: ``accept(env, db, due)`` acts on one result, and returns the uuid of an operation to run, or None if
+            there
+            is none.
+        urgent: Whether that operation is urgent.
+        spacing: Option of [DEFAULT] with the seconds between two checks; without it, ``PERIOD`` or the limit if
+            shorter.
+        everywhere: Whether the API database is checked as well as the cells.
     """
 
     name: str
@@ -61,7 +71,7 @@ class Expires:
 
 
 def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
-    """Delete a soft-deleted server."""
+    """Accept the deletion of a soft-deleted server, and return the uuid of its operation."""
     ctxt = get_admin_context()
     uuid: str | None = operations.accept_delete(
         db, instance_uuid=due.server, event='reclaim.start', action=_action('delete', ctxt.request_id),
@@ -71,7 +81,10 @@ def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
 
 
 def confirm(env: Environment, db: engine.Database, due: Due) -> str:
-    """Confirm a move that nobody answered; ``due.row`` is its migration."""
+    """Accept the confirmation of a resize or cold migration that the user neither confirmed nor reverted.
+
+    ``due.row`` is the uuid of the migration. Returns the uuid of the operation.
+    """
     ctxt = get_admin_context()
     row = operations.Operation.new(ctxt, 'confirm', due.server, {'migration_uuid': due.row})
     operations.accept(db, instance_uuid=due.server, event='confirm.start', operation=row,
@@ -81,7 +94,7 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
 
 
 def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
-    """What accepts an operation without arguments, as the user's request for it does."""
+    """Return a function that accepts an operation without arguments, as a user's request for it does."""
     def accept(env: Environment, db: engine.Database, due: Due) -> str:
         ctxt = get_admin_context()
         row = operations.Operation.new(ctxt, kind, due.server, {})
@@ -93,7 +106,10 @@ def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.D
 
 
 def end_build(env: Environment, db: engine.Database, due: Due) -> None:
-    """Cancel the boot ``due.row``: whoever has it gives everything back, and the server is ERROR."""
+    """Cancel the boot operation ``due.row``.
+
+    The conductor that runs it releases all resources, and the server gets the state ERROR.
+    """
     error = BuildTimedOut(instance_uuid=due.server)
     reason = {'class': type(error).__name__, 'message': str(error), 'code': error.code, 'details': None}
     if operations.cancel_with(db, due.row, reason):
@@ -102,7 +118,7 @@ def end_build(env: Environment, db: engine.Database, due: Due) -> None:
 
 
 def _action(name: str, request_id: str) -> dict[str, str | None]:
-    """Of an action that no user asked for."""
+    """Return the values of an instance action that no user requested."""
     return {'action': name, 'request_id': request_id, 'user_id': None, 'project_id': None}
 
 
@@ -118,14 +134,14 @@ EXPIRES = (
 
 
 class Expiry:
-    """The looks of one conductor process; ``conf`` says when what is over."""
+    """The periodic tasks of one conductor process; ``conf`` contains the time limits."""
 
     def __init__(self, env: Environment, conf: cfg.ConfigOpts) -> None:
         self._env, self._stopping = env, threading.Event()
         self._enabled = conf.periodic_enable
         self._history_days: int = conf.devices.history_days
         self._healing: int = conf.heal_instance_info_cache_interval
-        # Of each cell's database, the info cache that was looked at last.
+        # Id of the info cache that was refreshed last, by name of the cell's database.
         self._healed: dict[str, int] = {}
         self._after: dict[str, float] = {expires.name: getattr(conf, expires.option) for expires in EXPIRES}
         self._spacing: dict[str, float] = {
@@ -133,7 +149,7 @@ class Expiry:
         self.timers = Timers(self._stopping)
 
     def start(self) -> None:
-        """Look from time to time at what expires at all; each in a thread of its own."""
+        """Start a thread for each periodic task that the configuration enables."""
         for expires in EXPIRES:
             after = self._after[expires.name]
             spacing = self._spacing.get(expires.name, min(after, PERIOD))
@@ -145,15 +161,15 @@ class Expiry:
         self.timers.every(self._healing if self._enabled else -1, self.heal, HEALING)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop all tasks."""
         self._stopping.set()
 
     def run(self, name: str) -> int:
-        """One look at what this name expires; how many were accepted."""
+        """Check the time limit of this name once, and return the number of accepted operations."""
         return self.look(next(expires for expires in EXPIRES if expires.name == name))
 
     def look(self, expires: Expires) -> int:
-        """One look at all databases where it may be; how many were accepted."""
+        """Check one time limit once in all its databases, and return the number of accepted operations."""
         accepted = 0
         for db in self._env.all_databases() if expires.everywhere else self._env.cells.databases():
             try:
@@ -163,15 +179,18 @@ class Expiry:
         return accepted
 
     def purge_tokens(self) -> int:
-        """Delete the tokens of consoles that open nothing any more: one statement a cell; how many."""
+        """Delete expired console tokens with one SQL statement in each cell, and return their number."""
         return self._in_cells(TOKENS, console_tokens.purge)
 
     def purge_history(self) -> int:
-        """Delete the oldest entries of who held devices, where they are older than [devices]history_days; how many."""
+        """Delete entries of the device history that are older than [devices]history_days, and return their number."""
         return self._in_cells(HISTORY, lambda cell: device_history.purge(cell, self._history_days))
 
     def drop_accelerators(self) -> int:
-        """Delete accelerator requests that nobody binds any more; how many."""
+        """Delete accelerator requests that no operation will bind, and return their number.
+
+        Returns 0 if the accelerator service does not answer or refuses the request.
+        """
         try:
             return accelerators.drop_abandoned(self._env)
         except (Unanswered, Invalid) as error:
@@ -179,7 +198,10 @@ class Expiry:
             return 0
 
     def heal(self) -> int:
-        """The next server with ports of each cell gets its info cache anew, as after an event; how many."""
+        """Refresh the info cache of one server with ports in each cell, and return the number of servers.
+
+        The servers take turns. The refresh is an operation of kind ``network_changed``, as after an event of Neutron.
+        """
         return self._in_cells(HEALING, self._heal)
 
     def _heal(self, cell: engine.Database) -> int:

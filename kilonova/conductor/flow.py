@@ -1,10 +1,12 @@
-"""A flow runs an operation's steps from its row, so that whoever holds the lease can go on (operations.md).
+"""``Flow``, which runs the steps of an operation from its row (contributor/operations.md describes the rules).
+
+Progress is in the row, so any conductor that owns the row can continue. The flows are in ``conductor.flows``:
 
     class Stop(Flow[Outputs]):
         name, outputs = 'stop', Outputs
         steps = (Step('stop_instance', stop_instance),)
 
-What a step is, and what it may do: ``work.Step``.
+``work.Step`` describes a step and what it may do.
 """
 from __future__ import annotations
 
@@ -20,14 +22,26 @@ LOG = logging.getLogger(__name__)
 
 
 def reasons(uuid: str, refusals: Iterable[str]) -> str:
-    """Return what hosts said of a server, for a fault that names the server itself: without its uuid, which would take
-    the room of the reasons, and what several hosts said once."""
+    """Return the refusals of hosts as one text, for a fault that names the server itself.
+
+    The server's uuid is removed from each refusal, because it would take the space of the reasons. Equal refusals of
+    several hosts appear once.
+    """
     return '; '.join(dict.fromkeys(refusal.replace(f'Build of instance {uuid} was re-scheduled: ', '')
                                    .replace(f' {uuid}', '') for refusal in refusals))
 
 
 class Flow(Generic[OutputsT]):
-    """A saga: its steps are data, so tests can fail each one in turn. ``outputs``: the type of what they come to."""
+    """A saga: the steps of one kind of operation, with an undo for each step that needs one.
+
+    The steps are data, so tests can make each one fail.
+
+    Attributes:
+        name: Kind of the operation.
+        outputs: Class of the stored results of the steps.
+        steps: Steps in their order.
+        forward_only: True if a failed step is retried and nothing is undone.
+    """
 
     name: str
     outputs: type[OutputsT]
@@ -35,14 +49,21 @@ class Flow(Generic[OutputsT]):
     forward_only = False
 
     def begin_together(self, works: Sequence[Work[OutputsT]]) -> None:
-        """What several rows of one request, none of which was begun, do at once before each goes alone."""
+        """Do what is done once for several new operations of one request, before each of them runs alone.
+
+        Does nothing by default.
+        """
 
     def index(self, name: str) -> int:
-        """The position of a step."""
+        """Return the position of a step."""
         return next(i for i, step in enumerate(self.steps) if step.name == name)
 
     def run(self, work: Work[OutputsT]) -> None:
-        """Work from the row's position to the end, or back. Returns when the row is ended, given back or lost."""
+        """Run the operation from the position in its row to its end, or undo it.
+
+        Returns when the row has ended, was released for a retry, or is owned by another conductor. Raises Parked if the
+        operation waits for a slot of a host.
+        """
         try:
             if work.cancelled and not work.failed:
                 self._cancelled(work)
@@ -75,7 +96,7 @@ class Flow(Generic[OutputsT]):
             self._failed(work, error)
 
     def _gone(self, work: Work[OutputsT], error: KeyGone) -> None:
-        """A host found our row gone, cancelled or elsewhere: look what became of it."""
+        """Read the row after a host found that it has ended, was cancelled or is at another position."""
         try:
             became = work.standing()
         except Unanswered as silent:
@@ -87,7 +108,11 @@ class Flow(Generic[OutputsT]):
             self._failed(work, became or error)
 
     def _failed(self, work: Work[OutputsT], error: Exception) -> None:
-        """A step failed for good: decide to unwind, committed before any undo; the first reason stays."""
+        """Decide that a step has failed for good: record it, and undo the operation.
+
+        The decision is committed before any step is undone, and the first error is kept. A flow with ``forward_only``
+        is retried instead, unless ``may_end`` returns True.
+        """
         if self.forward_only and not self.may_end(work, error):
             LOG.error('%s of %s will be tried again', self.name, work.instance_uuid, exc_info=error)
             work.give_back(error)
@@ -105,14 +130,17 @@ class Flow(Generic[OutputsT]):
             work.give_back(silent)
 
     def may_end(self, work: Work[OutputsT], error: Exception) -> bool:
-        """Whether a flow that only goes forward ends with this failure."""
+        """Return whether a ``forward_only`` flow ends with this error instead of being retried."""
         return isinstance(error, Cancelled)
 
     def _cancelled(self, work: Work[OutputsT]) -> None:
         raise Cancelled(key=work.uuid)
 
     def unwind(self, work: Work[OutputsT]) -> None:
-        """Undo the finished steps and the one that failed, newest first; then write how it ended."""
+        """Undo the failed step and those before it, newest first, and write the end state of the operation.
+
+        A ``forward_only`` flow undoes nothing. If an undo or the last write fails, the row is released for a retry.
+        """
         if not self.forward_only:
             for position, step in reversed(list(enumerate(self.steps[:work.position + 1]))):
                 if step.undo is None:
@@ -138,8 +166,11 @@ class Flow(Generic[OutputsT]):
             work.close()
 
     def next_attempt(self, work: Work[OutputsT], step: Step[OutputsT], error: HostRejected) -> bool:
-        """Undo back to ``step.again_from`` and take the next alternate; False when there is none. That it is being
-        undone is written first: whoever takes the row over goes on with that."""
+        """Undo the steps back to ``step.again_from``, so that the next alternate is tried.
+
+        Returns False if no alternate is left. The decision is committed first, so that another conductor that takes the
+        row continues with the undo.
+        """
         if step.again_from is None or not self.more_attempts(work):
             return False
         LOG.info('%s of %s: attempt %s failed (%s); trying the next host', self.name, work.instance_uuid,
@@ -158,14 +189,14 @@ class Flow(Generic[OutputsT]):
         work.again()
 
     def more_attempts(self, work: Work[OutputsT]) -> bool:
-        """Whether an alternate is left; without a ``select`` there is none."""
+        """Return whether an alternate is left; False if the scheduler chose no hosts for this flow."""
         hosts = work.outputs.hosts if isinstance(work.outputs, Chosen) else []
         return work.attempt < min(len(hosts), work.env.max_attempts)
 
     def exhausted(self, work: Work[OutputsT], error: HostRejected) -> Exception:
-        """What the last host's refusal becomes when no alternate is left."""
+        """Return the error with which the operation fails when the last host has refused and no alternate is left."""
         return error
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """Write the end state of a failed or cancelled operation, together with the end of its row."""
+        """Write the end state of a failed or cancelled operation, and delete its row in the same transaction."""
         work.end()

@@ -1,21 +1,24 @@
-"""Whether a host that doesn't report is down, or no host could report.
+"""``Hearing``, which decides whether a host that doesn't report is down.
+
+Each conductor process has one:
 
     hearing = Hearing(service_down_time=60)
-    hearing.look(db)                     # from time to time
-    hearing.silence                      # True: is it the queue? If so: hearing.cut_off()
-    hearing.is_down(db, 'gpu1')          # True: asking it makes no sense any more
-    hearing.was_down(db, 'gpu1')         # the same by the last look, without a statement
-    hearing.unsure(db, asked)            # hosts that count as down and may be back at any moment
+    hearing.look(db)                     # periodically: read the reports of a cell's hosts
+    hearing.silence                      # True if no host reports: check the message queue, perhaps call cut_off()
+    hearing.is_down(db, 'gpu1')          # True if calling the host makes no sense any more
+    hearing.was_down(db, 'gpu1')         # the result of the last check, without an SQL statement
+    hearing.unsure(db, asked)            # hosts that count as down and may report again at any moment
 
-Hosts report through the message queue and a conductor: when one of these (or the database) was away, all of them stop
-at the same time, and come back one after the other. So a host counts as down only
+Hosts report through the message queue and a conductor. After an outage of the queue, of the conductors or of the
+database, the reports of all hosts stop at the same time, and start again one after the other. Therefore a host counts
+as down only in one of these cases:
 
-- when it had fallen silent before the others did, or
-- when others have been heard for a whole service_down_time, in which it could have reported, too, or
-- when no host at all was heard for twice that time, in which this conductor itself was never cut off from the message
-  queue (while no host is heard, it sends itself messages over the queue) or from the database, and has run all along,
+- An operator has forced its service down. - It had stopped reporting before the others did. - Other hosts have reported
+for a whole service_down_time, in which it could have reported, too. - No host at all has reported for twice that time.
+During that time this conductor was never cut off from the message
+  queue or the database, and was never stopped. (While no host reports, it sends messages to itself through the queue.)
 
-and when an operator has forced it down. Times are this process's own; the database gives ages, not times.
+Times are those of this process's monotonic clock. The database returns ages, not times.
 """
 from __future__ import annotations
 
@@ -30,10 +33,18 @@ from kilonova.db.queries import services
 
 @dataclass
 class _Cell:
-    """``since``: when reports of this cell began to come in without a gap, None while none come; ``before``: the
-    newest report before the last gap; ``looked``: the last look; ``deaf``: the end of the last time without looks, as
-    the database was away, this process stood still or wasn't there; ``doubtful``: whether hosts were in doubt at the
-    last look; ``cleared``: when that ended."""
+    """What is known of the reports of one cell. Times are by the monotonic clock.
+
+    Attributes:
+        since: Time since which reports have arrived without a gap; None while none arrive.
+        before: Time of the newest report before the last gap.
+        looked: Time of the last check.
+        deaf: End of the last period without checks, because the database was away, or this process was stopped or not
+            yet
+            started.
+        doubtful: Whether at the last check there were hosts that didn't report, but could not be called down.
+        cleared: Time when ``doubtful`` ended.
+    """
 
     since: float | None
     before: float
@@ -44,13 +55,14 @@ class _Cell:
 
 
 class Hearing:
-    """One a conductor process."""
+    """Decides which hosts are down, from the ages of their reports; one object for each conductor process."""
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # Hosts report at least twice in service_down_time: a gap of half of it is more than a late report.
+        # Hosts report at least twice in service_down_time, so half of it without any report is more than one late
+        # report.
         self._gap = service_down_time / 2
-        # Seconds between two looks: several within a gap, so that none is missed.
+        # Seconds between two checks. Several fit into the shortest gap, so that no gap is missed.
         self.period = service_down_time / 6
         self._cells: dict[str, _Cell] = {}
         self._down: dict[str, set[str]] = {}
@@ -58,17 +70,20 @@ class Hearing:
         self._lock = threading.Lock()
 
     def cut_off(self) -> None:
-        """This conductor was cut off: that hosts weren't heard until now doesn't mean that they are down."""
+        """Note that this conductor was cut off from the message queue until now.
+
+        Missing reports of that time don't count as a sign that hosts are down.
+        """
         self._cut_off = self._clock()
 
     @property
     def silence(self) -> bool:
-        """Whether no host of some cell was heard at the last look: it may be that none could be."""
+        """Whether no host of some cell had reported at the last check; perhaps none could."""
         with self._lock:
             return any(cell.since is None for cell in self._cells.values())
 
     def look(self, db: Database) -> None:
-        """Two statements: whether hosts of this cell are heard, and which ones are down."""
+        """Read whether the hosts of a cell report, and note which ones are down; runs two SQL statements."""
         with db.read() as conn:
             newest = services.newest_report(conn)
             quiet = services.quiet_hosts(conn, self._down_time)
@@ -79,7 +94,10 @@ class Hearing:
             self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
     def is_down(self, db: Database, host: str) -> bool:
-        """Whether to give up asking a host: forced down, deleted, or silent while it could have reported."""
+        """Return whether a host is down, so that calling it makes no sense any more; runs one SQL statement.
+
+        A host is down if its service is forced down or deleted, or if it didn't report although it could have.
+        """
         with db.read() as conn:
             heard = services.report_of(conn, host)
         if heard is None or heard.forced_down:
@@ -89,19 +107,24 @@ class Hearing:
         return self._noted(db, host, down)
 
     def is_fenced(self, db: Database, host: str) -> bool:
-        """Whether an operator said that nothing runs there: the service is forced down, or deleted."""
+        """Return whether an operator has declared that no guest runs on the host.
+
+        That is so if its service is forced down or deleted.
+        """
         with db.read() as conn:
             heard = services.report_of(conn, host)
         return heard is None or heard.forced_down
 
     def was_down(self, db: Database, host: str) -> bool:
-        """Whether a host was down at the last check: ``look``, or ``is_down`` of this host."""
+        """Return whether a host was down at the last check, by ``look`` or by ``is_down``."""
         with self._lock:
             return host in self._down.get(db.url, ())
 
     def known_down(self, db: Database, host: str) -> bool:
-        """Whether a host is down, asked before it is sent anything. Costs a statement only where the last look found it
-        down."""
+        """Return whether a host is down, before it is sent a message.
+
+        Runs an SQL statement only if the last check found the host down.
+        """
         return self.was_down(db, host) and self.is_down(db, host)
 
     def _noted(self, db: Database, host: str, down: bool) -> bool:
@@ -111,14 +134,15 @@ class Hearing:
         return down
 
     def now(self) -> float:
-        """This process's clock, for ``unsure``."""
+        """Return the time of this process's clock, for the argument of ``unsure``."""
         return self._clock()
 
     def unsure(self, db: Database, asked: float = float('inf')) -> list[str]:
-        """Hosts that get no servers as they count as down, but aren't given up: they may be back at any moment.
+        """Return the hosts that count as down for the scheduler, but may report again at any moment.
 
-        ``asked``: when the scheduler was asked. Where the doubt ended since then, whoever was in doubt may have counted
-        as down in its answer: what stands for them is given back once more.
+        A result that is not empty means that the scheduler should be asked again later. ``asked`` is the time when it
+        was asked, by ``now``. If the doubt has ended since then, its reply may still have left those hosts out; a text
+        that says so is returned instead of host names.
         """
         with db.read() as conn:
             quiet = services.quiet_hosts(conn, self._down_time)
@@ -133,13 +157,13 @@ class Hearing:
         return unsure
 
     def _waited_for(self, key: str, quiet: list[services.Heard]) -> list[services.Heard]:
-        """Those of the quiet hosts of a cell that aren't given up."""
+        """Return those hosts of ``quiet`` that are not considered down; ``key`` is the URL of the cell's database."""
         cell = self._cells.get(key)
         if cell is None:
             return []
         found = [heard for heard in quiet
                  if not heard.forced_down and not self._given_up(cell, heard.age, heard.newest)]
-        # Disabled hosts get no servers, whether they are heard or not.
+        # Disabled hosts get no servers, whether they report or not.
         unsure = any(not heard.disabled for heard in found)
         with self._lock:
             if cell.doubtful and not unsure:
@@ -154,7 +178,8 @@ class Hearing:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # Who was here before us may have been away, and hosts may be starting with us (a power cut).
+                # Earlier conductors may have been away, too, and hosts may be starting together with this process after
+                # a power failure.
                 cell = self._cells[key] = _Cell(now, newest, now) if newest_age <= self._gap \
                     else _Cell(None, newest, now, deaf=now)
             elif newest_age > self._gap:
@@ -163,7 +188,7 @@ class Hearing:
             elif cell.since is None:
                 cell.since = now
             elif unheard:
-                # Nobody looked: there may have been a gap.
+                # Nothing was read for a while, so there may have been a gap.
                 cell.since, cell.before = now, cell.looked
             if unheard:
                 cell.deaf = now

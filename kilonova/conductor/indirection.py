@@ -1,9 +1,11 @@
-"""The conductor's side of objects' remote calls: whoever has no database calls their methods here.
+"""``ObjectCalls``, the RPC methods by which processes without a database call methods of versioned objects.
+
+The caller is ``objects.base.remotable``:
 
     class Endpoint(ObjectCalls): ...           # or: calls = ObjectCalls(); calls.object_action(ctxt, …)
 
-The caller is ``objects.base.remotable``. Only methods marked remotable can be called. Replies are primitives: the
-envelopes that the caller's versions (its manifest) understand.
+Only methods that are marked remotable can be called. Replies are primitives in the object versions that the caller
+understands (its version manifest).
 """
 from __future__ import annotations
 
@@ -17,6 +19,8 @@ from kilonova.objects.base import KilonovaObject, object_versions
 
 
 class ObjectActionRefused(errors.Forbidden):
+    """The method of the object is not marked remotable."""
+
     msg_fmt = 'Object action %(method)s of %(objname)s is refused: it is not remotable'
 
 
@@ -29,13 +33,16 @@ def _remotable(holder: object, objname: str, objmethod: str) -> Callable[..., An
 
 
 def _reply(result: Any, versions: dict[str, str]) -> Any:
-    """A result as the caller understands it. Objects in lists too; other results as they are."""
+    """Return a result as primitives of the versions that the caller understands.
+
+    Objects are converted, also those in lists. Other results are returned unchanged.
+    """
     if isinstance(result, KilonovaObject):
         name = result.obj_name()
         older = {other: versions[other] for other, version in object_versions(name).items()
                  if other in versions and _key(versions[other]) < _key(version)}
         if not older:
-            # The common case: the caller is of this release (or a newer one, which reads ours).
+            # In the common case the caller has this release, or a newer one that reads the versions of this release.
             return result.obj_to_primitive()
         return result.obj_to_primitive(target_version=older.get(name), version_manifest=object_versions(name) | older)
     if isinstance(result, (list, tuple)):
@@ -48,8 +55,10 @@ def _key(version: str) -> tuple[int, ...]:
 
 
 class ObjectCalls:
-    """The three methods; they take no lock and keep nothing. ``databases``: the objects' home is
-    the main one; None: where the context says."""
+    """The three RPC methods for remote calls of objects. They hold no lock and no state.
+
+    If ``databases`` is given, objects are read and written in its main database, else in the database of the context.
+    """
 
     def __init__(self, databases: engine.Databases | None = None) -> None:
         self._databases = databases
@@ -58,7 +67,11 @@ class ObjectCalls:
     def object_class_action_versions(self, ctxt: RequestContext, objname: str, objmethod: str,
                                      object_versions: dict[str, str], args: Sequence[Any],
                                      kwargs: dict[str, Any]) -> Any:
-        """Call a class method; the result as ``object_versions`` (name → the caller's version) says."""
+        """Call a class method of an object class, and return its result in the caller's versions.
+
+        ``object_versions`` is a dict from the name of an object to the caller's version of it. Raises
+        ObjectActionRefused if the method is not marked remotable.
+        """
         self._be_at_home(ctxt)
         cls = KilonovaObject.obj_class_from_name(objname, object_versions[objname])
         result = _remotable(cls, objname, objmethod)(ctxt, *args, **kwargs)
@@ -67,10 +80,11 @@ class ObjectCalls:
     @engine.silence()
     def object_action(self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any],
                       kwargs: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Call a method of the object that came along.
+        """Call a method of the object ``objinst``.
 
-        Returns ({field: primitive} of what the method changed, with ``obj_what_changed``: the fields that are still
-        marked changed; the method's result).
+        Returns a tuple of the changed fields and the method's result. The fields are a dict from name to primitive,
+        with ``obj_what_changed``, the list of fields that are still marked as changed. Raises ObjectActionRefused if
+        the method is not marked remotable.
         """
         self._be_at_home(ctxt)
         method = _remotable(objinst, objinst.obj_name(), objmethod)
@@ -87,6 +101,6 @@ class ObjectCalls:
 
     def object_backport_versions(self, ctxt: RequestContext, objinst: KilonovaObject,
                                  object_versions: dict[str, str]) -> dict[str, Any]:
-        """The object in the versions that the caller knows."""
+        """Return the object as a primitive in the versions that the caller knows."""
         return objinst.obj_to_primitive(target_version=object_versions[objinst.obj_name()],
                                         version_manifest=object_versions)

@@ -1,12 +1,12 @@
-"""The leases of this conductor process: one in each database says that its rows there are being worked on.
+"""``Leases``, the leases of this conductor process: one row in each database, by which it owns operation rows there.
 
     leases = Leases('ctl1', 30, lost=lambda owner: None)
-    leases.renew(db)                    # takes it, and renews it from then on
+    leases.renew(db)                    # takes a lease, and renews it at later calls
     owner = leases.owner_in(db)
-    leases.check(db, owner)             # before each step: LeaseLost when this process may start none
+    leases.check(db, owner)             # before each step; raises LeaseLost if this process may start none
 
-A lease that ran out is never renewed: the process goes on as another owner, and drops what it held (operations.md
-rule 6).
+An expired lease is never renewed. The process takes a new lease as a new owner, and drops the operations that it had
+(operations.md, rule 6).
 """
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class Lease:
-    """This process in one database. ``owner`` changes when the lease ran out; ``renewed``: when the last renewal was
-    sent, by the monotonic clock, None while there is no lease."""
+    """The lease of this process in one database.
+
+    Attributes:
+        db: The database.
+        owner: Id of the owner, which changes when the lease has expired.
+        renewed: Time by the monotonic clock when the last successful renewal was sent; None while there is no lease.
+        lock: Held during a renewal.
+    """
 
     db: Database
     owner: str
@@ -37,8 +43,11 @@ class Lease:
 
 
 class Leases:
-    """``host``: what a lease says of its process (``process.describe``). ``seconds``: how long one lasts.
-    ``lost(owner)`` is called when one ran out."""
+    """The leases of this process in all databases.
+
+    ``host`` is the description of this process that each lease contains (``process.describe``). A lease lasts
+    ``seconds`` seconds. ``lost(owner)`` is called when the lease of ``owner`` has expired.
+    """
 
     def __init__(self, host: str, seconds: float, lost: Callable[[str], None]) -> None:
         self.host, self._seconds, self._lost = host, seconds, lost
@@ -46,12 +55,15 @@ class Leases:
         self._lock = threading.Lock()
 
     def owner_in(self, db: Database) -> str:
-        """The owner that this process is in a database now."""
+        """Return the id of the owner that this process currently is in a database."""
         return self._of(db).owner
 
     def check(self, db: Database, owner: str) -> None:
-        """LeaseLost when ``owner`` is no owner of this process any more. A process that couldn't renew for two thirds
-        of the lease starts no step (rule 6)."""
+        """Raise LeaseLost if ``owner`` is not the current owner of this process, or if its lease can't be renewed.
+
+        The lease is renewed here if two thirds of its duration have passed since the last renewal (operations.md, rule
+        6).
+        """
         lease = self._of(db)
         if lease.owner == owner and (lease.renewed is None
                                      or time.monotonic() - lease.renewed > self._seconds * 2 / 3):
@@ -63,14 +75,14 @@ class Leases:
             raise LeaseLost(operation=f'of {owner}')
 
     def renew(self, db: Database) -> None:
-        """Renew the lease, or take one. Never raises: the next renewal comes soon."""
+        """Renew the lease in a database, or take one. Never raises, because the next renewal comes soon."""
         try:
             self._renew(self._of(db))
         except Exception as error:  # noqa: BLE001 - what one database comes to must not end the thread
             LOG.warning('lease in %s not renewed: %s', db.name, error)
 
     def drop(self) -> None:
-        """Give all rows free: the process ends."""
+        """Release all rows of this process and delete its leases, because the process ends."""
         for lease in list(self._leases.values()):
             try:
                 operation_leases.drop_lease(lease.db, lease.owner)
@@ -82,7 +94,7 @@ class Leases:
             return self._leases.setdefault(db.url, Lease(db, uuidutils.generate_uuid()))
 
     def _renew(self, lease: Lease) -> None:
-        """Renew the lease; where it ran out this process is another owner from now on."""
+        """Renew the lease, or take a new one as a new owner if it has expired."""
         with lease.lock:
             before = time.monotonic()
             if lease.renewed is not None:

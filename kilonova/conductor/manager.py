@@ -1,10 +1,11 @@
-"""The conductor: objects' remote calls, hosts' claims and saves, and the wake-up calls of compute tasks.
+"""The conductor's RPC endpoints, and ``ConductorManager``, which builds and runs the parts of a conductor process.
 
     manager = ConductorManager(conf, transport=transport, databases=databases, cells=cells, scheduler=…, compute=…,
                                placement=…, images=…)
     manager.start()
 
-No handler runs a flow: each only wakes the runner (operations.md rule 5).
+The endpoints answer remote calls of objects, claims and saves of hosts, and casts for compute tasks. No handler runs a
+flow: each only wakes the runner (operations.md, rule 5).
 """
 from __future__ import annotations
 
@@ -42,8 +43,11 @@ LOG = logging.getLogger(__name__)
 
 
 class ConductorEndpoint(ObjectCalls):
-    """``rpc.conductor.Conductor``: what computes call. Every call works in the cell of this conductor; a database that
-    is silent makes the conductor silent, so that hosts ask again and undo nothing (operations.md rules 13 and 16)."""
+    """The RPC endpoint ``rpc.conductor.Conductor``, which computes call.
+
+    Every call works in the cell of this conductor. If the database doesn't answer, Unanswered is raised, so that hosts
+    repeat the call and undo nothing (operations.md, rules 13 and 16).
+    """
 
     def __init__(self, databases: Databases, cells: Cells, networks: NetworkClient | None = None) -> None:
         super().__init__(databases)
@@ -51,13 +55,23 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
-        """KeyGone when no operation stands at the key, or, for an ``undo``, is being undone there."""
+        """Check that the operation row is at the step key ``key``, or at its undo if ``undo`` is True.
+
+        Raises:
+            KeyGone: The row has ended, was cancelled, or is at another step or attempt.
+            HostRejected: The host did this step before and undid it.
+            ReleasePending: The host must first clean up an earlier operation of the server, or is forced down.
+        """
         with self._own.main().read() as conn:
             claims.check(conn, key, undo, host)
         return {}
 
     @engine.silence()
     def claim_instance(self, ctxt: RequestContext, claim: Claim) -> Any:
+        """Claim resources of a host for a server in one transaction; see ``db.queries.claims.claim``.
+
+        If the claim names a server group, the group's policy is checked as well (``db.queries.group_claims``).
+        """
         request = claims.Claim(**claim.primitive_data())
         if request.group:
             return group_claims.claim(self._own.api(), self._cells, self._own.main(), request,
@@ -66,44 +80,57 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
+        """Write the result of a host's step in one transaction; see ``db.queries.claims.save``."""
         return claims.save(self._own.main(), claims.Save(**{'request_id': ctxt.request_id, **save.primitive_data()}))
 
     @engine.silence()
     def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,
                    profiles: dict[str, dict[str, Any]]) -> Any:
-        """See ``flows.ports.bind_devices``."""
+        """Bind ports of a server to devices that a host has claimed; see ``flows.ports.bind_devices``."""
         return ports.bind_devices(self._networks, self._own.main(), key, instance_uuid, host, profiles)
 
     @engine.silence()
     def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
-        """See ``queries.resumes.plan``."""
+        """Record that a host could not start servers after it was started; see ``db.queries.resumes.plan``.
+
+        ``reasons`` is a dict from the uuid of a server to the reason.
+        """
         resumes.plan(self._own.main(), ctxt, host, reasons, is_off)
         return {}
 
 
 class ComputeTaskEndpoint:
-    """``rpc.conductor.ComputeTask``: each method wakes the runner for the row that says what to do."""
+    """The RPC endpoint ``rpc.conductor.ComputeTask``: each method wakes the runner for operation rows."""
 
     def __init__(self, runner: Runner, databases: Databases) -> None:
         self._runner, self._databases = runner, databases
 
     def schedule_and_build_instances(self, ctxt: RequestContext, operations: Sequence[str]) -> Any:
-        """These rows wait in the api database, and are taken together."""
+        """Wake the runner for the boot operations of one request, which are rows of the API database.
+
+        They are taken together, so that they are scheduled together.
+        """
         self._runner.wake(self._databases.api(), operations, fresh=True)
 
     def run_operation(self, ctxt: RequestContext, operation: str) -> Any:
-        """The row is in one of the cells, most often the main one; the runner looks further when it isn't there."""
+        """Wake the runner for an operation row of a cell.
+
+        The runner looks for the row in the main database first, and then in the other databases.
+        """
         self._runner.wake(self._databases.main(), [operation], urgent=False)
 
     migrate_server = live_migrate_instance = confirm_resize = revert_resize = rebuild_instance = run_operation
 
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """As the others, before them."""
+        """Wake the runner for an operation row, as ``run_operation`` does, but as urgent work."""
         self._runner.wake(self._databases.main(), [operation], urgent=True)
 
 
 class ConductorManager:
-    """Builds and runs what a conductor process is made of. ``broker``: where hosts report together."""
+    """Builds and runs the parts of a conductor process.
+
+    ``broker`` is the message queue on which hosts send their reports; without it no reports are collected.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, *, transport: Server, databases: Databases, cells: Cells,
                  scheduler: Client, compute: Client, placement: PlacementClient, images: ImageClient,
@@ -129,7 +156,10 @@ class ConductorManager:
         self._server: Any = None
 
     def start(self) -> None:
-        """Serve, then look for rows that a predecessor left."""
+        """Start the runner, the RPC server, the collector of reports and the periodic tasks.
+
+        The runner also takes rows that an earlier process left.
+        """
         self.runner.start()
         self._server = self._transport.serve('conductor', self._host,
                                              [(Conductor, self.endpoint), (ComputeTask, self.tasks)])
@@ -139,8 +169,11 @@ class ConductorManager:
         self.expiry.start()
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Start no more work, let what is under way end, give the rows free; then stop taking messages: the hosts that
-        work for us claim and save here."""
+        """Stop the periodic tasks, the runner and the RPC server, in this order.
+
+        Running steps may take up to ``timeout`` seconds to end; then all operation rows are released. The RPC server is
+        stopped last, because hosts that work for this conductor's operations send their claims and saves to it.
+        """
         self.expiry.stop()
         self.runner.stop(timeout)
         if self._collector is not None:

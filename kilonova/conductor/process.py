@@ -1,11 +1,13 @@
-"""Which process holds a lease, in words that another process of the same machine can check.
+"""Describes the process that holds a lease, so that another process of the same machine can check whether it is dead.
+
+``leases`` stores the text in each lease, and ``sweep`` checks the texts of other processes:
 
     text = describe('ctl1')              # 'ctl1 boot=… space=4026531836 pid=4711 start=91823'
-    is_dead(text, 'ctl1')                # True: that process is gone; its successor needn't wait for its lease to end
+    is_dead(text, 'ctl1')                # True if that process is gone: its rows can be taken before its lease ends
 
-Only what is certain counts: equal service host, equal boot of the kernel, equal process namespace (numbers mean
-nothing across containers), and no process of that number, or one that started at another time. Everything else, texts
-of other systems among it, is not known to be dead.
+A process counts as dead only if that is certain: the text has the same service host, the same boot of the kernel and
+the same process namespace (process ids mean nothing in another container), and there is no process with that id, or it
+was started at another time. Every other text, including those of other systems, counts as not known to be dead.
 """
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ from pathlib import Path
 
 _PROC = Path('/proc')
 _TEXT = re.compile(r'(?P<host>\S+) boot=(?P<boot>\S+) space=(?P<space>\d+) pid=(?P<pid>\d+) start=(?P<start>\d+)')
-# The column of a lease.
+# Maximum length of the column in the table of leases.
 _LONGEST = 255
 
 
 def describe(host: str, pid: int | None = None) -> str:
-    """The process (this one) as text; the host alone where the system doesn't tell enough."""
+    """Return the description of a process, by default of this one.
+
+    Returns the host alone if the system doesn't tell enough about the process.
+    """
     pid = pid or os.getpid()
     boot, space, start = _boot(), _space(), _stat(pid)[1]
     text = f'{host} boot={boot} space={space} pid={pid} start={start}'
@@ -28,7 +33,10 @@ def describe(host: str, pid: int | None = None) -> str:
 
 
 def is_dead(text: str | None, host: str) -> bool:
-    """Whether the process that ``describe`` gave this text is certainly gone; ``host``: the asker's own."""
+    """Return whether the process that ``describe`` described as ``text`` is certainly gone.
+
+    ``host`` is the service host of the caller.
+    """
     found = _TEXT.fullmatch(text or '')
     if found is None or (found['host'], found['boot'], found['space']) != (host, _boot(), _space()):
         return False
@@ -38,7 +46,7 @@ def is_dead(text: str | None, host: str) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        # It is there and somebody else's: what it is can't be read everywhere.
+        # The process exists and belongs to another user. Not every system lets its state be read.
         pass
     state, start = _stat(pid)
     if start is None:
@@ -47,7 +55,10 @@ def is_dead(text: str | None, host: str) -> bool:
 
 
 def _threads_are_gone(pid: int) -> bool:
-    """A process whose first thread ended looks dead while others of it work."""
+    """Return whether all threads of a process have ended.
+
+    A process whose first thread has ended looks dead while its other threads still work.
+    """
     try:
         tasks = [entry.name for entry in (_PROC / str(pid) / 'task').iterdir()]
     except OSError:
@@ -56,10 +67,13 @@ def _threads_are_gone(pid: int) -> bool:
 
 
 def _stat(pid: int, task: str | None = None) -> tuple[str, str | None]:
-    """State and start time (ticks since the boot) of a process or a thread of it; None: it can't be read."""
+    """Return the state and the start time (in ticks since the boot) of a process, or of its thread ``task``.
+
+    Returns ('', None) if they can't be read.
+    """
     path = _PROC / str(pid) / (f'task/{task}/stat' if task else 'stat')
     try:
-        # The name in parentheses may hold anything.
+        # The process name in parentheses may contain any characters.
         fields = path.read_text(errors='replace').rpartition(')')[2].split()
     except OSError:
         return '', None

@@ -1,17 +1,18 @@
-"""``OwnedRow``: an operation row that this process owns, and decisions about it. ``Outputs``: what its steps came to.
+"""``OwnedRow``, an operation row that this process owns, and ``Outputs``, the stored results of its steps.
+
+``work.Work`` is based on ``OwnedRow``. Each flow names the class of its outputs (``Flow.outputs``):
 
     class ResizeOutputs(Chosen):
         prep_resize: dict[str, Any] | None = None
 
-    outputs = ResizeOutputs.read(row.outputs)       # names that it doesn't have are left out
-    outputs.stored()                                # what isn't as at the beginning
+    outputs = ResizeOutputs.read(row.outputs)       # unknown names are ignored
+    outputs.stored()                                # only values that differ from their defaults
 
-A flow names the class of its outputs (``Flow.outputs``). Their names are those of the row's JSON: rows of the release
-before are read, too.
+The attributes have the names of the JSON in the row, and rows written by the previous release are read, too.
 
-Each write of a row compares owner, lease, position and attempt (zero rows: LeaseLost, or Cancelled), is committed
-before it is acted on, and a database that doesn't answer raises Unanswered. Messages and undos are compared in the same
-way.
+Each UPDATE of a row checks owner, lease, position and attempt. If it matches no row, LeaseLost or Cancelled is raised.
+A decision is committed before it is acted on. A database that doesn't answer raises Unanswered. The same check precedes
+each message to another daemon and each undo.
 """
 from __future__ import annotations
 
@@ -29,9 +30,14 @@ from kilonova.errors import Cancelled, LeaseLost
 
 @dataclass
 class Outputs:
-    """The core's own. ``tries``: how often the row was given back without getting on; ``reason``: why it was given back
-    the last time; ``back_to``: the position down to which an attempt is being undone; ``refusals``: what each host that
-    refused said."""
+    """Results of an operation's steps that every flow has.
+
+    Attributes:
+        tries: Number of times that the row was released for a retry.
+        reason: Why it was released the last time.
+        back_to: Position down to which an attempt is being undone, else None.
+        refusals: Message of each host that refused.
+    """
 
     tries: int = 0
     reason: str = ''
@@ -40,11 +46,11 @@ class Outputs:
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> Self:
-        """From a row's JSON."""
+        """Return the outputs from the JSON of a row, without names that this class doesn't have."""
         return cls(**_known(cls, stored))
 
     def stored(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the values that differ from their defaults, as JSON for the row."""
         return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) != (
             one.default_factory() if one.default_factory is not MISSING else one.default)}
 
@@ -56,8 +62,10 @@ def _known(cls: Any, stored: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Choice:
-    """A host that the scheduler chose. ``allocations`` and ``mappings`` are Placement's; ``limits``: see
-    ``scheduler_limits``."""
+    """A host that the scheduler chose.
+
+    ``allocations`` and ``mappings`` have Placement's format. ``limits`` are described at ``scheduler_limits``.
+    """
 
     host: str
     node: str = ''
@@ -70,7 +78,7 @@ class Choice:
 
     @classmethod
     def all_of(cls, found: Iterable[objects.Selection]) -> list[Self]:
-        """From the scheduler's answer about one server."""
+        """Return the choices of the scheduler's reply for one server."""
         made = []
         for selection in found:
             request = selection.allocation()
@@ -84,26 +92,33 @@ class Choice:
 
     @property
     def scheduler_limits(self) -> objects.SchedulerLimits | None:
-        """How far the claim on the host may go, where a filter said so."""
+        """The upper limits for the claim on the host, or None if no filter set any."""
         return objects.SchedulerLimits.obj_from_primitive(self.limits) if self.limits else None
 
 
 @dataclass
 class Chosen(Outputs):
-    """Of flows that let the scheduler choose. ``select``: the first host and its alternates, one an attempt; None until
-    it answered. ``port_groups``: by which ports that are functions of devices asked Placement then, {port: groups}."""
+    """Outputs of flows for which the scheduler chooses the host.
+
+    Attributes:
+        select: The first host and its alternates, one for each attempt; None until the scheduler has replied.
+        port_groups: Request groups by which Placement was asked for the ports that are device functions, as a dict from
+            port id to groups.
+    """
 
     select: list[Choice] | None = None
     port_groups: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> Self:
+        """Return the outputs from the JSON of a row, with ``select`` as Choice objects."""
         outputs = super().read(stored)
         if outputs.select is not None:
             outputs.select = [Choice(**_known(Choice, one)) for one in stored['select']]
         return outputs
 
     def stored(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults, as JSON for the row, with each choice as a dict."""
         found = super().stored()
         if self.select is not None:
             found['select'] = [asdict(choice) for choice in self.select]
@@ -111,7 +126,7 @@ class Chosen(Outputs):
 
     @property
     def hosts(self) -> list[Choice]:
-        """``select``, empty until it answered."""
+        """The chosen hosts; an empty list until the scheduler has replied."""
         return self.select or []
 
 
@@ -119,8 +134,13 @@ OutputsT = TypeVar('OutputsT', bound=Outputs)
 
 
 class OwnedRow(Generic[OutputsT]):
-    """A view of one operation row. ``db`` is the database that the row lives in now, ``owner`` the owner (a lease of
-    this process in that database) as which it was taken, ``outputs`` what its flow's steps came to."""
+    """An operation row that this process owns, with the writes and checks that an owner may do.
+
+    Attributes:
+        db: Database that holds the row now.
+        owner: Owner as which this process took the row: the id of its lease in that database.
+        outputs: Results of the flow's steps.
+    """
 
     def __init__(self, row: operations.Operation, db: engine.Database, env: Environment, owner: str,
                  outputs: type[OutputsT]) -> None:
@@ -132,20 +152,26 @@ class OwnedRow(Generic[OutputsT]):
         self.request_id, self.created_at = row.request_id, row.created_at
         self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        # Where the row stands in the database: steps that aren't saved go on without it.
+        # Position and attempt as the database has them; steps that aren't saved advance only in memory.
         self._place = (row.position, row.attempt)
-        # Whether nothing was sent since a statement compared the row with this.
+        # True if nothing was sent to another process since a statement last compared the row with this object.
         self._compared = True
         self._ended = False
 
     # -- comparing ------------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """Before each step: a process that couldn't renew its lease starts none."""
+        """Check before a step that this process still has a lease.
+
+        Raises LeaseLost if the lease could not be renewed for too long.
+        """
         self.env.leases.check(self.db, self.owner)
 
     def compare(self) -> None:
-        """Before each message and each undo: the row is still ours and stands where we think. No statement, where
-        nothing was sent since the last one that compared it. LeaseLost, Cancelled: it isn't."""
+        """Check before a message or an undo that this process owns the row, at the expected position and attempt.
+
+        Runs one SQL statement, or none if nothing was sent since the last comparison. Raises LeaseLost if the row has
+        another owner, position or attempt, and Cancelled if the operation was cancelled.
+        """
         self.check()
         if self._compared:
             return
@@ -156,24 +182,33 @@ class OwnedRow(Generic[OutputsT]):
         self._compared = True
 
     def compare_now(self) -> None:
-        """``compare`` by a statement in any case: between reading and writing at a service that knows no owners."""
+        """Compare the row by a statement in any case, even if nothing was sent since the last comparison.
+
+        Call this between reading from and writing to a service that doesn't check who owns the operation.
+        """
         self._compared = False
         self.compare()
 
     def before_sending(self) -> None:
-        """``compare``, and from now on something is sent."""
+        """Compare the row before a message is sent, and require a new comparison before the next message."""
         self.compare()
         self._compared = False
 
     def resumed(self) -> None:
-        """The work waited for a slot: what became of its row meanwhile? LeaseLost: it isn't ours any more."""
+        """Check the row after the operation waited for a slot of a host.
+
+        Raises LeaseLost if this process owns it no longer. A cancelled row raises nothing here.
+        """
         self._compared = False
         became = self.standing()
         if became is not None and not isinstance(became, Cancelled):
             raise became
 
     def standing(self) -> Exception | None:
-        """What became of our row: LeaseLost, Cancelled, or None when it stands as we know it."""
+        """Read the row, and return the reason why the operation must not go on.
+
+        The reason is a LeaseLost or a Cancelled error. Returns None if the row is as this object has it.
+        """
         with engine.silence(), self.db.read() as conn:
             row = operations.get(conn, self.uuid)
             ours = row is not None and row.owner == self.owner and operation_leases.lives(conn, self.owner)
@@ -187,8 +222,12 @@ class OwnedRow(Generic[OutputsT]):
     # -- writing --------------------------------------------------------------------------------------------------
     def decide(self, values: dict[str, Any], cancelled: bool = False,
                write: Callable[[engine.Connection], object] | None = None) -> None:
-        """Write columns and the outputs, together with what ``write(conn)`` writes. ``cancelled``: even if somebody
-        cancelled the row meanwhile."""
+        """Write columns and the outputs, in one transaction with what ``write(conn)`` writes.
+
+        ``cancelled`` True writes them even if the operation was cancelled in the meantime.
+
+        Raises LeaseLost if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
+        """
         after = (values.get('position', self._place[0]), values.get('attempt', self._place[1]))
         with engine.silence():
             written = self._write({**values, 'outputs': self.outputs.stored()}, cancelled, after, write)
@@ -204,15 +243,19 @@ class OwnedRow(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # Perhaps written, and only the answer to its COMMIT was lost.
+            # It may have been written by the first try, if only the reply to its COMMIT was lost.
             return engine.repeated() and operation_leases.decide(conn, self.uuid, self.owner, values, at=after,
                                                                  cancelled=cancelled)
 
     @engine.retried
     def add(self, row: operations.Operation, same: Callable[[operations.Operation], bool], delay: float,
             write: Callable[[engine.Connection], object] | None) -> bool:
-        """Insert another row of the server, ``delay`` seconds from now at the earliest, unless there is one that is the
-        ``same``; together with what ``write(conn)`` writes. False, and nothing written: this row isn't ours."""
+        """Insert another operation row of the server, which may be taken after ``delay`` seconds at the earliest.
+
+        Nothing is inserted if ``same(other)`` is True for a row that the server has. What ``write(conn)`` writes
+        belongs to the same transaction, and is written in any case. Returns False, and writes nothing, if this process
+        doesn't own its row any more.
+        """
         with self.db.write() as conn:
             if not operation_leases.decide(conn, self.uuid, self.owner, {'owner': self.owner}, at=self._place,
                                            cancelled=True):
@@ -225,29 +268,32 @@ class OwnedRow(Generic[OutputsT]):
         return True
 
     def copy_for(self, owner: str, position: int) -> operations.Operation:
-        """This row as another database gets it: ``owner``'s, at a position."""
+        """Return this row as it is inserted into another database, with another owner and position."""
         return operations.Operation(
             uuid=self.uuid, kind=self.kind, instance_uuid=self.instance_uuid, args=self.args,
             context=self.ctxt.to_dict(), request_id=self.request_id, position=position, attempt=self.attempt,
             outputs=self.outputs.stored(), owner=owner)
 
     def handed_over(self, db: engine.Database, owner: str, position: int) -> None:
-        """The row lives in the database of a cell from now on, as ``owner``'s."""
+        """Continue with the copy of the row in the database of a cell, as ``owner``."""
         self.db = self.ctxt.cell = db
         self.owner, self._place, self._compared = owner, (position, self.attempt), True
 
     def release(self, pause: float) -> None:
-        """Nobody's row from now on, to be taken ``pause`` seconds later at the earliest."""
+        """Remove the owner from the row, which may be taken again after ``pause`` seconds at the earliest."""
         with self.db.write() as conn:
             operation_leases.give_back(conn, self.uuid, self.owner, self._place, pause, self.outputs.stored())
 
     def ended_by_host(self) -> None:
-        """The host's save wrote the end state and deleted the row."""
+        """Note that the host has written the end state and deleted the row in the same transaction."""
         self._ended = True
 
     def end(self, write: Callable[[engine.Connection], object] | None = None) -> None:
-        """Write the end state with ``write(conn)`` and end the row in the same transaction; wake who waited behind
-        it."""
+        """Write the end state with ``write(conn)``, and delete the row in the same transaction.
+
+        If a delete waits for this operation, it may run from now on, and the runner is woken for it. Raises LeaseLost
+        if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
+        """
         with engine.silence():
             ours, waiting = self._end(write)
         if not ours:
@@ -258,11 +304,11 @@ class OwnedRow(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # A row that was cancelled behind our back is not ended as a success: its holder unwinds it.
+        # A row that was cancelled without the knowledge of this process is not ended as a success: its owner undoes it.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # Ended, perhaps, and only the answer to its COMMIT was lost.
+                # It may have been ended by the first try, if only the reply to its COMMIT was lost.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 write(conn)

@@ -1,12 +1,13 @@
-"""The runner of flows: which rows this process has in hand, and who does what with them.
+"""``Runner``, which takes operation rows for this conductor process and runs their flows.
 
     runner = Runner(env, slots=32, slots_per_host=10, lease_time=30, sweep_interval=10, host='ctl1')
     runner.start()
     runner.wake(db, ['4ee1…'])          # an operation row was accepted: take it and run it
 
-RPC handlers never run a flow (operations.md rule 5): they ``wake`` the runner. Its workers (``workers``) do the rest,
-under a lease in each database (``leases``) and with a slot of the host that they ask (``slots``). Each database has a
-thread that renews and one that sweeps (``sweep``), so that a silent one holds up no other.
+RPC handlers never run a flow (rule 5 of contributor/operations.md). They call ``wake``, and the worker threads
+(``workers``) do the rest. A worker needs the lease of this process in the row's database (``leases``), and a slot of
+each host that it calls (``slots``). For each database one thread renews the lease and one sweeps (``sweep``), so that a
+database that doesn't answer delays no other.
 """
 from __future__ import annotations
 
@@ -30,12 +31,15 @@ from kilonova.errors import LeaseLost
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a row that cannot be read is looked at again: somebody may have mended it.
+# Seconds after which a row that cannot be parsed is tried again, since an operator may have repaired it.
 UNREADABLE_PAUSE = 300.0
 
 
 class Runner:
-    """``wake(db, uuids)`` is all that others call; everything else happens in its workers."""
+    """Runs operations in the worker threads of one conductor process.
+
+    Other modules call ``wake`` to have operation rows taken and run.
+    """
 
     def __init__(self, env: Environment, *, slots: int, slots_per_host: int, lease_time: float, sweep_interval: float,
                  host: str) -> None:
@@ -52,8 +56,11 @@ class Runner:
 
     # -- life -----------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Take the leases, start the workers, the renewal and the sweep."""
-        # Here, and not when this was made: a process that forks in between has another number.
+        """Take the leases, and start the workers and the background threads.
+
+        The background threads renew the leases, sweep the databases, and read the reports of hosts.
+        """
+        # Set here and not in __init__, because a process that forks in between has another process id.
         self.leases.host = process.describe(self._host)
         for db in self.env.all_databases():
             self.leases.renew(db)
@@ -63,23 +70,23 @@ class Runner:
         concurrency.spawn(self._listen_forever, name='hearing')
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Take nothing new, let running steps end for ``timeout`` seconds, give the rows free."""
+        """Take no more rows, wait up to ``timeout`` seconds for running steps, and release all rows."""
         self.halt()
         self.workers.wait(timeout)
         self.leases.drop()
 
     def halt(self) -> None:
-        """Take nothing new."""
+        """Take no more rows."""
         self.workers.stop()
         self._tick.set()
 
     def idle(self) -> bool:
-        """Nothing queued, running or parked (tests wait for this)."""
+        """Return whether no operation is queued, running or waiting for a slot (tests wait for this)."""
         with self.workers.lock:
             return not (self.workers.busy() or self.slots.parked())
 
     def _look_after_databases(self) -> None:
-        """Each database, those of new cells too, gets its threads."""
+        """Start the threads of each database, also of cells that are added later."""
         known: set[str] = set()
         while not self.workers.stopping:
             for db in self.env.all_databases():
@@ -103,12 +110,15 @@ class Runner:
             self._tick.wait(self.sweep_interval)
 
     def sweep(self, age: float = -60.0) -> int:
-        """Wake every row that may be taken, is in no runner and is ``age`` seconds old; returns how many."""
+        """Wake the rows that can be taken and are not in this runner, and return their number.
+
+        ``age`` is the minimum age of a row in seconds.
+        """
         return sum(self._sweep.of(db, age) for db in self.env.all_databases())
 
     # -- hosts ----------------------------------------------------------------------------------------------------
     def _listen(self) -> None:
-        """Note whether hosts report at all: what ``hearing`` decides by."""
+        """Read which hosts report, for the decisions of ``hearing``."""
         for db in self.env.cells.databases():
             try:
                 self.env.hearing.look(db)
@@ -117,7 +127,10 @@ class Runner:
         self._free_of_lost_hosts()
 
     def _free_of_lost_hosts(self) -> None:
-        """Go on with what waits for a slot of a host that is down by now: its own next step finds that out."""
+        """Continue the operations that wait for a slot of a host that is down.
+
+        Their next step then finds that the host is down.
+        """
         for host, works in self.slots.waiting_for_silent().items():
             try:
                 lost = {work.uuid for work in works if self.env.hearing.is_down(work.db, host)}
@@ -134,7 +147,10 @@ class Runner:
                 self._listen_to_itself()
 
     def _listen_to_itself(self) -> None:
-        """Hosts report through the queue: where not even this conductor reaches itself, they couldn't."""
+        """Send a message to this conductor through the message queue, to find out whether hosts can report at all.
+
+        If the message does not arrive, this conductor is cut off from the queue, and missing reports prove nothing.
+        """
         try:
             self.env.ping()
         except Exception as error:
@@ -143,8 +159,12 @@ class Runner:
 
     # -- work -----------------------------------------------------------------------------------------------------
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
-        """Rows to take and run; several uuids of one create are scheduled together. ``fresh``: just accepted, so nobody
-        has worked on them yet. A row that waits here for a slot is looked at again: somebody may have cancelled it."""
+        """Take these rows of a database and run their operations in the workers.
+
+        Several uuids are the rows of one create request, which are scheduled together. ``fresh`` True means that the
+        rows were just accepted, so no conductor has worked on them yet. An operation of the list that waits here for a
+        slot continues, so that it reads its row again: it may have been cancelled.
+        """
         with self.workers.lock:
             if self.workers.stopping:
                 return
@@ -157,7 +177,7 @@ class Runner:
             self.workers.add(functools.partial(self._take, db, wanted, fresh), urgent)
 
     def holds(self, uuid: str) -> bool:
-        """Whether a row is in this runner."""
+        """Return whether a row is in this runner."""
         return uuid in self._held
 
     def _take(self, db: Database, uuids: list[str], fresh: bool = False) -> Job | None:
@@ -185,8 +205,10 @@ class Runner:
         return functools.partial(self.run, works[0]) if works else None
 
     def _work(self, db: Database, row: operations.Operation, owner: str) -> Work[Any] | None:
-        """Return the work of a row. None if a text of the row cannot be read, or its kind is unknown: it is logged and
-        set aside, so that it holds up no other row."""
+        """Return the ``Work`` of a row, or None if the row cannot be parsed or its kind is unknown.
+
+        Such a row is logged and released for ``UNREADABLE_PAUSE`` seconds, so that it delays no other row.
+        """
         why = row.unreadable or ('' if row.kind in flows.FLOWS else 'kind (this release knows no such operation)')
         if not why:
             try:
@@ -203,8 +225,8 @@ class Runner:
         return None
 
     def run(self, work: Work[Any]) -> None:
-        """Run one operation in this worker."""
-        # Log lines and notifications of this thread are from now on those of the request.
+        """Run one operation in the calling worker thread."""
+        # From now on, log lines and notifications of this thread carry the context of the request.
         work.ctxt.update_store()
         try:
             flows.FLOWS[work.kind].run(work)
@@ -218,7 +240,10 @@ class Runner:
         self.workers.add(functools.partial(self._resume, work), work.slot_urgent)
 
     def _resume(self, work: Work[Any]) -> Job | None:
-        """Go on with work that waited for a slot, unless its row went elsewhere meanwhile."""
+        """Return the job that continues an operation which waited for a slot.
+
+        Returns None if another conductor has taken the row, or if its check failed and it was released for a retry.
+        """
         try:
             work.resumed()
         except LeaseLost:
@@ -231,12 +256,18 @@ class Runner:
         return None
 
     def was_cancelled(self, db: Database, uuid: str) -> None:
-        """Somebody cancelled this row: its hosts stop, and it is taken if nobody has it. Whoever has it learns it from
-        them, or by its next sweep."""
+        """Cancel the running calls of a cancelled operation, and wake this runner for its row.
+
+        The row is taken if it has no owner with a valid lease. Another conductor that owns it learns of the cancel from
+        the hosts, or from its own next sweep.
+        """
         self._cancels.again(db, uuid)
 
     def finished(self, work: Work[Any], retry_in: float | None = None) -> None:
-        """The work left the runner; a row that was given back is looked at again in time."""
+        """Remove an operation from the runner.
+
+        If ``retry_in`` is given, the runner is woken for its row after that many seconds.
+        """
         self._forget([work.uuid])
         if retry_in is not None:
             self.workers.call_later(retry_in + 0.05, functools.partial(
@@ -247,6 +278,9 @@ class Runner:
             self._held.difference_update(uuids)
 
     def _drop_parked(self, owner: str) -> None:
-        """What waits for slots as another owner is nobody's of ours any more; what runs finds out by itself."""
+        """Drop the operations that wait for slots as an owner whose lease has expired.
+
+        Running operations find out by themselves, at their next check.
+        """
         for work in self.slots.unpark_all(owner):
             work.lost()

@@ -1,7 +1,9 @@
-"""The sweep: rows that nobody works on, and cancels and wakes that were lost, are found (operations.md rules 1 and 7).
+"""``Sweep``, which finds operation rows that no conductor works on, and cancels and casts that were lost.
 
-    sweep = Sweep(env, host='ctl1')
-    sweep.of(db, YOUNG)                 # from time to time; how many rows were woken
+It implements rules 1 and 7 of operations.md. ``runner.Runner`` calls it periodically for each database:
+
+    sweep = Sweep(env, cancels, host='ctl1')
+    sweep.of(db, YOUNG)                 # returns the number of rows that were woken
 """
 from __future__ import annotations
 
@@ -19,20 +21,23 @@ from kilonova.errors import Unanswered
 LOG = logging.getLogger(__name__)
 
 SWEEP_BATCH = 200
-# Seconds in which a row's own cast should have come; the sweep leaves younger rows to it.
+# Seconds in which the cast for a new row should have arrived; the sweep leaves younger rows to their cast.
 YOUNG = 2.0
 
 
 class Sweep:
-    """``host``: the service host of this process."""
+    """Finds the operation rows of a database that can be taken; ``host`` is the service host of this process."""
 
     def __init__(self, env: Environment, cancels: Cancels, host: str) -> None:
         self._env, self._cancels, self._host = env, cancels, host
         self._behind: dict[str, int] = {}
 
     def of(self, db: Database, age: float) -> int:
-        """Wake every row of a database that may be taken, is in no runner and is ``age`` seconds old; returns how
-        many. Never raises: the next sweep comes soon."""
+        """Wake the rows of a database that can be taken and are not in the runner, and return their number.
+
+        ``age`` is the minimum age of a row in seconds. It also sends cancels again, and ends leases of dead processes.
+        Never raises, because the next sweep comes soon.
+        """
         try:
             owner = self._env.leases.owner_in(db)
             with db.read() as conn:
@@ -40,7 +45,7 @@ class Sweep:
                 rows = operation_leases.free(conn, owner, SWEEP_BATCH, age)
                 waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0))
-            # What stays there hides nothing: the next sweep goes on behind it.
+            # The next sweep continues after these rows, so rows that stay in the result don't hide others.
             self._behind[db.url] = behind
             if self._bury(db, living):
                 return self.of(db, age)
@@ -55,7 +60,10 @@ class Sweep:
         return found
 
     def _find(self, db: Database, age: float, rows: list[operations.Operation]) -> int:
-        """Wake what may be taken, ``rows`` first, a batch at most; rows that are in this runner don't count."""
+        """Wake the rows of ``rows`` and further ones, at most a batch, and return their number.
+
+        Rows that are in this runner don't count.
+        """
         found = 0
         while True:
             for row in self._without_twins(db, [row for row in rows if not self._env.runner.holds(row.uuid)]):
@@ -67,8 +75,10 @@ class Sweep:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _bury(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """Rows of a process of this machine that is certainly dead needn't wait for its lease to end: True if there was
-        one."""
+        """End the leases of processes of this machine that are certainly dead; return True if there was one.
+
+        ``living`` are the (owner, description) pairs of valid leases. Rows of an ended lease can be taken at once.
+        """
         buried = False
         for owner, text in living:
             if owner != self._env.leases.owner_in(db) and process.is_dead(text, self._host):
@@ -78,7 +88,7 @@ class Sweep:
         return buried
 
     def _without_twins(self, db: Database, rows: list[operations.Operation]) -> list[operations.Operation]:
-        """A cell's boot row is left alone while its twin in the api database exists (rule 19)."""
+        """Leave out boot rows of a cell that still have a copy in the API database (operations.md, rule 19)."""
         boots = [row.uuid for row in rows if row.kind == 'boot']
         if db is self._env.api or not boots:
             return rows

@@ -1,4 +1,6 @@
-"""``Work``: one operation in the hands of this conductor, as its flow's steps see it. ``Step`` is one of these.
+"""``Work``, an operation that a worker of this conductor runs, and ``Step``, one step of its flow.
+
+The steps of all flows (``conductor.flows``) receive the operation as a ``Work``:
 
     def stop_instance(work: Work[Outputs]) -> None:
         work.ask(work.instance_row()['host'], 'stop_instance', instance=work.instance(), clean_shutdown=True)
@@ -23,31 +25,36 @@ from kilonova.objects.vif import Vif
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until a row that met silence is taken again; doubled for each try of a forward-only step, up to the last.
+# Seconds until an operation is retried after a service or host didn't answer. Each retry without progress doubles the
+# pause, up to the second number.
 PAUSE, LONGEST_PAUSE = 2.0, 30.0
-# Characters of the reason why a row waits, as operators read it.
+# Maximum number of characters of the reason why an operation is retried later, which operators read.
 LONGEST_REASON = 1000
-# Characters of what a row keeps of an error. A fault's column is shorter; an action's event has them all.
+# Maximum number of characters of an error message that the operation row stores. The column of a fault is shorter; the
+# event of an instance action stores the whole message.
 MOST_TEXT = 4096
-# Of these kinds, and of whatever is being undone, work goes before the rest.
+# Operations of these kinds, and operations that are being undone, are urgent: workers run them before others.
 URGENT_KINDS = frozenset(('delete', 'soft_delete', 'release', 'confirm', 'revert'))
 
 
 class HostGone(HostRejected):
-    """The host's service is down: asking ends, an alternate may take the server."""
+    """The compute service of the host is down: the conductor stops calling the host, and an alternate may be tried."""
 
     msg_fmt = 'compute service of host %(host)s is down'
 
 
 class GuestMayRun(Unanswered):
-    """A host that is down may still run the guest: nobody else starts it until that host is back or forced down."""
+    """A host that is down may still run the guest, so no other host starts it.
+
+    The operation waits until the host is back, or until an operator has forced its service down.
+    """
 
     msg_fmt = ('compute service of host %(host)s is down, and its hypervisor may still run the server: start the '
                'service again, or make sure that the host is off and force the service down')
 
 
 class NotYet(Unanswered):
-    """Somebody else is still at work on what the operation needs: it is tried again after ``pause`` seconds."""
+    """Other work still uses what the operation needs, so it is retried after ``pause`` seconds."""
 
     def __init__(self, who: str, reason: str, pause: float) -> None:
         super().__init__(who=who, reason=reason)
@@ -55,23 +62,28 @@ class NotYet(Unanswered):
 
 
 class Parked(Exception):
-    """The operation waits for a slot of a host; its holder keeps it and goes on when there is one."""
+    """The operation waits for a free slot of a host. Its worker takes other jobs until it has one."""
 
 
 class Work(OwnedRow[OutputsT]):
-    """A row that a worker of this process is at."""
+    """An operation row that this process owns and that one of its workers runs.
+
+    It adds to ``OwnedRow`` what the steps of a flow need: the server, calls to hosts, and decisions of the flow.
+    """
 
     def __init__(self, row: operations.Operation, db: engine.Database, env: Environment, owner: str,
                  outputs: type[OutputsT]) -> None:
         super().__init__(row, db, env, owner, outputs)
         self.held_host: str | None = None
-        # Whether its slot of a host is one of those for urgent work.
+        # True if the slot that it holds is one of the slots for urgent work.
         self.slot_urgent = False
-        # False: the scheduler may still work on a question about this server (ours, or of whoever had the row before).
+        # False while the scheduler may still be processing a request for this server, sent by this process or by an
+        # earlier owner of the row.
         self.select_answered = False
-        # True: this process made the accelerator requests, and no binding was tried yet.
+        # True if this process created the accelerator requests and has not tried to bind any of them yet.
         self.unbound = False
-        # True: this process has just handed the server over, and nothing was asked of the network service for it.
+        # True if this process has just moved the server into its cell, and has sent no request to the network service
+        # for it yet.
         self.just_handed_over = False
         self._together: Callable[[engine.Connection], object] | None = None
         self._at = (self.position, self.kind)
@@ -79,36 +91,46 @@ class Work(OwnedRow[OutputsT]):
 
     @property
     def is_urgent(self) -> bool:
-        """Deletes, undos and releases."""
+        """True for deletes, confirms, reverts, pending releases and operations that are being undone."""
         return self.kind in URGENT_KINDS or self.failed
 
     # -- what the steps need --------------------------------------------------------------------------------------
     def at(self, position: int, step: str) -> None:
-        """The step that is being done or undone."""
+        """Set the step that is being done or undone."""
         self._at = (position, step)
 
     def key(self) -> str:
-        """The key of the current step in this attempt."""
+        """Return the step key of the current step in this attempt.
+
+        A step key is ``<operation uuid>/<position>.<step name>/<attempt>``. Hosts use it to recognise repeated calls.
+        """
         return claims.make_key(self.uuid, *self._at, self.attempt)
 
     def instance_row(self, fresh: bool = False) -> dict[str, Any]:
-        """The server's row with its extra columns; read once, again when a step changed it."""
+        """Return the server's row with its columns of instance_extra.
+
+        The row is read once, and again if ``fresh`` is True or after ``changed``. Raises InstanceNotFound if there is
+        no such server, and Unanswered if the database does not answer.
+        """
         if self._instance is None or fresh:
             with engine.silence(), self.db.read() as conn:
                 self._instance = operations.instance_or_404(conn, self.instance_uuid)
         return self._instance
 
     def instance(self, fresh: bool = False) -> objects.Instance:
-        """Return the server as an object, with its system metadata.
+        """Return the server as an object with its system metadata.
 
-        Raises ServerUnreadable for a text that cannot be read, if the operation is no removal and no undo.
+        The user's metadata are loaded only if notifications are enabled.
+
+        Raises ServerUnreadable if a stored text of the server cannot be parsed. A delete, confirm, revert, pending
+        release or undo reads such a server all the same.
         """
         row = self.instance_row(fresh)
         if 'system_metadata' not in row:
             with engine.silence(), self.db.read() as conn:
                 row['system_metadata'] = instances.get_system_metadata(conn, self.instance_uuid)
         if self.env.notify.enabled and 'metadata' not in row:
-            # Nothing but notifications tells them.
+            # Only notifications contain the user's metadata.
             with engine.silence(), self.db.read() as conn:
                 row['metadata'] = metadata.get(conn, self.instance_uuid)
         apart = ('system_metadata', 'metadata')
@@ -117,15 +139,18 @@ class Work(OwnedRow[OutputsT]):
                                          metadata=row.get('metadata'), lenient=self.is_urgent)
 
     def vifs(self, fresh: bool = False) -> list[Vif]:
-        """The server's interfaces, in the order in which its guest has them."""
+        """Return the server's network interfaces, in the order in which its guest has them."""
         return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
 
     def changed(self) -> None:
-        """A host changed the server: read it again when it is next needed."""
+        """Discard the cached row of the server, because a host or a step has changed it."""
         self._instance = None
 
     def inquire(self, host: str, method: str, **kwargs: Any) -> Any:
-        """A question to a host, which changes nothing there and needs no key. Errors as ``ask`` has them."""
+        """Send a query to a host, which changes nothing there and needs no step key, and return its reply.
+
+        Raises the same errors as ``ask``.
+        """
         self._check_known(host)
         self.before_sending()
         try:
@@ -138,15 +163,18 @@ class Work(OwnedRow[OutputsT]):
             raise
 
     def _check_known(self, host: str) -> None:
-        """Raise HostGone if the host is down. Costs a statement only where the last look found it down, where its last
-        call was not answered, or where this operation was given back before: it may have been forced down since."""
+        """Raise HostGone if the host is known to be down.
+
+        The database is read only if the last check found the host down, if the host did not answer its last call, or if
+        this operation was released for a retry before, since the host may have been forced down in the meantime.
+        """
         hearing, doubtful = self.env.hearing, self.outputs.tries or self.env.slots.is_silent(host)
         with engine.silence():
             if hearing.is_down(self.db, host) if doubtful else hearing.known_down(self.db, host):
                 raise HostGone(host=host)
 
     def _check_alive(self, method: str, host: str) -> None:
-        """A host didn't answer. HostGone: its service is down."""
+        """Raise HostGone if the service of a host that didn't answer is down."""
         with engine.silence():
             if not self.env.hearing.is_down(self.db, host):
                 return
@@ -154,12 +182,23 @@ class Work(OwnedRow[OutputsT]):
         raise HostGone(host=host) from None
 
     def ask(self, host: str, method: str, **kwargs: Any) -> Any:
-        """A long call to a host under this step's key. Silence means ask again (Unanswered), until its service is down
-        (HostGone); a host that is known to be down isn't sent anything."""
+        """Call a method of a host with the key of the current step, and return its reply.
+
+        The call may take long, so it needs a slot of the host. A host that is known to be down is sent nothing.
+
+        Raises:
+            HostGone: The compute service of the host is down.
+            Unanswered: The host did not reply. Whether it did the work is unknown; the step is repeated with the same
+                key.
+            Parked: All slots of the host are taken.
+            LeaseLost: Another conductor owns the operation.
+            Cancelled: The operation was cancelled.
+            KilonovaError: The error that the host replied.
+        """
         self._check_known(host)
         if self.held_host != host:
             self.release_host()
-            # What waited is compared again: it may have waited for long.
+            # An operation that waits for a slot compares its row again when it goes on, because the wait may be long.
             if not self.env.slots.take(host, self):
                 raise Parked
             self.held_host = host
@@ -181,14 +220,17 @@ class Work(OwnedRow[OutputsT]):
         return answer
 
     def release_host(self) -> None:
-        """Give the host's slot back; the next operation that waits for it goes on."""
+        """Release the slot of the host, so that the next operation that waits for it continues."""
         if self.held_host is not None:
             host, self.held_host = self.held_host, None
             self.env.slots.release(host, self)
 
     # -- decisions ------------------------------------------------------------------------------------------------
     def done(self, step: Step[OutputsT]) -> None:
-        """A step is done; the outputs are kept in the row when they must survive a crash."""
+        """Advance to the next position after a step.
+
+        The position and the outputs are written to the row if ``step.saved`` says that they must survive a crash.
+        """
         self.position += 1
         saved = step.saved(self) if callable(step.saved) else step.saved
         write, self._together = self._together, None
@@ -196,18 +238,24 @@ class Work(OwnedRow[OutputsT]):
             self.decide({'position': self.position}, write=write)
 
     def together(self, write: Callable[[engine.Connection], object]) -> None:
-        """What the current step, a saved one, wants written in the transaction that says that it is done."""
+        """Register a write for the transaction that records the current step as done.
+
+        The current step must be one that is saved.
+        """
         self._together = write
 
     def undo_attempt(self, back_to: int, error: Exception) -> None:
-        """Decide to undo the steps of this attempt down to ``back_to``: committed before any of them is undone."""
+        """Record the decision to undo the steps of this attempt, down to the position ``back_to``.
+
+        The decision is committed before any step is undone.
+        """
         self.outputs.refusals.append(shortened(str(error), MOST_TEXT))
         self.outputs.back_to = back_to
         self.undoing = True
         self.decide({'undoing': True, 'position': self.position})
 
     def again(self) -> None:
-        """What was to be undone is; the next attempt starts there."""
+        """Start the next attempt, at the position down to which the last one was undone."""
         self.attempt += 1
         self.position, self.outputs.back_to = self.outputs.back_to or 0, None
         self.decide({'position': self.position, 'attempt': self.attempt, 'written': '', 'undoing': False})
@@ -215,11 +263,16 @@ class Work(OwnedRow[OutputsT]):
         self.changed()
 
     def fail(self, error: Exception) -> None:
-        """Decide to unwind: committed before any undo; the first reason stays."""
+        """Record the decision to undo the operation, with its error.
+
+        The decision is committed before any step is undone. If an error is recorded already, that first one is kept.
+        Does nothing if the operation has failed before.
+        """
         if self.failed:
             return
         if isinstance(error, Cancelled) and self.error is None:
-            # A host heard of it first: whoever cancelled the row may have written why.
+            # A host reported the cancel before this process knew of it. The request that cancelled the row may have
+            # stored its reason there.
             self.standing()
         self.failed = True
         self.error = self.error or {
@@ -228,14 +281,18 @@ class Work(OwnedRow[OutputsT]):
         self.decide({'failed': True, 'error': self.error, 'position': self.position}, cancelled=True)
 
     def give_back(self, error: Exception | None = None) -> None:
-        """Leave the row to a later try: no owner, not before a pause."""
+        """Release the row, so that a conductor retries the operation after a pause, and remove it from the runner.
+
+        The pause starts at ``PAUSE`` seconds and doubles with each retry without progress. NotYet sets a pause of its
+        own.
+        """
         self.release_host()
         self.outputs.reason = shortened(readable(error), LONGEST_REASON) if error is not None else ''
         if isinstance(error, NotYet):
             pause = error.pause
         else:
             self.outputs.tries += 1
-            # Hosts that come back do so within a known time.
+            # Hosts that resume reporting do so within a known time.
             longest = 2 * PAUSE if isinstance(error, HostsSilent) else LONGEST_PAUSE
             pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
         LOG.info('Operation %s (%s) of %s waits %.0f s: %s', self.uuid, self.kind, self.instance_uuid, pause, error)
@@ -247,24 +304,30 @@ class Work(OwnedRow[OutputsT]):
 
     # -- ends -----------------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """The last step is done: end the row unless a host or a step did."""
+        """End the operation after its last step, and remove it from the runner.
+
+        The row is not written if a host or a step has ended it already.
+        """
         if not self._ended:
             self.end()
         self.lost()
 
     def lost(self) -> None:
-        """It is over, or another conductor owns it: forget it."""
+        """Remove the operation from the runner, because it has ended or another conductor owns it."""
         self.release_host()
         self.env.runner.finished(self)
 
     def fault(self) -> dict[str, Any]:
-        """The first error as a fault row."""
+        """Return the first error of the operation as the values of a fault row."""
         error = self.error or {}
         return {'code': error.get('code', 500), 'message': error.get('message', 'Unknown error'),
                 'details': error.get('details'), 'host': self.held_host}
 
     def event(self, name: str, result: str = 'Success', host: str | None = None) -> dict[str, Any]:
-        """An event that is written with the end state; with the first error, if there was one."""
+        """Return the values of an action event, which is written together with the end state.
+
+        They include the first error of the operation, if there was one.
+        """
         error = self.error or {}
         return {'event': name, 'result': result, 'start_time': self.created_at, 'finish_time': instances.utcnow(),
                 'host': host, 'details': error.get('message'), 'traceback': error.get('details')}
@@ -272,12 +335,15 @@ class Work(OwnedRow[OutputsT]):
 
 @dataclass(frozen=True)
 class Step(Generic[OutputsT]):
-    """One step. ``again_from`` names the step that chooses the next alternate when this one's host refuses.
+    """One step of a flow: a function and, if needed, the function that undoes it.
 
-    ``do(work)`` may be repeated; it puts what later steps need into ``work.outputs``. ``undo(work)`` is idempotent and
-    safe when ``do`` never happened. ``saved``: the outputs and the position after it must survive a crash (the next
-    step leaves this process); True, False, or a function of the work. Nothing is saved behind a step that ended the
-    row.
+    Attributes:
+        do: Does the step. It may be called repeatedly. It stores what later steps need in ``work.outputs``.
+        undo: Undoes the step. It may be called repeatedly, and also if ``do`` was never called.
+        again_from: Name of the step that takes the next alternate if this step's host refuses; None if there is no next
+            attempt.
+        saved: True, False or a function of the work: whether the outputs and the next position must survive a crash,
+            because the next step calls another process. Nothing is saved after a step that ended the row.
     """
 
     name: str
@@ -288,6 +354,10 @@ class Step(Generic[OutputsT]):
 
 
 def readable(error: Exception) -> str:
-    """What a user may read: our own texts, without paths of hosts; of anything else only the class (its text may hold
-    internals). The fault's details, which are for administrators, have all of it."""
+    """Return the text of an error that users may read.
+
+    For Kilonova's own errors this is the message without file paths of hosts. For all other errors it is only the name
+    of the class, because their messages may hold internals. The details of a fault, which only administrators see, have
+    the whole message.
+    """
     return without_paths(str(error)) if isinstance(error, KilonovaError) else type(error).__name__

@@ -1,4 +1,6 @@
-"""What bounds the work of a process: its workers, threads that do jobs, and the slots of hosts (operations.md rule 5).
+"""``Workers``, the threads that run jobs, and ``Slots``, which limit the calls to each host (operations.md, rule 5).
+
+``runner.Runner`` has one of each:
 
     workers = Workers(32)
     workers.start()
@@ -7,11 +9,11 @@
 
     slots = Slots(10, workers.lock, resume)
     if not slots.take('gpu1', work):
-        ...                             # parked: resume(work) is called when it has a slot
+        ...                             # the work waits: resume(work) is called when it has a slot
     slots.release('gpu1', work)
 
-A quarter of the workers is kept for urgent jobs. A job may return another one, which the same worker does next. What
-waits for its time costs no thread: one looks after all of it (rule 7).
+A quarter of the workers runs only urgent jobs. A job may return another job, which the same worker runs next. Delayed
+calls need no thread each: one thread makes them all (rule 7).
 """
 from __future__ import annotations
 
@@ -29,23 +31,27 @@ from kilonova import concurrency
 
 LOG = logging.getLogger(__name__)
 
-# It returns what follows, or None.
+# A job returns the next job of the same worker, or None.
 Job = Callable[[], 'Job | None']
 
 
 class Workers:
-    """``lock`` guards the queues; whoever must see queued and other work together takes it, too."""
+    """A fixed number of threads that run queued jobs, urgent ones first.
+
+    ``lock`` guards the queues. Other code takes it as well when queued jobs and its own data must be seen together.
+    """
 
     def __init__(self, count: int) -> None:
         lock = threading.RLock()
-        # Where idle workers wait: those for any job, and those for urgent ones alone.
+        # Idle workers wait on these conditions: workers for any job on the first, workers for urgent jobs only on the
+        # second.
         self.lock, self._reserved = threading.Condition(lock), threading.Condition(lock)
         self.threads: list[threading.Thread] = []
         self.stopping = False
         self._count, self._running = count, 0
         self._urgent: deque[Job] = deque()
         self._normal: deque[Job] = deque()
-        # (when by the monotonic clock, order, what to call).
+        # Delayed calls as (time by the monotonic clock, sequence number, function).
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._due_changed = threading.Condition()
         self._order = itertools.count()
@@ -67,17 +73,17 @@ class Workers:
             self._due_changed.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Until running jobs have ended, or that long."""
+        """Wait until no job runs, at most the given number of seconds."""
         end = time.monotonic() + seconds
         while self._running and time.monotonic() < end:
             time.sleep(0.05)
 
     def busy(self) -> bool:
-        """Whether anything is queued or running; not what waits for its time."""
+        """Return whether a job is queued or running; delayed calls don't count."""
         return bool(self._urgent or self._normal or self._running)
 
     def due(self) -> int:
-        """How much waits for its time."""
+        """Return the number of delayed calls."""
         return len(self._due)
 
     def add(self, job: Job, urgent: bool) -> None:
@@ -89,7 +95,7 @@ class Workers:
                 self._reserved.notify()
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call ``act``, which doesn't block, that many seconds from now."""
+        """Call ``act`` after the given number of seconds, in the thread for delayed calls; it must not block."""
         if not self.stopping:
             with self._due_changed:
                 heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), act))
@@ -125,7 +131,11 @@ class Workers:
 
 
 class Holder(Protocol):
-    """What holds a slot. ``slot_urgent``: its slot is one of those for urgent work; ``held_host``: the slot's host."""
+    """An object that can hold a slot, such as ``work.Work``.
+
+    ``held_host`` is the host of the slot that it holds, and ``slot_urgent`` whether that is one of the slots for urgent
+    work.
+    """
 
     uuid: str
     owner: str
@@ -134,7 +144,7 @@ class Holder(Protocol):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it goes before others."""
+        """Whether the work is urgent, and so may use the slots for urgent work."""
 
 
 HolderT = TypeVar('HolderT', bound=Holder)
@@ -142,8 +152,15 @@ HolderT = TypeVar('HolderT', bound=Holder)
 
 @dataclass
 class HostSlots(Generic[HolderT]):
-    """The calls to one host: how many there are of urgent work and of the rest, and what waits for a slot, oldest
-    first. ``silent``: its last call was not answered, so one call at a time finds out whether it is back."""
+    """Slots of one host.
+
+    Attributes:
+        taken: Number of slots in use, by whether they are for urgent work.
+        parked: Work that waits for a slot, oldest first, by whether it is urgent.
+        silent: True if the last call to the host was not answered. Then only one call at a time is allowed for urgent
+            and
+            one for other work, to find out whether the host is back.
+    """
 
     taken: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
     parked: dict[bool, OrderedDict[str, HolderT]] = field(
@@ -151,19 +168,27 @@ class HostSlots(Generic[HolderT]):
     silent: bool = False
 
     def unused(self) -> bool:
+        """Return whether no slot is in use, no work waits, and the host answered its last call."""
         return not (any(self.taken.values()) or any(self.parked.values()) or self.silent)
 
 
 class Slots(Generic[HolderT]):
-    """``a_host``: slots of each host; urgent work has as many of its own. ``resume(work)``: it waited and has a slot
-    now. ``lock``: the one under which work is queued, so that nothing is between a slot and the queue unseen."""
+    """Limits the number of operations of this process that call the same host at the same time.
+
+    Each host has ``a_host`` slots for ordinary work and as many for urgent work. ``resume(work)`` is called when work
+    that waited has a slot. ``lock`` is the lock of the worker queues, so that work is never unseen between a slot and a
+    queue.
+    """
 
     def __init__(self, a_host: int, lock: threading.Condition, resume: Callable[[HolderT], None]) -> None:
         self._a_host, self._lock, self._resume = a_host, lock, resume
         self._hosts: dict[str, HostSlots[HolderT]] = {}
 
     def take(self, host: str, work: HolderT) -> bool:
-        """A slot of the host, or False: the work is parked and goes on when one gets free."""
+        """Take a slot of the host, and return whether there was a free one.
+
+        If it returns False, the work waits, and ``resume(work)`` is called when it has a slot.
+        """
         urgent = work.is_urgent
         with self._lock:
             slots = self._hosts.setdefault(host, HostSlots())
@@ -175,14 +200,14 @@ class Slots(Generic[HolderT]):
             return False
 
     def release(self, host: str, work: HolderT) -> None:
-        """Give the slot back; the oldest parked work of that host gets it."""
+        """Release the slot of ``work``; the work that has waited longest for this host gets it."""
         with self._lock:
             slots = self._hosts[host]
             slots.taken[work.slot_urgent] -= 1
             self._next(host, slots)
 
     def silent(self, host: str) -> None:
-        """A call to the host was not answered."""
+        """Note that a call to the host was not answered."""
         with self._lock:
             self._hosts.setdefault(host, HostSlots()).silent = True
 
@@ -193,13 +218,13 @@ class Slots(Generic[HolderT]):
             return slots is not None and slots.silent
 
     def waiting_for_silent(self) -> dict[str, list[HolderT]]:
-        """Return what waits for a slot of a host whose last call was not answered, by host."""
+        """Return the work that waits for slots of hosts which did not answer their last call, by host."""
         with self._lock:
             return {host: [work for parked in slots.parked.values() for work in parked.values()]
                     for host, slots in self._hosts.items() if slots.silent and any(slots.parked.values())}
 
     def answers(self, host: str) -> None:
-        """A call to the host was answered: what waits for slots goes on."""
+        """Note that a call to the host was answered, and hand its slots to waiting work again."""
         with self._lock:
             slots = self._hosts.get(host)
             if slots is not None and slots.silent:
@@ -207,18 +232,18 @@ class Slots(Generic[HolderT]):
                 self._next(host, slots)
 
     def parked(self) -> list[str]:
-        """Operations that wait for a slot."""
+        """Return the uuids of the operations that wait for a slot."""
         with self._lock:
             return [uuid for slots in self._hosts.values() for parked in slots.parked.values() for uuid in parked]
 
     def unpark(self, uuids: Iterable[str]) -> list[HolderT]:
-        """Those of these that wait; they wait no more, and have no slot."""
+        """Stop the wait of these operations, and return those that were waiting; they get no slot."""
         with self._lock:
             return [parked.pop(uuid) for uuid in uuids for slots in self._hosts.values()
                     for parked in slots.parked.values() if uuid in parked]
 
     def unpark_all(self, owner: str) -> list[HolderT]:
-        """What waits as an owner that this process isn't any more."""
+        """Stop the wait of all work with this owner, and return that work."""
         with self._lock:
             return [parked.pop(work.uuid) for slots in self._hosts.values() for parked in slots.parked.values()
                     for work in list(parked.values()) if work.owner == owner]
@@ -227,7 +252,10 @@ class Slots(Generic[HolderT]):
         return slots.taken[urgent] < (1 if slots.silent else self._a_host)
 
     def _next(self, host: str, slots: HostSlots[HolderT]) -> None:
-        """Hand free slots to what waits for them: the work has its slot from now on, whatever becomes of it."""
+        """Hand free slots to the work that waits for them.
+
+        The work holds its slot from this moment, whatever happens to it.
+        """
         for urgent, parked in slots.parked.items():
             while parked and self._has_slot(slots, urgent):
                 _, work = parked.popitem(last=False)
