@@ -1,4 +1,6 @@
-"""Nouns, a file each: rules, what may be said (schemas), what is shown, handlers, routes.
+"""The resources of the compute API (``/v2.1``), one module each; ``kilonova.api.routes`` collects their routes.
 
-A handler is called when schema, server and rule were checked; it returns a body. ``routes`` puts the nouns together.
+A module holds the resource's policy rules, request schemas, response fields, handlers and routes. The dispatcher calls
+a handler after it has checked the request schema, found the server that the path names, and checked the policy rule.
+The handler returns the response body.
 """

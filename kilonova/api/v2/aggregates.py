@@ -1,4 +1,7 @@
-"""Host aggregates: named sets of hosts with metadata; those with an availability zone are zones."""
+"""Host aggregates (``/os-aggregates``): named sets of hosts with metadata.
+
+An aggregate whose metadata names an availability zone makes that zone.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -27,10 +30,10 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 @t.FORMATS.checks('zone_name', raises=ValueError)
 def _zone_name(value: object) -> bool:
-    # In a create ZONE:HOST:NODE forces a host.
+    # A colon is reserved: in the request that creates a server, ZONE:HOST:NODE forces a host.
     if isinstance(value, str) and ':' in value:
         raise ValueError('Availability zone names must not contain a colon.')
     return True
@@ -50,8 +53,8 @@ REMOVE_HOST_BODY = Obj(Prop('remove_host', Obj(Prop('host', t.HOST, required=Tru
 SET_METADATA_BODY = Obj(Prop('set_metadata', Obj(Prop('metadata', _METADATA, required=True)), required=True))
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
-# A new aggregate is answered without what it can't have yet.
+# --- response fields -------------------------------------------------------------------------------------------------
+# The answer to a create has neither hosts nor metadata: a new aggregate has no hosts yet.
 WHOLE, CREATED = 'whole', 'created'
 _WHOLE = frozenset((WHOLE,))
 
@@ -70,55 +73,55 @@ FIELDS = Fields(
 
 
 def _aggregate(row: Mapping[str, Any], version: int, kind: str = WHOLE) -> dict[str, Any]:
-    """One aggregate, or the answer to its create."""
+    """Return the body of an aggregate; ``kind`` CREATED is the shorter answer to its creation."""
     return FIELDS.render(row, None, version, kind)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /os-aggregates."""
+    """List aggregates (``GET /os-aggregates``)."""
     rows = service.list_aggregates(call.backend)
     return {'aggregates': [_aggregate(row, call.version) for row in rows]}
 
 
 def show(call: Call) -> Any:
-    """GET /os-aggregates/{aggregate_id}."""
+    """Return an aggregate (``GET /os-aggregates/{aggregate_id}``)."""
     return _body(call, service.get(call.backend, call.path['aggregate_id']))
 
 
 def create(call: Call) -> Any:
-    """POST /os-aggregates."""
+    """Create an aggregate (``POST /os-aggregates``)."""
     body = call.body['aggregate']
     row = service.create(call.backend, call.ctxt, body['name'], body.get('availability_zone'))
     return {'aggregate': _aggregate(row, call.version, CREATED)}
 
 
 def update(call: Call) -> Any:
-    """PUT /os-aggregates/{aggregate_id}."""
+    """Change an aggregate's name or availability zone (``PUT /os-aggregates/{aggregate_id}``)."""
     body = call.body['aggregate']
     zone = {'availability_zone': body['availability_zone']} if 'availability_zone' in body else {}
     return _body(call, service.update(call.backend, call.ctxt, call.path['aggregate_id'], body.get('name'), zone))
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-aggregates/{aggregate_id}."""
+    """Delete an aggregate (``DELETE /os-aggregates/{aggregate_id}``)."""
     service.delete(call.backend, call.ctxt, call.path['aggregate_id'])
 
 
 def add_host(call: Call) -> Any:
-    """POST /os-aggregates/{aggregate_id}/action add_host."""
+    """Add a host to an aggregate (``POST /os-aggregates/{aggregate_id}/action``, ``add_host``)."""
     host = call.body['add_host']['host']
     return _body(call, service.add_host(call.backend, call.ctxt, call.path['aggregate_id'], host))
 
 
 def remove_host(call: Call) -> Any:
-    """POST /os-aggregates/{aggregate_id}/action remove_host."""
+    """Remove a host from an aggregate (``POST /os-aggregates/{aggregate_id}/action``, ``remove_host``)."""
     host = call.body['remove_host']['host']
     return _body(call, service.remove_host(call.backend, call.ctxt, call.path['aggregate_id'], host))
 
 
 def set_metadata(call: Call) -> Any:
-    """POST /os-aggregates/{aggregate_id}/action set_metadata."""
+    """Set or remove metadata of an aggregate (``POST /os-aggregates/{aggregate_id}/action``, ``set_metadata``)."""
     metadata = call.body['set_metadata']['metadata']
     return _body(call, service.set_metadata(call.backend, call.ctxt, call.path['aggregate_id'], metadata))
 

@@ -1,4 +1,7 @@
-"""Snapshots of volumes that servers have, of which the volume service asks for what a host must do (files of NFS)."""
+"""Volume snapshots in which the volume service needs the server's host (``/os-assisted-volume-snapshots``).
+
+The volume service sends these requests for volumes that are files of an NFS share and attached to a server.
+"""
 from __future__ import annotations
 
 import json
@@ -19,8 +22,9 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
-# Of the volume's directory; the names of servers' disks are read from definitions, where such as '<' says nothing.
+# --- request schemas -------------------------------------------------------------------------------------------------
+# The name of a file in the volume's directory. Names of disks are read from guests' XML definitions, so characters such
+# as '<' are not allowed.
 _FILE = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[A-Za-z0-9_-][A-Za-z0-9._-]*$'}
 _FILE_OR_NONE = {'anyOf': [t.NULL, _FILE]}
 _QCOW2 = t.one_of('qcow2')
@@ -30,17 +34,23 @@ CREATE_BODY = Obj(Prop('snapshot', Obj(
         Prop('snapshot_id', t.UUID, required=True), Prop('type', _QCOW2, required=True),
         Prop('new_file', _FILE, required=True), Prop('id', t.UUID)), required=True)), required=True))
 QUERY = Query.of(Prop('delete_info', t.ANY_TEXT))
-# The text of that, as JSON.
+# The schema of the parameter delete_info, which is a JSON text.
 DELETE_INFO = Obj(Prop('volume_id', t.UUID, required=True), Prop('type', _QCOW2), Prop('file_to_merge', _FILE_OR_NONE),
                   Prop('merge_target_file', _FILE_OR_NONE))
 
 
 class BadDeleteInfo(Invalid):
+    """Error 400: the parameter delete_info is missing, repeated or malformed."""
+
     msg_fmt = 'Invalid delete_info: %(reason)s'
 
 
 def _delete_info(call: Call) -> dict[str, Any]:
-    """BadDeleteInfo; ValidationError."""
+    """Return the parsed and checked parameter delete_info.
+
+    Raises BadDeleteInfo if it is missing, repeated, no JSON, or inconsistent, and ValidationError if it does not match
+    its schema.
+    """
     texts = call.query.get('delete_info', [])
     if len(texts) != 1:
         raise BadDeleteInfo(reason=f'{len(texts)} were given, one is needed')
@@ -56,7 +66,10 @@ def _delete_info(call: Call) -> dict[str, Any]:
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def create(call: Call) -> dict[str, Any]:
-    """POST /os-assisted-volume-snapshots: the volume service hears how it ends."""
+    """Begin to create a snapshot (``POST /os-assisted-volume-snapshots``).
+
+    A conductor reports the result to the volume service later.
+    """
     asked = call.body['snapshot']
     info = asked['create_info']
     volume_snapshots.create(call.backend, call.ctxt, asked['volume_id'], info['snapshot_id'], info['new_file'])
@@ -64,7 +77,10 @@ def create(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-assisted-volume-snapshots/{snapshot_id}: the same."""
+    """Begin to delete a snapshot (``DELETE /os-assisted-volume-snapshots/{snapshot_id}``).
+
+    A conductor reports the result to the volume service later.
+    """
     info = _delete_info(call)
     volume_snapshots.delete(call.backend, call.ctxt, info['volume_id'], call.path['snapshot_id'], {
         'file': info.get('file_to_merge'), 'into': info.get('merge_target_file')})

@@ -1,4 +1,4 @@
-"""Availability zones."""
+"""Availability zones (``/os-availability-zone``)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -19,18 +19,18 @@ Zones = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
 
 def _available(hosts: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
-    """A zone is there as long as one of its services is enabled."""
+    """Return whether at least one service of the zone is enabled."""
     return any(not row['disabled'] for rows in hosts.values() for row in rows)
 
 
 def _plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
-    """What everybody sees: names, without the zone of the other daemons."""
+    """Return the zones as every user sees them: names only, without the zone of the services that are no computes."""
     return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)}, 'hosts': None}
             for zone, hosts in sorted(zones.items()) if zone != internal]
 
 
 def _detailed(zones: Zones) -> list[dict[str, Any]]:
-    """With hosts and their services."""
+    """Return the zones with their hosts and the hosts' services."""
     return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)},
              'hosts': {host: {row['binary']: {'active': not row['disabled'], 'available': bool(row['up']),
                                               'updated_at': micro(row['last_seen_up'] or row['updated_at'])}
@@ -39,13 +39,13 @@ def _detailed(zones: Zones) -> list[dict[str, Any]]:
 
 
 def index(call: Call) -> Any:
-    """GET /os-availability-zone."""
+    """List availability zones (``GET /os-availability-zone``)."""
     zones = hosts.list_zones(call.backend)
     return {'availabilityZoneInfo': _plain(zones, call.backend.options.internal_zone)}
 
 
 def detail(call: Call) -> Any:
-    """GET /os-availability-zone/detail."""
+    """List availability zones with their hosts and services (``GET /os-availability-zone/detail``)."""
     return {'availabilityZoneInfo': _detailed(hosts.list_zones(call.backend))}
 
 

@@ -1,4 +1,4 @@
-"""The action createBackup: an image like createImage's, of which only so many of one type are kept."""
+"""The server action createBackup: create an image, and delete older backups of the same type."""
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule
@@ -17,7 +17,11 @@ BODY = Obj(Prop('createBackup', Obj(
 
 
 def create_backup(call: Call) -> Reply:
-    """createBackup. With rotation 0 no backup is kept, not even this one, so there is nothing to name."""
+    """Accept the action createBackup.
+
+    ``rotation`` is the number of backups of this type that are kept. If it is 0, not even the new backup is kept, and
+    the response does not name an image.
+    """
     body = call.body['createBackup']
     backup_type, rotation = body['backup_type'], int(body['rotation'])
     reply = made(call, Making(

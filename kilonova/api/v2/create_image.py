@@ -1,4 +1,4 @@
-"""The action createImage: an image without data, and an operation that brings the data."""
+"""The server action createImage: create an image without data, and an operation by which the host uploads the data."""
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule
@@ -18,15 +18,20 @@ BODY = Obj(Prop('createImage', Obj(Prop('name', t.NAME, required=True), Prop('me
 
 
 def create_image(call: Call) -> Reply:
-    """createImage."""
+    """Accept the action createImage."""
     body = call.body['createImage']
     return made(call, snapshot.Making('snapshot.start', 'snapshot', 'createImage', body['name'],
                                       metadata=body.get('metadata') or {}))
 
 
 def made(call: Call, making: snapshot.Making) -> Reply:
-    """The new image: where it is stands in a header, from 2.45 on its id in the body. The number of metadata items had
-    a quota once (MetadataLimitExceeded)."""
+    """Create the image of a server and return the response; shared by createImage and createBackup.
+
+    Before microversion 2.45 the response has the image's URL in the header Location, from 2.45 on the image's id in the
+    body. Until 2.38 the quota of metadata items applies.
+
+    Raises MetadataLimitExceeded (403) if the image would have more metadata items than that quota.
+    """
     accept.check(call.ctxt, call.server, making.event)
     if call.version <= METADATA_COUNTED_UNTIL:
         quota.check_metadata(quota.limits(call.backend, call.ctxt.project_id), making.metadata)

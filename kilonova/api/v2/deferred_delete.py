@@ -1,4 +1,4 @@
-"""Actions on soft-deleted servers: restore and forceDelete."""
+"""The server actions restore and forceDelete, for soft-deleted servers."""
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule
@@ -18,12 +18,12 @@ FORCE_BODY = Obj(Prop('forceDelete', t.ANYTHING, required=True))
 
 
 def restore(call: Call) -> None:
-    """restore."""
+    """Accept the action restore: make a soft-deleted server active again."""
     delete.restore(call.backend, call.ctxt, call.server)
 
 
 def force_delete(call: Call) -> None:
-    """forceDelete: also a server that isn't soft-deleted."""
+    """Accept the action forceDelete: delete a server at once, even if it is not soft-deleted."""
     delete.delete(call.backend, call.ctxt, call.server, at_once=True)
 
 

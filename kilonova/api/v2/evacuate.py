@@ -1,4 +1,4 @@
-"""The action evacuate: a server of a dead host is built on another one."""
+"""The server action evacuate: rebuild a server of a dead host on another host."""
 from __future__ import annotations
 
 from typing import Any
@@ -14,7 +14,9 @@ from kilonova.api.wsgi import Call, Reply, server_action
 EVACUATE = f'{PREFIX}os-evacuate'
 RULES = (rule(EVACUATE, ADMIN, 'Evacuate a server from a dead host.'),)
 
-# Until then a host was taken without asking the scheduler; from the last of these on it never is.
+# Microversions (2.N). Before ASKED_SINCE a named host is always forced: the scheduler's filters do not count. After
+# FORCED_UNTIL a host can no longer be forced. Up to PASSWORD_UNTIL the answer has the password. From OFF_SINCE on the
+# guest is not started on its new host.
 ASKED_SINCE, FORCED_UNTIL, PASSWORD_UNTIL, OFF_SINCE = 29, 67, 13, 95
 BODY = Obj(Prop('evacuate', Obj(
     Prop('host', t.HOST), Prop('adminPass', t.PASSWORD),
@@ -23,7 +25,10 @@ BODY = Obj(Prop('evacuate', Obj(
 
 
 def evacuate(call: Call) -> Any:
-    """evacuate. Before 2.14 the password is answered."""
+    """Accept the action evacuate.
+
+    Before microversion 2.14 the answer contains the administrator's new password, later it is empty.
+    """
     body = call.body['evacuate']
     shared = body.get('onSharedStorage')
     password = evacuating.evacuate(call.backend, call.ctxt, call.server, evacuating.EvacuateRequest(

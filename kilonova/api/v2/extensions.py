@@ -1,6 +1,7 @@
-"""The list of extensions, which older clients read to learn what a cloud can do: the same list in every cloud.
+"""The list of API extensions (``/extensions``), which older clients read to learn what a cloud offers.
 
-An entry says nothing about versions, nor whether what it names is there: clients ask for the thing itself.
+The list is the same in every cloud. An entry tells nothing about microversions, nor that the named function exists:
+clients find that out by using the function itself.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ RULES = (
 
 
 class Extension(NamedTuple):
-    """One entry of the list."""
+    """One entry of the list of extensions."""
 
     alias: str
     name: str
@@ -132,18 +133,22 @@ EXTENSIONS: tuple[Extension, ...] = (
 
 
 def _body(row: Extension) -> dict[str, Any]:
-    """Namespace and time mean nothing any more; clients expect them."""
+    """Return the body of one extension.
+
+    The members 'namespace' and 'updated' have no meaning any more. They are constant and present because clients expect
+    them.
+    """
     return {'alias': row.alias, 'name': row.name, 'description': row.description, 'links': [],
             'namespace': 'http://docs.openstack.org/compute/ext/fake_xml', 'updated': '2014-12-03T00:00:00Z'}
 
 
 def index(call: Call) -> Any:
-    """GET /extensions."""
+    """List the extensions (``GET /extensions``)."""
     return {'extensions': [_body(row) for row in EXTENSIONS]}
 
 
 def show(call: Call) -> Any:
-    """GET /extensions/{alias}."""
+    """Return one extension (``GET /extensions/{alias}``)."""
     found = next((row for row in EXTENSIONS if row.alias == call.path['alias']), None)
     if found is None:
         raise NotFound('The resource could not be found.')

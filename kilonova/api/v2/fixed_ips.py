@@ -1,4 +1,7 @@
-"""One fixed address more for a server's port, or one less: actions until 2.43, with the caller's token."""
+"""The server actions addFixedIp and removeFixedIp, until microversion 2.43.
+
+The requests to the network service are sent with the caller's token.
+"""
 from __future__ import annotations
 
 from kilonova.api.rules import MEMBER, PREFIX, rule
@@ -24,19 +27,29 @@ REMOVE_BODY = Obj(Prop('removeFixedIp', Obj(Prop('address', FIXED_IP, required=T
 
 
 class NoPortThere(NotFound):
+    """Error 404: the server has no port in the network."""
+
     msg_fmt = 'Instance %(server)s has no port of network %(network)s.'
 
 
 class NoAddressLeft(Invalid):
+    """Error 400: no subnet of the network has a free address."""
+
     msg_fmt = 'No fixed IP addresses available for network: %(network)s'
 
 
 class NoSuchAddress(Invalid):
+    """Error 400: none of the server's ports has the fixed address."""
+
     msg_fmt = "Instance %(server)s doesn't have fixed IP '%(address)s'."
 
 
 def add(call: Call) -> None:
-    """addFixedIp: its first port of the network gets one of a subnet that has any."""
+    """Accept the action addFixedIp: add an address to the server's first port in the network.
+
+    The address is from the first subnet of the network that has a free one. Raises NoPortThere if the server has no
+    port in the network, and NoAddressLeft if no subnet has a free address.
+    """
     accept.check_lock(call.ctxt, call.server)
     network = call.body['addFixedIp']['networkId']
     port = next((port for port in ports_of(call) if port.network_id == network.lower()), None)
@@ -54,7 +67,10 @@ def add(call: Call) -> None:
 
 
 def remove(call: Call) -> None:
-    """removeFixedIp."""
+    """Accept the action removeFixedIp: remove an address from the server's port.
+
+    Raises NoSuchAddress if none of the server's ports has it.
+    """
     accept.check_lock(call.ctxt, call.server)
     address = call.body['removeFixedIp']['address']
     for port in ports_of(call):

@@ -1,4 +1,4 @@
-"""Flavors, their extra specs and access to them."""
+"""Flavors, their extra specs, and the access of projects to private flavors (``/flavors``)."""
 from __future__ import annotations
 
 import re
@@ -42,7 +42,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _ID = {'type': ['string', 'integer', 'null'], 'pattern': r'^(?! )[a-zA-Z0-9. _-]+(?<! )$', 'minLength': 1,
        'maxLength': 255, 'minimum': 0, 'maximum': t.MAX_INT}
 _FACTOR = {'type': ['number', 'string'], 'pattern': r'^[0-9]+(\.[0-9]+)?$', 'minimum': 1e-10, 'maximum': t.MAX_FLOAT,
@@ -63,7 +63,7 @@ _LIST = (Prop('limit', t.NUMBER_TEXT), Prop('marker', t.ANY_TEXT), Prop('is_publ
 INDEX_QUERY = Query.of(*_LIST, Prop('name', t.REGEX_TEXT, since=102))
 
 _KEY = r'^[a-zA-Z0-9-_:. ]{1,255}$'
-# Numbers are accepted, and stored as they are written.
+# Numbers are accepted, and stored as text.
 _VALUE = {'type': ['string', 'number'], 'maxLength': 255, 'largest': 2 ** 63}
 _PAIRS = {'type': 'object', 'additionalProperties': False, 'maxProperties': t.MAX_PAIRS,
           'patternProperties': {_KEY: _VALUE}}
@@ -76,13 +76,16 @@ ADD_ACCESS_BODY = Obj(Prop('addTenantAccess', _TENANT, required=True))
 REMOVE_ACCESS_BODY = Obj(Prop('removeTenantAccess', _TENANT, required=True))
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """``specs``: whether the caller may see extra specs."""
+    """The values that the response fields need in addition to a flavor's row.
+
+    ``specs``: whether the caller may see extra specs.
+    """
 
     links: Any
     version: int
@@ -108,12 +111,12 @@ FIELDS = Fields(
 
 
 def _body(row: Row, viewer: Viewer) -> dict[str, Any]:
-    """The whole body of a flavor."""
+    """Return the whole body of a flavor."""
     return FIELDS.render(row, viewer, viewer.version)
 
 
 def _brief(row: Row, viewer: Viewer) -> dict[str, Any]:
-    """An entry of a plain list."""
+    """Return an entry of the list without details."""
     body = {'id': row['flavorid'], 'name': row['name'], 'links': viewer.links.of('flavors', row['flavorid'])}
     return {**body, 'description': row['description']} if viewer.version >= 55 else body
 
@@ -128,12 +131,12 @@ def _look(call: Call, detailed: bool = True) -> Viewer:
 
 # --- lists -----------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /flavors."""
+    """List flavors (``GET /flavors``)."""
     return _list(call, detailed=False)
 
 
 def detail(call: Call) -> Any:
-    """GET /flavors/detail."""
+    """List flavors with details (``GET /flavors/detail``)."""
     return _list(call, detailed=True)
 
 
@@ -169,7 +172,10 @@ def _number(call: Call, name: str) -> int:
 
 
 def _is_public(call: Call) -> bool | None:
-    """Administrators see public flavors unless they ask for others; users see what they may use."""
+    """Return the filter by ``is_public``; None means no filter.
+
+    Administrators see public flavors unless they request others. Other users see all flavors that they may use.
+    """
     if not call.ctxt.is_admin:
         return None
     text = call.one('is_public')
@@ -194,13 +200,13 @@ def _pattern(call: Call) -> str | None:
 
 # --- one flavor ------------------------------------------------------------------------------------------------------
 def show(call: Call) -> Any:
-    """GET /flavors/{flavor_id}."""
+    """Return a flavor (``GET /flavors/{flavor_id}``)."""
     row = service.get(call.backend, call.ctxt, call.path['flavor_id'])
     return {'flavor': _body(row, _look(call))}
 
 
 def create(call: Call) -> Any:
-    """POST /flavors."""
+    """Create a flavor (``POST /flavors``)."""
     body = call.body['flavor']
     row = service.create(call.backend, call.ctxt, {
         'name': body['name'], 'memory_mb': int(body['ram']), 'vcpus': int(body['vcpus']), 'root_gb': int(body['disk']),
@@ -212,36 +218,39 @@ def create(call: Call) -> Any:
 
 
 def update(call: Call) -> Any:
-    """PUT /flavors/{flavor_id}."""
+    """Change the description of a flavor (``PUT /flavors/{flavor_id}``)."""
     row = service.describe(call.backend, call.ctxt, call.path['flavor_id'], call.body['flavor']['description'])
     return {'flavor': _body(row, _look(call))}
 
 
 def delete(call: Call) -> None:
-    """DELETE /flavors/{flavor_id}."""
+    """Delete a flavor (``DELETE /flavors/{flavor_id}``)."""
     service.delete(call.backend, call.ctxt, call.path['flavor_id'])
 
 
 # --- extra specs -----------------------------------------------------------------------------------------------------
 def list_specs(call: Call) -> Any:
-    """GET /flavors/{flavor_id}/os-extra_specs."""
+    """List the extra specs of a flavor (``GET /flavors/{flavor_id}/os-extra_specs``)."""
     return {'extra_specs': service.get(call.backend, call.ctxt, call.path['flavor_id'])['extra_specs']}
 
 
 def create_specs(call: Call) -> Any:
-    """POST /flavors/{flavor_id}/os-extra_specs."""
+    """Set extra specs of a flavor and keep the others (``POST /flavors/{flavor_id}/os-extra_specs``)."""
     specs = _specs(call, call.body['extra_specs'])
     service.set_specs(call.backend, call.ctxt, call.path['flavor_id'], specs)
     return {'extra_specs': specs}
 
 
 def show_spec(call: Call) -> Any:
-    """GET /flavors/{flavor_id}/os-extra_specs/{key}."""
+    """Return one extra spec of a flavor (``GET /flavors/{flavor_id}/os-extra_specs/{key}``)."""
     return service.get_spec(call.backend, call.ctxt, call.path['flavor_id'], call.path['key'])
 
 
 def update_spec(call: Call) -> Any:
-    """PUT /flavors/{flavor_id}/os-extra_specs/{key}."""
+    """Set one extra spec of a flavor (``PUT /flavors/{flavor_id}/os-extra_specs/{key}``).
+
+    Raises Invalid (400) if the body does not contain the key of the path.
+    """
     specs = _specs(call, call.body)
     if call.path['key'] not in specs:
         raise Invalid('Request body and URI mismatch')
@@ -250,7 +259,7 @@ def update_spec(call: Call) -> Any:
 
 
 def delete_spec(call: Call) -> None:
-    """DELETE /flavors/{flavor_id}/os-extra_specs/{key}."""
+    """Delete one extra spec of a flavor (``DELETE /flavors/{flavor_id}/os-extra_specs/{key}``)."""
     service.delete_spec(call.backend, call.ctxt, call.path['flavor_id'], call.path['key'])
 
 
@@ -262,19 +271,19 @@ def _specs(call: Call, values: dict[str, Any]) -> dict[str, str]:
 
 # --- access ----------------------------------------------------------------------------------------------------------
 def list_access(call: Call) -> Any:
-    """GET /flavors/{flavor_id}/os-flavor-access."""
+    """List the projects that may use a private flavor (``GET /flavors/{flavor_id}/os-flavor-access``)."""
     return _access(call, service.access(call.backend, call.ctxt, call.path['flavor_id']))
 
 
 def add_access(call: Call) -> Any:
-    """POST /flavors/{flavor_id}/action addTenantAccess."""
+    """Accept the action addTenantAccess: let a project use a private flavor."""
     return _access(call, service.grant(
         call.backend, call.ctxt, call.path['flavor_id'], _tenant(call, 'addTenantAccess'),
         refuse_public=call.version >= STRICT_ACCESS_SINCE))
 
 
 def remove_access(call: Call) -> Any:
-    """POST /flavors/{flavor_id}/action removeTenantAccess."""
+    """Accept the action removeTenantAccess: no longer let a project use a private flavor."""
     return _access(call, service.revoke(call.backend, call.ctxt, call.path['flavor_id'],
                                         _tenant(call, 'removeTenantAccess')))
 

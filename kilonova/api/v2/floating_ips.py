@@ -1,7 +1,7 @@
-"""Floating addresses: those of the network service, which until 2.35 could be asked for here too, and, until 2.43, the
-actions that lead one to a server's port.
+"""Floating IPs: a proxy for the network service (until 2.35), and two server actions (until 2.43).
 
-Every request becomes one to the network service with the caller's token: what they may see and change is decided there.
+The actions are addFloatingIp and removeFloatingIp. Every request becomes requests to the network service with the
+caller's token. The network service decides what the caller may see and change.
 """
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ RULES = (
     rule(REMOVE, MEMBER, 'Lead a floating IP to a server no longer.'),
 )
 
-# The last version with the actions.
+# The last microversion with the actions addFloatingIp and removeFloatingIp.
 ACTIONS_UNTIL = 43
-# ``pool``: the name or id of an external network; none: the only one.
+# ``pool``: the name or id of an external network. It can be left out if there is only one.
 CREATE_BODY = Obj(Prop('pool', t.TEXT))
 ADD_BODY = Obj(Prop('addFloatingIp', Obj(
     Prop('address', FIXED_IP, required=True), Prop('fixed_address', {'anyOf': [t.NULL, FIXED_IP]})), required=True))
@@ -45,47 +45,59 @@ REMOVE_BODY = Obj(Prop('removeFloatingIp', Obj(Prop('address', FIXED_IP, require
 
 
 class NoPool(NotFound):
+    """Error 404: there is no external network of this name or id."""
+
     msg_fmt = 'Floating IP pool %(pool)s not found.'
 
 
 class PoolMissing(Invalid):
+    """Error 400: the request names no pool, and there are several external networks."""
+
     msg_fmt = 'pool must name one of the external networks: there are %(count)d.'
 
 
 class PoolEmpty(NotFound):
+    """Error 404: the external network has no free address."""
+
     msg_fmt = 'No more floating IPs in pool %(pool)s.'
 
 
 class NoFixedIps(Invalid):
+    """Error 400: the server has no fixed IPv4 address."""
+
     msg_fmt = 'No fixed IPs associated to instance %(server)s'
 
 
 class NotOfServer(Invalid):
+    """Error 400: the fixed address is not an address of the server."""
+
     msg_fmt = 'Specified fixed address %(address)s not assigned to instance %(server)s'
 
 
 class LeadsElsewhere(Conflict):
+    """Error 409: the floating IP is not associated with this server."""
+
     msg_fmt = 'Floating IP %(address)s is not associated with instance %(server)s.'
 
 
-# --- those of the network service ------------------------------------------------------------------------------------
+# --- floating IPs of the network service -----------------------------------------------------------------------------
 def pools(call: Call) -> dict[str, Any]:
-    """GET /os-floating-ip-pools."""
+    """List the external networks (``GET /os-floating-ip-pools``)."""
     return {'floating_ip_pools': [{'name': network.name} for network in _pools(call)]}
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /os-floating-ips: of the caller's project."""
+    """List the floating IPs of the caller's project (``GET /os-floating-ips``)."""
     return {'floating_ips': _bodies(call, *service(call).floating_ips_of_project(call.ctxt, call.limit()))}
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /os-floating-ips/{floating_ip_id}."""
+    """Return a floating IP (``GET /os-floating-ips/{floating_ip_id}``)."""
     return {'floating_ip': _bodies(call, _of_path(call))[0]}
 
 
 def create(call: Call) -> dict[str, Any]:
-    """POST /os-floating-ips."""
+    """Allocate a floating IP to the caller's project (``POST /os-floating-ips``)."""
     pool = _pool(call, (call.body or {}).get('pool'))
     try:
         made = service(call).create_floating_ip(call.ctxt, pool.id)
@@ -95,7 +107,7 @@ def create(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-floating-ips/{floating_ip_id}."""
+    """Release a floating IP (``DELETE /os-floating-ips/{floating_ip_id}``)."""
     floating = _of_path(call)
     service(call).delete_floating_ip(call.ctxt, floating.id)
     _show(call, _server_of(call, floating), floating.address, None)
@@ -110,7 +122,10 @@ def _pools(call: Call) -> list[Network]:
 
 
 def _pool(call: Call, wanted: str | None) -> Network:
-    """NoPool, PoolMissing."""
+    """Return the external network with this name or id, or the only one if ``wanted`` is None.
+
+    Raises NoPool if there is none, and PoolMissing if ``wanted`` is None and there are several.
+    """
     found = [network for network in _pools(call) if wanted in (None, network.name, network.id)]
     if not found:
         raise NoPool(pool=wanted or '')
@@ -129,9 +144,13 @@ def _bodies(call: Call, *floating: FloatingIp) -> list[dict[str, Any]]:
              'instance_id': servers.get(one.port_id or '')} for one in floating]
 
 
-# --- those of a server -----------------------------------------------------------------------------------------------
+# --- actions on a server ---------------------------------------------------------------------------------------------
 def add(call: Call) -> None:
-    """addFloatingIp: to ``fixed_address``, or the server's first one of IPv4; wherever it led before."""
+    """Accept the action addFloatingIp: associate a floating IP with a fixed address of the server.
+
+    The fixed address is ``fixed_address`` or, if the request names none, the server's first IPv4 address. An earlier
+    association of the floating IP ends.
+    """
     wanted = call.body['addFloatingIp']
     ports, address = ports_of(call), wanted.get('fixed_address')
     places = [(port.id, one.address) for port in ports for one in port.fixed_ips
@@ -151,7 +170,10 @@ def add(call: Call) -> None:
 
 
 def remove(call: Call) -> None:
-    """removeFloatingIp."""
+    """Accept the action removeFloatingIp: end the association of a floating IP with the server.
+
+    Raises LeadsElsewhere (409) if the floating IP is not associated with this server.
+    """
     address = call.body['removeFloatingIp']['address']
     ports, floating = ports_of(call), _at(call, address)
     if floating.port_id not in [port.id for port in ports]:
@@ -161,7 +183,7 @@ def remove(call: Call) -> None:
 
 
 def _at(call: Call, address: str) -> FloatingIp:
-    """FloatingIpNotFound."""
+    """Return the floating IP with an address; raises FloatingIpNotFound (404) if the caller sees none."""
     found = service(call).floating_ips_of_project(call.ctxt, 1, address)
     if not found:
         raise FloatingIpNotFound(name=f'address {address}')
@@ -169,13 +191,17 @@ def _at(call: Call, address: str) -> FloatingIp:
 
 
 def _server_of(call: Call, floating: FloatingIp) -> str | None:
-    """Where it leads, as the caller sees it."""
+    """Return the uuid of the server with which the floating IP is associated, or None if the caller sees none."""
     ports = service(call).ports(ids=[floating.port_id], ctxt=call.ctxt) if floating.port_id else []
     return next((port.device_id for port in ports if port.device_owner.startswith('compute:')), None)
 
 
 def _show(call: Call, uuid: str | None, address: str, place: tuple[str, str] | None) -> None:
-    """Show a server with a floating address that leads to ``place`` (port, fixed address), or to none of its own."""
+    """Write a changed floating IP to the info cache of a server, so that the API shows it at once.
+
+    ``place`` is the pair (port, fixed address) of the server with which the floating IP is associated; None if there is
+    none. Does nothing for a server that does not exist, or that the caller may not see.
+    """
     if uuid is None or not uuidutils.is_uuid_like(uuid):
         return
     port, fixed = place or (None, None)

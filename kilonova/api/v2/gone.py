@@ -1,7 +1,8 @@
-"""What the field took out: for good, which is answered with 410 in every version, or from a version
-on, which is answered with 404.
+"""Routes of API resources that Nova removed, used by ``kilonova.api.routes``.
 
-Only the methods that are named here; another one on the same path doesn't exist, as any path that nobody knows.
+A resource that was removed for good is answered with 410 in every microversion. A resource that was removed from a
+certain microversion on is answered with 404. Only the methods that are listed in this module have such routes. Another
+method on the same path does not exist, like any unknown path.
 """
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from kilonova.errors import KilonovaError, NotFound
 
 
 class Gone(KilonovaError):
+    """Error 410: the requested resource was removed from the API."""
+
     msg_fmt = 'This resource is no longer available. No forwarding address is given.'
     code = 410
     safe = True
 RULES = ()
-# Whatever is asked for, the answer is the same.
+# Accept any query parameter: the answer does not depend on it.
 ANY = Query.of(strict_since=MAX + 1)
 
 PATHS: tuple[tuple[str, str], ...] = (
@@ -43,30 +46,30 @@ PATHS: tuple[tuple[str, str], ...] = (
     ('GET', '/servers/{id}/consoles/{console_id}'), ('DELETE', '/servers/{id}/consoles/{console_id}'),
     ('GET', '/servers/{id}/os-virtual-interfaces'),
 )
-# Paths of actions, and the keys of the bodies.
+# Pairs of an action path and the key that names the action in the request body.
 ACTIONS: tuple[tuple[str, str], ...] = (
     ('/servers/{server_id}/action', 'resetNetwork'),
     *(('/os-networks/{id}/action', key) for key in (
         'disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')),
 )
-# What was asked for here until a version, and isn't built: (method, path, version that took it out). Before that
-# version the answer is the same.
+# Resources that Nova removed from a microversion on and that Kilonova does not implement: (method, path, microversion
+# that removed it). In earlier microversions the answer is the same.
 REMOVED: tuple[tuple[str, str, int], ...] = (
     ('GET', '/os-baremetal-nodes', 36), ('GET', '/os-baremetal-nodes/{id}', 36))
 
 
 def answer(call: Call) -> Any:
-    """410 to everybody with a token, whether the things in the path exist or not."""
+    """Raise Gone (410) for every caller with a valid token, even if the resource in the path never existed."""
     raise Gone
 
 
 def absent(call: Call) -> Any:
-    """404 in the form of a fault."""
+    """Raise NoRoute: answer with 404 and a fault body."""
     raise NoRoute
 
 
 def unknown_action(call: Call) -> Any:
-    """PUT /os-services/{verb} until 2.52, for verbs that there aren't, or not yet."""
+    """Raise NotFound (404) for ``PUT /os-services/{verb}`` with a verb that this microversion lacks (until 2.52)."""
     raise NotFound('Unknown action')
 
 

@@ -1,4 +1,4 @@
-"""Hypervisors: the compute nodes of all cells."""
+"""Hypervisors (``/os-hypervisors``): the compute nodes of all cells."""
 from __future__ import annotations
 
 import json
@@ -32,7 +32,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _HOSTNAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
 INDEX_QUERY = Query.of(
     Prop('limit', t.NUMBER_TEXT, since=33), Prop('marker', t.ANY_TEXT, since=33),
@@ -41,7 +41,7 @@ SHOW_QUERY = Query.of(Prop('with_servers', t.BOOLEAN, since=53))
 NO_QUERY = Query.of()
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 BRIEF, WHOLE = 'brief', 'detail'
 _WHOLE = frozenset((WHOLE,))
 Row = Mapping[str, Any]
@@ -49,7 +49,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Viewer:
-    """``servers``: host → its servers, None where they weren't asked for; ``uptimes``: host → what it told."""
+    """The values that the response fields need in addition to a node's row.
+
+    ``servers``: the servers of each host, None if the request does not list servers. ``uptimes``: the output of
+    uptime(1) by host.
+    """
 
     version: int
     instance_name_template: str
@@ -75,7 +79,7 @@ def _servers(row: Row, viewer: Viewer) -> Any:
         return ABSENT
     found = [{'name': instance_name(viewer.instance_name_template, server), 'uuid': server['uuid']}
              for server in viewer.servers.get(row['host'], ())]
-    # Before 2.75 a hypervisor without servers said nothing about them.
+    # Before 2.75 the body of a hypervisor without servers has no field 'servers'.
     return found if found or viewer.version >= 75 else ABSENT
 
 
@@ -104,7 +108,7 @@ FIELDS = Fields(
 
 
 def _body(row: Row, viewer: Viewer, kind: str) -> dict[str, Any]:
-    """The body of a node; its row has ``service``."""
+    """Return the body of a compute node; its row has the additional member ``service``."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 
@@ -113,12 +117,12 @@ PAGED_SINCE, UUIDS_SINCE, UPTIME_SINCE = 33, 53, 88
 
 
 def index(call: Call) -> Any:
-    """GET /os-hypervisors."""
+    """List hypervisors (``GET /os-hypervisors``)."""
     return _list(call, BRIEF)
 
 
 def detail(call: Call) -> Any:
-    """GET /os-hypervisors/detail."""
+    """List hypervisors with details (``GET /os-hypervisors/detail``)."""
     return _list(call, WHOLE)
 
 
@@ -157,7 +161,7 @@ def _bodies(call: Call, nodes: list[hosts.InCell], kind: str, with_servers: bool
 
 
 def show(call: Call) -> Any:
-    """GET /os-hypervisors/{hypervisor_id}."""
+    """Return a hypervisor (``GET /os-hypervisors/{hypervisor_id}``)."""
     return {'hypervisor': _bodies(call, [_find(call)], WHOLE, _with_servers(call))[0]}
 
 
@@ -169,7 +173,7 @@ def _find(call: Call) -> hosts.InCell:
 
 
 def uptime(call: Call) -> Any:
-    """GET /os-hypervisors/{hypervisor_id}/uptime."""
+    """Return a hypervisor with the uptime of its host (``GET /os-hypervisors/{hypervisor_id}/uptime``)."""
     node = _find(call)
     told = hosts.uptime(call.backend, call.ctxt, node)
     (body,) = _bodies(call, [node], BRIEF, False)
@@ -185,17 +189,17 @@ def _matching(call: Call) -> list[hosts.InCell]:
 
 
 def search(call: Call) -> Any:
-    """GET /os-hypervisors/{hypervisor_hostname_pattern}/search."""
+    """List the hypervisors whose name matches (``GET /os-hypervisors/{hypervisor_hostname_pattern}/search``)."""
     return {'hypervisors': _bodies(call, _matching(call), BRIEF, False)}
 
 
 def servers(call: Call) -> Any:
-    """GET /os-hypervisors/{hypervisor_hostname_pattern}/servers."""
+    """List matching hypervisors with their servers (``GET /os-hypervisors/{hypervisor_hostname_pattern}/servers``)."""
     return {'hypervisors': _bodies(call, _matching(call), BRIEF, True)}
 
 
 def statistics(call: Call) -> Any:
-    """GET /os-hypervisors/statistics."""
+    """Return sums over all hypervisors (``GET /os-hypervisors/statistics``)."""
     return {'hypervisor_statistics': hosts.statistics(call.backend)}
 
 

@@ -1,6 +1,7 @@
-"""Images, which until 2.35 (their metadata until 2.38) could be asked for here too.
+"""Images (``/images``), a proxy for the image service until microversion 2.35 (their metadata: until 2.38).
 
-Every request becomes one to the image service with the caller's token: what they may see and change is decided there.
+Every request becomes requests to the image service with the caller's token. The image service decides what the caller
+may see and change.
 """
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from kilonova.api.wsgi import ANYBODY, Call, Route
 from kilonova.context import RequestContext
 from kilonova.errors import ImageNotFound, Invalid, NotFound
 
-# What callers may do is decided at the image service.
+# There are no policy rules: the image service decides what callers may do.
 RULES = ()
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
-# Any other parameter is let through: properties are asked for by names of their own.
+# --- request schemas -------------------------------------------------------------------------------------------------
+# Any other parameter is accepted: clients can filter by image properties of any name.
 QUERY = Query.of(
     Prop('limit', t.NUMBER_TEXT), Prop('marker', t.ANY_TEXT), Prop('changes-since', t.DATE_TEXT),
     *(Prop(name, t.ANY_TEXT) for name in ('name', 'status', 'server', 'type')),
@@ -33,19 +34,23 @@ METADATA_BODY = Obj(Prop('metadata', t.METADATA, required=True))
 META_BODY = Obj(Prop('meta', {**t.METADATA, 'minProperties': 1, 'maxProperties': 1}, required=True))
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Image = Mapping[str, Any]
 
 _STATUS = {'active': 'ACTIVE', 'queued': 'SAVING', 'saving': 'SAVING', 'importing': 'SAVING', 'uploading': 'SAVING',
            'deleted': 'DELETED', 'pending_delete': 'DELETED', 'killed': 'ERROR'}
 _PROGRESS = {'queued': 25, 'saving': 50, 'importing': 50, 'uploading': 50, 'active': 100}
-# What the image service calls the states that this API knows.
+# For the states of this API, the filter by status in the query language of the image service.
 _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:deleted,pending_delete', 'ERROR': 'killed'}
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """``links``: wsgi.Links; ``url``: where an image is at the image service, by its id."""
+    """The links that the response fields need.
+
+    ``links``: the ``Links`` of the request. ``url``: a function that returns the URL of an image at the image service
+    for the image's id.
+    """
 
     links: Any
     url: Callable[[str], str]
@@ -57,12 +62,12 @@ def _links(image: Image, viewer: Viewer) -> list[dict[str, str]]:
 
 
 def _brief(image: Image, viewer: Viewer) -> dict[str, Any]:
-    """An entry of the plain list."""
+    """Return an entry of the list without details."""
     return {'id': image['id'], 'name': image['name'], 'links': _links(image, viewer)}
 
 
 def _body(image: Image, viewer: Viewer) -> dict[str, Any]:
-    """The whole body of an image."""
+    """Return the whole body of an image."""
     properties = image['properties']
     body = {**_brief(image, viewer), 'minRam': image['min_ram'], 'minDisk': image['min_disk'],
             'metadata': properties, 'created': image['created_at'], 'updated': image['updated_at'],
@@ -78,21 +83,32 @@ def _body(image: Image, viewer: Viewer) -> dict[str, Any]:
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 class NoSuchImage(NotFound):
+    """Error 404: the image does not exist, or the caller may not see it."""
+
     msg_fmt = 'Image not found.'
 
 
 class NoSuchKey(NotFound):
+    """Error 404: the image has no metadata item with this key."""
+
     msg_fmt = 'Metadata item was not found'
 
 
 def _find(backend: Backend, ctxt: RequestContext, query: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
-    """One page of images; ``query`` in the words of the image service. Invalid: it doesn't understand it."""
+    """Return one page of images.
+
+    ``query`` contains parameters of the image service's API. Raises Invalid if the image service does not understand
+    the query.
+    """
     return [_plain(record) for record in backend.images.find(query, limit, ctxt)]
 
 
 def _get(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
-    """One image. NoSuchImage also where the user may not see it."""
-    # Anything else could mean another path at the image service.
+    """Return one image.
+
+    Raises NoSuchImage if it does not exist or the caller may not see it.
+    """
+    # Any other text could become another path in the URL at the image service.
     if not uuidutils.is_uuid_like(image_id):
         raise NoSuchImage
     try:
@@ -107,13 +123,19 @@ def _plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _delete(backend: Backend, ctxt: RequestContext, image_id: str) -> None:
-    """NoSuchImage; Forbidden: it is protected, or somebody else's."""
+    """Delete an image.
+
+    Raises NoSuchImage if there is none, and Forbidden if the image is protected or belongs to another project.
+    """
     _get(backend, ctxt, image_id)
     backend.images.delete(image_id, ctxt)
 
 
 def _item(backend: Backend, ctxt: RequestContext, image_id: str, key: str) -> dict[str, str]:
-    """{key: value}; NoSuchImage, NoSuchKey."""
+    """Return one metadata item as {key: value}.
+
+    Raises NoSuchImage or NoSuchKey if there is none.
+    """
     found = _get(backend, ctxt, image_id)['properties']
     if key not in found:
         raise NoSuchKey
@@ -122,9 +144,14 @@ def _item(backend: Backend, ctxt: RequestContext, image_id: str, key: str) -> di
 
 def _set(backend: Backend, ctxt: RequestContext, image_id: str, metadata: Mapping[str, str], *,
          replace: bool = False) -> dict[str, str]:
-    """Set these properties, with ``replace`` no others; all of them afterwards.
+    """Set properties of an image and return all its properties afterwards.
 
-    NoSuchImage; Invalid: the name of something else; Forbidden: too many, or somebody else's image.
+    With ``replace`` all other properties are deleted.
+
+    Raises:
+        NoSuchImage: the image does not exist, or the caller may not see it.
+        Invalid: a key is the name of a member of every image, not of a property.
+        Forbidden: there are more properties than the quota allows, or the image belongs to another project.
     """
     for key in metadata:
         if key in images.NO_PROPERTIES:
@@ -140,7 +167,10 @@ def _set(backend: Backend, ctxt: RequestContext, image_id: str, metadata: Mappin
 
 
 def _delete_item(backend: Backend, ctxt: RequestContext, image_id: str, key: str) -> None:
-    """NoSuchImage, NoSuchKey; Forbidden: somebody else's image."""
+    """Delete one property of an image.
+
+    Raises NoSuchImage or NoSuchKey if there is none, and Forbidden if the image belongs to another project.
+    """
     _item(backend, ctxt, image_id, key)
     _change(backend, ctxt, image_id, [{'op': 'remove', 'path': _pointer(key)}])
 
@@ -159,7 +189,7 @@ def _change(backend: Backend, ctxt: RequestContext, image_id: str, changes: list
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
-# Filters by name → what the image service calls them.
+# The names of filters in this API, and their names at the image service.
 _FILTERS = {'name': 'name', 'type': 'image_type', 'minRam': 'min_ram', 'minDisk': 'min_disk', 'marker': 'marker'}
 _PROPERTY = 'property-'
 
@@ -174,12 +204,12 @@ def _look(call: Call) -> Viewer:
 
 # --- images ----------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /images."""
+    """List images (``GET /images``)."""
     return _list(call, 'images', _brief)
 
 
 def detail(call: Call) -> Any:
-    """GET /images/detail."""
+    """List images with details (``GET /images/detail``)."""
     return _list(call, 'images/detail', _body)
 
 
@@ -202,46 +232,49 @@ def _wanted(call: Call) -> dict[str, str]:
     if 'changes-since' in given:
         wanted['updated_at'] = f"gte:{t.when(given['changes-since']):%Y-%m-%dT%H:%M:%SZ}"
     if 'server' in given:
-        # Clients send the id or the server's URL.
+        # Clients send the server's id or its URL.
         wanted['instance_uuid'] = given['server'].rpartition('/')[2]
     return wanted
 
 
 def show(call: Call) -> Any:
-    """GET /images/{image_id}."""
+    """Return an image (``GET /images/{image_id}``)."""
     return {'image': _body(_get(call.backend, call.ctxt, call.path['image_id']), _look(call))}
 
 
 def delete(call: Call) -> None:
-    """DELETE /images/{image_id}."""
+    """Delete an image (``DELETE /images/{image_id}``)."""
     _delete(call.backend, call.ctxt, call.path['image_id'])
 
 
 # --- metadata --------------------------------------------------------------------------------------------------------
 def list_metadata(call: Call) -> Any:
-    """GET /images/{image_id}/metadata."""
+    """List the metadata of an image (``GET /images/{image_id}/metadata``)."""
     return {'metadata': _get(call.backend, call.ctxt, call.path['image_id'])['properties']}
 
 
 def create_metadata(call: Call) -> Any:
-    """POST /images/{image_id}/metadata."""
+    """Set metadata items of an image and keep the others (``POST /images/{image_id}/metadata``)."""
     return {'metadata': _set(call.backend, call.ctxt, call.path['image_id'],
                              call.body['metadata'])}
 
 
 def update_metadata(call: Call) -> Any:
-    """PUT /images/{image_id}/metadata."""
+    """Set metadata items of an image and delete all others (``PUT /images/{image_id}/metadata``)."""
     return {'metadata': _set(call.backend, call.ctxt, call.path['image_id'], call.body['metadata'],
                              replace=True)}
 
 
 def show_item(call: Call) -> Any:
-    """GET /images/{image_id}/metadata/{key}."""
+    """Return one metadata item of an image (``GET /images/{image_id}/metadata/{key}``)."""
     return {'meta': _item(call.backend, call.ctxt, call.path['image_id'], call.path['key'])}
 
 
 def update_item(call: Call) -> Any:
-    """PUT /images/{image_id}/metadata/{key}."""
+    """Set one metadata item of an image (``PUT /images/{image_id}/metadata/{key}``).
+
+    Raises Invalid (400) if the body does not contain the key of the path.
+    """
     meta = call.body['meta']
     if call.path['key'] not in meta:
         raise Invalid('Request body and URI mismatch')
@@ -250,7 +283,7 @@ def update_item(call: Call) -> Any:
 
 
 def delete_item(call: Call) -> None:
-    """DELETE /images/{image_id}/metadata/{key}."""
+    """Delete one metadata item of an image (``DELETE /images/{image_id}/metadata/{key}``)."""
     _delete_item(call.backend, call.ctxt, call.path['image_id'], call.path['key'])
 
 

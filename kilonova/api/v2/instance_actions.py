@@ -1,4 +1,4 @@
-"""What was done to a server, by which request, and how it went."""
+"""The history of a server (``os-instance-actions``): which request did what, when, and with which result."""
 from __future__ import annotations
 
 import datetime as dt
@@ -31,15 +31,15 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
-# Lists took no parameters at all before 2.58; those that were sent were passed over.
+# --- request schemas -------------------------------------------------------------------------------------------------
+# Before microversion 2.58 the list has no parameters and ignores those that are sent.
 QUERY = Query.of(
     Prop('limit', t.NUMBER_TEXT, since=58, single=True), Prop('marker', t.ANY_TEXT, since=58, single=True),
     Prop('changes-since', t.DATE_TEXT, since=58, single=True),
     Prop('changes-before', t.DATE_TEXT, since=66, single=True), strict_since=58)
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Row = Mapping[str, Any]
 
 ACTION = Fields(
@@ -56,7 +56,10 @@ ACTION = Fields(
 
 @dataclass(frozen=True)
 class Viewer:
-    """``inside``: whether the caller sees tracebacks and hosts; ``details``: whether details."""
+    """The rights of the caller that decide which fields of an event are shown.
+
+    ``inside``: the caller sees tracebacks and hosts. ``details``: the caller sees the details of events.
+    """
 
     project_id: str
     inside: bool
@@ -76,8 +79,11 @@ EVENT = Fields(
 
 
 def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the scheduler decided, in the form of an event's row. Nothing writes such events: they are made of the rows
-    of ``scheduler_decisions`` for those who see details, and gone with these."""
+    """Return a decision of the scheduler in the form of an event's row.
+
+    The database has no such events. They are built from the rows of ``scheduler_decisions`` for callers who see
+    details, and end when these rows are deleted.
+    """
     body = row['body'] or {}
     began = row['created_at'] - dt.timedelta(seconds=body.get('seconds') or 0)
     return {'event': 'select_destinations', 'start_time': began, 'finish_time': row['created_at'],
@@ -86,7 +92,7 @@ def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(body: Mapping[str, Any]) -> list[str]:
-    """The story in lines: what was asked for, the choice, then why, host by host."""
+    """Return a scheduler decision as lines of text: the request, the choice, and the reasons host by host."""
     said = ['asked for: ' + _pairs({name: value for name, value in (body.get('asked') or {}).items() if value}),
             f'{body.get("considered")} hosts considered; chosen: {body.get("chosen") or "none"}'
             + (f'; alternates: {", ".join(body["alternates"])}' if body.get('alternates') else '')]
@@ -115,16 +121,16 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 FAILED = 'Error'
-# Characters, as many as the column has.
+# The maximum number of characters of a message, as in the database column.
 LONGEST = 255
 _ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]+)(?![\w:])')
 
 
 def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
-    """Give the messages of actions that failed, or that wait after a failure, their reasons.
+    """Add the reasons to the messages of actions that failed, or that wait after a failure.
 
-    ``hidden``: without hosts. Runs one statement where there is such an action, two more for those who may not see
-    hosts.
+    With ``hidden`` the names and addresses of hosts are replaced. Runs one SQL statement if there is such an action,
+    and two more if ``hidden`` is set and there are reasons.
     """
     failed = [row for row in rows if row['message'] in (FAILED, WAITING)]
     if not failed:
@@ -143,12 +149,12 @@ def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], h
 
 
 def without_hosts(text: str, names: Iterable[str]) -> str:
-    """``text`` with placeholders for the names of hosts, and for what looks like an address.
+    """Replace the names of hosts, and everything that looks like an IP address, by a placeholder.
 
     >>> without_hosts('gpu1 (192.0.2.10) does not answer, gpu10 does', ['gpu1'])
     '<host> (<host>) does not answer, gpu10 does'
     """
-    # The longest first: one name may begin another.
+    # The longest names come first, because one name may be the beginning of another.
     known = '|'.join(map(re.escape, sorted(set(names), key=len, reverse=True)))
     text = _ADDRESS.sub('<host>', text)
     return re.sub(rf'(?<![\w-])(?:{known})(?![\w-])', '<host>', text) if known else text
@@ -159,13 +165,13 @@ PAGED_SINCE, BEFORE_SINCE, OPEN_EVENTS_SINCE, DETAILS_SINCE = 58, 66, 51, 84
 
 
 def index(call: Call) -> Any:
-    """GET /servers/{server_id}/os-instance-actions."""
+    """List the actions on a server (``GET /servers/{server_id}/os-instance-actions``)."""
     server = call.server
     paged = call.version >= PAGED_SINCE
     limit = call.limit() if paged else call.backend.options.max_limit
     since, before = _window(call)
     marker = call.one('marker') if paged else None
-    # A server without a cell has no story yet.
+    # A server that is not in a cell yet has no actions.
     rows: list[dict[str, Any]] | None = []
     if server.cell is not None and limit:
         with server.cell.read() as conn:
@@ -190,7 +196,7 @@ def _window(call: Call) -> tuple[Any, Any]:
 
 
 def show(call: Call) -> Any:
-    """GET /servers/{server_id}/os-instance-actions/{request_id}."""
+    """Return one action with its events (``GET /servers/{server_id}/os-instance-actions/{request_id}``)."""
     server = call.server
     request_id = call.path['request_id']
     inside = call.may(EVENTS)

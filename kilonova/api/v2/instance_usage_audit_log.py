@@ -1,4 +1,4 @@
-"""The log of usage audits: which hosts audited the usage of the last whole period."""
+"""The log of usage audits (``/os-instance_usage_audit_log``): which hosts have audited the last complete period."""
 from __future__ import annotations
 
 import datetime
@@ -29,12 +29,18 @@ DONE, RUNNING = 'DONE', 'RUNNING'
 
 
 class InvalidTimestamp(Invalid):
+    """Error 400: the time in the path is malformed, or no audit period ended before it."""
+
     msg_fmt = 'Invalid timestamp for date %(text)s'
 
 
 @dataclass(frozen=True)
 class Log:
-    """``runs``: rows (host, state, task_items, errors, message); ``hosts``: names of all computes, also disabled."""
+    """The audits of one period.
+
+    ``runs``: rows with host, state, task_items, errors and message. ``hosts``: the names of all compute hosts,
+    including disabled ones.
+    """
 
     begin: datetime.datetime
     end: datetime.datetime
@@ -43,9 +49,12 @@ class Log:
 
 
 def _read_time(text: str) -> datetime.datetime:
-    """'2026-11-21 10:00:00', with a fraction or without. InvalidTimestamp (400)."""
+    """Parse a time such as '2026-11-21 10:00:00', with or without a fraction of a second.
+
+    Raises InvalidTimestamp (400) if the text is malformed.
+    """
     try:
-        # Naive UTC, as the database holds it.
+        # The result is in naive UTC, as the database stores it.
         return datetime.datetime.strptime(  # noqa: DTZ007
             text, '%Y-%m-%d %H:%M:%S.%f' if '.' in text else '%Y-%m-%d %H:%M:%S')
     except ValueError:
@@ -53,12 +62,15 @@ def _read_time(text: str) -> datetime.datetime:
 
 
 def _read(backend: Backend, before: datetime.datetime) -> Log:
-    """The log of the last period that ended before a moment (naive UTC), of the cells that answer: two statements
-    each."""
+    """Return the log of the last period that ended before a time (naive UTC).
+
+    Cells that do not answer are left out. Runs two SQL statements per cell. Raises InvalidTimestamp (400) if there is
+    no such period.
+    """
     try:
         begin, end = last_period(backend.options.usage_audit_period, before)
     except (ValueError, OverflowError):
-        # In the year 1 there is none.
+        # In the year 1 there is no earlier period.
         raise InvalidTimestamp(text=before) from None
     runs: list[dict[str, Any]] = []
     hosts: set[str] = set()
@@ -71,9 +83,9 @@ def _read(backend: Backend, before: datetime.datetime) -> Log:
     return Log(begin, end, runs, frozenset(hosts))
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 def _body(found: Log) -> dict[str, Any]:
-    """Hosts that are done, that run and that did not begin, and what each said."""
+    """Return the hosts that have finished, are running and have not begun their audit, with the result of each."""
     done, running = (sorted(run['host'] for run in found.runs if run['state'] == state) for state in (DONE, RUNNING))
     missing = sorted(found.hosts - {run['host'] for run in found.runs})
     errors = sum(run['errors'] for run in found.runs)
@@ -89,12 +101,12 @@ def _body(found: Log) -> dict[str, Any]:
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /os-instance_usage_audit_log."""
+    """Return the log of the last complete period (``GET /os-instance_usage_audit_log``)."""
     return {'instance_usage_audit_logs': _body(_read(call.backend, utcnow()))}
 
 
 def show(call: Call) -> Any:
-    """GET /os-instance_usage_audit_log/{before_timestamp}."""
+    """Return the log of the last period before a time (``GET /os-instance_usage_audit_log/{before_timestamp}``)."""
     before = _read_time(call.path['before_timestamp'])
     return {'instance_usage_audit_log': _body(_read(call.backend, before))}
 

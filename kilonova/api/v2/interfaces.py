@@ -1,4 +1,7 @@
-"""Interfaces of a server: its ports, as the network service has them now; one more, one less."""
+"""The interfaces of a server (``/servers/{server_id}/os-interface``): list, show, attach and detach them.
+
+The ports are read from the network service with each request.
+"""
 from __future__ import annotations
 
 import json
@@ -36,13 +39,20 @@ _TAG_SINCE = 70
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/os-interface: in the order in which the guest has them, newer ones last."""
+    """List the interfaces of a server (``GET /servers/{server_id}/os-interface``).
+
+    They are in the order in which the guest has them. Ports that are not in the server's info cache yet come last.
+    """
     known = _cached(call, 'network_info')
     return {'interfaceAttachments': [_body(call, port, known) for port in _listed(call, known)]}
 
 
 def ports_of(call: Call) -> list[Port]:
-    """The ports of a server that something is done with, in that order. NoNetworkService, InstanceNotReady."""
+    """Return the ports of a server for an action on them, in the order in which the guest has them.
+
+    Raises NoNetworkService (400) if this cloud has no network service, and InstanceNotReady (409) if the server is not
+    in a cell yet.
+    """
     if call.backend.networks is None:
         raise refusals.NoNetworkService(wanted=f'the address of {call.route.action}')
     if call.server.cell is None:
@@ -58,7 +68,10 @@ def _listed(call: Call, known: list[dict[str, Any]]) -> list[Port]:
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/os-interface/{port_id}. A port that isn't this server's is as unknown as any."""
+    """Return one interface (``GET /servers/{server_id}/os-interface/{port_id}``).
+
+    Raises PortNotFound (404) if there is no such port, or if it is not a port of this server.
+    """
     networks, port_id = call.backend.networks, call.path['port_id']
     if networks is None or not uuidutils.is_uuid_like(port_id):
         raise PortNotFound(port_id=port_id)
@@ -69,7 +82,10 @@ def show(call: Call) -> dict[str, Any]:
 
 
 def create(call: Call) -> dict[str, Any]:
-    """POST /servers/{server_id}/os-interface: answers when the guest is plugged in."""
+    """Attach an interface (``POST /servers/{server_id}/os-interface``).
+
+    Returns when the interface is attached to the guest.
+    """
     asked = call.body.get('interfaceAttachment') or {}
     addresses = asked.get('fixed_ips') or [{}]
     port = interfaces.attach(call.backend, call.ctxt, call.server, interfaces.Wanted(
@@ -79,18 +95,25 @@ def create(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """DELETE /servers/{server_id}/os-interface/{port_id}: the guest is asked to let it go."""
+    """Begin to detach an interface (``DELETE /servers/{server_id}/os-interface/{port_id}``).
+
+    Returns before the guest has released the device.
+    """
     interfaces.detach(call.backend, call.ctxt, call.server, call.path['port_id'])
 
 
 def _cached(call: Call, column: str) -> list[dict[str, Any]]:
-    """The server's interfaces, in its guest's order."""
+    """Return the server's interfaces from a column of its row, in the order in which the guest has them."""
     found: list[dict[str, Any]] = json.loads(call.server.row[column] or '[]')
     return found
 
 
 def _body(call: Call, port: Port, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """``known``: interfaces of the server, which alone say of its ports what their tags are."""
+    """Return the body of an interface.
+
+    ``known`` are the interfaces from the server's info cache. Only they have the tag: the network service does not
+    store it.
+    """
     tag = next((vif.get('tag') for vif in known if vif['id'] == port.id), None)
     return {'fixed_ips': [{'subnet_id': one.subnet_id, 'ip_address': one.address} for one in port.fixed_ips],
             'mac_addr': port.mac, 'net_id': port.network_id, 'port_id': port.id, 'port_state': port.status,

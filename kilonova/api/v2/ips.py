@@ -1,4 +1,4 @@
-"""Addresses of a server, by the labels of its networks."""
+"""The IP addresses of a server, grouped by network label (``/servers/{server_id}/ips``)."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,16 +17,18 @@ RULES = (
 
 
 class NoSuchNetwork(NotFound):
+    """Error 404: the server has no addresses in a network with this label."""
+
     msg_fmt = 'Instance is not a member of specified network'
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/ips."""
+    """List the addresses of a server by network label (``GET /servers/{server_id}/ips``)."""
     return {'addresses': _networks(call)}
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/ips/{network_label}."""
+    """List the addresses of a server in one network (``GET /servers/{server_id}/ips/{network_label}``)."""
     label, networks = call.path['network_label'], _networks(call)
     if label not in networks:
         raise NoSuchNetwork
@@ -34,7 +36,7 @@ def show(call: Call) -> dict[str, Any]:
 
 
 def _networks(call: Call) -> dict[str, list[dict[str, Any]]]:
-    """label → addresses, with no more than their version."""
+    """Return a dict from network label to addresses; each address has only 'addr' and 'version'."""
     return plain_addresses(call.server.row)
 
 

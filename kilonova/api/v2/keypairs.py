@@ -1,4 +1,4 @@
-"""Key pairs: list, make or import, show, delete. They belong to users, not to projects."""
+"""Key pairs (``/os-keypairs``): list, create or import, show and delete them. They belong to users, not to projects."""
 from __future__ import annotations
 
 import string
@@ -25,7 +25,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _PLAIN = frozenset(string.ascii_letters + string.digits + ' _-')
 _WITH_ADDRESS = _PLAIN | frozenset('@.')
 
@@ -43,7 +43,7 @@ t.FORMATS.checks('keypair_name_292', raises=ValueError)(_safe(_WITH_ADDRESS))
 
 _NAME = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name', 'maxLength': 255}]}
 _NAME_292 = {'allOf': [t.NAME, {'type': 'string', 'format': 'keypair_name_292', 'maxLength': 255}]}
-# The column's size, which MySQL counts in bytes.
+# The size of the database column, which MySQL counts in bytes.
 _KEY = {'type': 'string', 'maxLength': 65535, 'maxBytes': 65535}
 _USER = {'type': 'string', 'minLength': 1, 'maxLength': 255}
 
@@ -57,7 +57,7 @@ INDEX_QUERY = Query.of(_OF_USER, Prop('limit', t.NUMBER_TEXT, since=35), Prop('m
 QUERY = Query.of(_OF_USER)
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 LISTED, SHOWN, CREATED = 'listed', 'shown', 'created'
 _SHOWN, _ONE = frozenset((SHOWN,)), frozenset((SHOWN, CREATED))
 
@@ -77,7 +77,7 @@ _FIELDS = Fields(
 
 
 def _body(row: Mapping[str, Any], version: int, kind: str, private_key: str | None = None) -> dict[str, Any]:
-    """One key pair, as it is listed, shown, or answered to its create."""
+    """Return the body of a key pair; ``kind`` says whether it is listed, shown or just created."""
     return {'keypair': _FIELDS.render(row, private_key, version, kind)}
 
 
@@ -86,7 +86,7 @@ OTHER_USERS_SINCE, PAGES_SINCE = 10, 35
 
 
 def index(call: Call) -> Any:
-    """GET /os-keypairs."""
+    """List the key pairs of a user (``GET /os-keypairs``)."""
     user_id = _user(call, INDEX)
     if call.version < PAGES_SINCE:
         rows = service.list_keypairs(call.backend, user_id)
@@ -100,7 +100,7 @@ def index(call: Call) -> Any:
 
 
 def create(call: Call) -> Any:
-    """POST /os-keypairs."""
+    """Create or import a key pair (``POST /os-keypairs``)."""
     body = call.body['keypair']
     user_id = body.get('user_id', call.ctxt.user_id)
     _authorise(call, CREATE, user_id)
@@ -110,18 +110,21 @@ def create(call: Call) -> Any:
 
 
 def show(call: Call) -> Any:
-    """GET /os-keypairs/{keypair_name}."""
+    """Return a key pair (``GET /os-keypairs/{keypair_name}``)."""
     row = service.get(call.backend, _user(call, SHOW), call.path['keypair_name'])
     return _body(row, call.version, SHOWN)
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-keypairs/{keypair_name}."""
+    """Delete a key pair (``DELETE /os-keypairs/{keypair_name}``)."""
     service.delete(call.backend, call.ctxt, _user(call, DELETE), call.path['keypair_name'])
 
 
 def _user(call: Call, policy: str) -> str:
-    """Whose key pairs this is about; 403 for those of others without the right to them."""
+    """Return the id of the user whose key pairs the request names.
+
+    Answers with 403 if the caller may not use the key pairs of that user.
+    """
     named = call.one('user_id') if call.version >= OTHER_USERS_SINCE else None
     user_id = named or call.ctxt.user_id
     _authorise(call, policy, user_id)

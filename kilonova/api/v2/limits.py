@@ -1,4 +1,4 @@
-"""Limits: what a project may have and what it uses, at a glance."""
+"""The limits of a project and what the project uses of them (``/limits``)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ RULES = (
     rule(OTHER_PROJECT, ADMIN, 'Show the limits of another project.'),
 )
 
-# Nothing is reserved any more: the flag is taken and changes nothing.
+# There are no quota reservations any more: the parameter ``reserved`` is accepted and has no effect.
 QUERY = Query.of(Prop('tenant_id', t.ANY_TEXT), Prop('reserved', t.ANY_TEXT))
 
 
@@ -51,12 +51,15 @@ _FIELDS = Fields(
 
 
 def _body(limits: Limits, used: Mapping[str, int], version: int) -> dict[str, int]:
-    """The body of GET /limits: what a project may have, and what it uses."""
+    """Return the body of ``GET /limits``: the project's limits and its usage."""
     return _FIELDS.render(limits, used, version)
 
 
 def show(call: Call) -> Any:
-    """GET /limits."""
+    """Return the limits of the caller's project, or of the project ``tenant_id`` (``GET /limits``).
+
+    Another project than the caller's needs the policy rule OTHER_PROJECT.
+    """
     project_id = call.one('tenant_id') or call.ctxt.project_id
     if project_id != call.ctxt.project_id:
         call.authorise(OTHER_PROJECT, {'project_id': project_id, 'user_id': call.ctxt.user_id})

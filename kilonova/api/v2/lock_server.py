@@ -1,4 +1,4 @@
-"""lock and unlock: against changes by whoever is no administrator."""
+"""The server actions lock and unlock: protect a server from changes by users who are not administrators."""
 from __future__ import annotations
 
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
@@ -28,8 +28,11 @@ UNLOCK_BODY = Obj(Prop('unlock', t.ANYTHING, required=True))
 
 
 def lock(call: Call) -> None:
-    """lock; from 2.73 on perhaps with a reason. An owner's lock leaves a server that is locked already as it is; an
-    administrator's replaces it."""
+    """Accept the action lock; from microversion 2.73 on the request may contain a reason.
+
+    The lock of an owner does not change a server that is locked already. The lock of an administrator replaces any
+    other lock. Raises InstanceNotReady (409) if the server is not in a cell yet.
+    """
     server, backend = call.server, call.backend
     body = call.body['lock'] if call.version >= REASON_SINCE else None
     if server.cell is None:
@@ -41,8 +44,12 @@ def lock(call: Call) -> None:
 
 
 def unlock(call: Call) -> None:
-    """unlock; what the other kind of caller has locked takes a right of its own. InstanceIsLocked (409) when somebody
-    else locked it since it was looked at."""
+    """Accept the action unlock.
+
+    A user may unlock what a user of the same kind (owner or administrator) locked. Any other lock needs the policy rule
+    UNLOCK_OVERRIDE. Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceIsLocked (409) if
+    another user locked the server after it was read for this request.
+    """
     server, backend = call.server, call.backend
     locked_by = server.row['locked_by']
     if locked_by not in (None, _kind(call)):
@@ -55,7 +62,7 @@ def unlock(call: Call) -> None:
 
 
 def _kind(call: Call) -> str:
-    """As what the caller locks: whose project it is, is its owner."""
+    """Return the kind of the caller's lock: 'owner' for the server's own project, 'admin' for any other project."""
     return 'owner' if call.ctxt.project_id == call.server.row['project_id'] else 'admin'
 
 

@@ -1,4 +1,4 @@
-"""The moves of servers, all of them or a project's, over all cells, newest first."""
+"""Migrations of servers (``/os-migrations``): those of one project or of all, in all cells, newest first."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 QUERY = Query.of(
     Prop('hidden', t.ANY_TEXT), Prop('host', t.ANY_TEXT), Prop('instance_uuid', t.ANY_TEXT),
     Prop('source_compute', t.ANY_TEXT), Prop('status', t.ANY_TEXT), Prop('migration_type', t.ANY_TEXT),
@@ -38,19 +38,22 @@ QUERY = Query.of(
     Prop('user_id', t.ANY_TEXT, since=80), Prop('project_id', t.ANY_TEXT, since=80), strict_since=59)
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """``hosts``: whether the caller sees where servers come from and go to; ``links``: wsgi.Links."""
+    """The rights and links that the response fields need.
+
+    ``hosts``: the caller sees source and destination of a migration. ``links``: the ``Links`` of the request.
+    """
 
     hosts: bool
     links: Any = None
 
 
-# Live migrations that can still be looked at, forced or aborted below their server.
+# Statuses of live migrations that are in progress: they have links to the resource of their server.
 _UNDER_WAY = frozenset(('queued', 'preparing', 'running', 'post-migrating'))
 
 
@@ -88,8 +91,14 @@ FIELDS = Fields(
 # --- use cases -------------------------------------------------------------------------------------------------------
 def _page(backend: Backend, filters: dict[str, Any], *, limit: int | None,
           marker: str | None = None, seen_by: str | None = None) -> list[dict[str, Any]]:
-    """One page of the cells that answer, or with ``limit`` None all. ``marker``: the uuid of the last one seen, by
-    the project ``seen_by`` (None: by somebody who sees all); UnknownMarker: no cell has it.
+    """Return one page of migrations, or all if ``limit`` is None. Cells that do not answer are left out.
+
+    ``marker`` is the uuid of the last migration of the page before. It must belong to the project ``seen_by``, or to
+    any project if that is None.
+
+    Raises:
+        UnknownMarker: no cell has the migration ``marker``, or the caller may not see it (400).
+        Unanswered: a cell that may have it does not answer (503).
     """
     rows: list[dict[str, Any]] = []
     last = _find(backend, marker, seen_by) if marker is not None else None
@@ -128,7 +137,7 @@ _PLAIN = ('host', 'instance_uuid', 'source_compute', 'status', 'migration_type')
 
 
 def index(call: Call) -> Any:
-    """GET /os-migrations."""
+    """List migrations (``GET /os-migrations``)."""
     filters: dict[str, Any] = {name: call.one(name) for name in _PLAIN if call.one(name) is not None}
     filters.update(_hidden(call), **_changed(call))
     everything = call.may(ALL_PROJECTS)
@@ -163,7 +172,11 @@ def _changed(call: Call) -> dict[str, Any]:
 
 
 def _owner(call: Call, everything: bool) -> dict[str, str]:
-    """Whose moves: those of all projects, which are asked for where no project is named, need a right of their own."""
+    """Return filters by project and user.
+
+    A caller needs the policy rule ALL_PROJECTS to list the migrations of another project, or of all projects, which is
+    the case if the request names none.
+    """
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}
     if owner.get('project_id') != call.ctxt.project_id and not everything:

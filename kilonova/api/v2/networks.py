@@ -1,6 +1,7 @@
-"""Networks, which until 2.35 could be asked for here too, under two names.
+"""Networks (``/os-networks`` and ``/os-tenant-networks``), a proxy for the network service until microversion 2.35.
 
-Every request becomes one to the network service with the caller's token: what they may see is decided there.
+Every request becomes one request to the network service with the caller's token. The network service decides what the
+caller may see.
 """
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ RULES = (
 )
 
 UNTIL = 35
-# What hosts did for networks, when they had them: of each network it is null.
+# Fields from the time when hosts managed the networks themselves (nova-network). They are null for every network.
 _ONCE = (
     'bridge', 'bridge_interface', 'broadcast', 'cidr', 'cidr_v6', 'created_at', 'deleted', 'deleted_at', 'dhcp_server',
     'dhcp_start', 'dns1', 'dns2', 'enable_dhcp', 'gateway', 'gateway_v6', 'host', 'injected', 'mtu', 'multi_host',
@@ -30,29 +31,32 @@ _ONCE = (
 
 
 def service(call: Call) -> NetworkClient:
-    """NoRoute: this cloud has no network service."""
+    """Return the client of the network service.
+
+    Raises NoRoute (404) if this cloud has no network service.
+    """
     if call.backend.networks is None:
         raise NoRoute
     return call.backend.networks
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /os-networks."""
+    """List networks (``GET /os-networks``)."""
     return {'networks': [_body(network) for network in _seen(call)]}
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /os-networks/{network_id}."""
+    """Return a network (``GET /os-networks/{network_id}``)."""
     return {'network': _body(service(call).network(call.ctxt, call.path['network_id']))}
 
 
 def index_of_tenants(call: Call) -> dict[str, Any]:
-    """GET /os-tenant-networks."""
+    """List networks in the short form (``GET /os-tenant-networks``)."""
     return {'networks': [_brief(network) for network in _seen(call)]}
 
 
 def show_of_tenants(call: Call) -> dict[str, Any]:
-    """GET /os-tenant-networks/{network_id}."""
+    """Return a network in the short form (``GET /os-tenant-networks/{network_id}``)."""
     return {'network': _brief(service(call).network(call.ctxt, call.path['network_id']))}
 
 

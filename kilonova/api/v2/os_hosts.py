@@ -1,7 +1,7 @@
-"""Hosts as they were known before hypervisors and services took over, until 2.42.
+"""The resource ``/os-hosts``, until microversion 2.42. Later ones have ``/os-hypervisors`` and ``/os-services``.
 
-Power and maintenance of whole hosts are nothing that the libvirt driver does: who may ask for them gets the field's
-answer of such drivers.
+The libvirt driver cannot switch whole hosts on and off, nor put them into maintenance. A caller who may do so gets the
+answer that Nova gives for drivers without this function (501).
 """
 from __future__ import annotations
 
@@ -27,24 +27,28 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _SWITCH = t.one_of('enable', 'disable', 'Enable', 'Disable', 'ENABLE', 'DISABLE')
 
 QUERY = Query.of(Prop('zone', t.ANY_TEXT))
 BODY = Obj(Prop('status', _SWITCH), Prop('maintenance_mode', _SWITCH), minProperties=1)
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Row = Mapping[str, Any]
 
 
 def _brief(row: Row) -> dict[str, Any]:
-    """An entry of the list: one for each service."""
+    """Return a list entry; there is one entry for each service of a host."""
     return {'host_name': row['host'], 'service': row['topic'], 'zone': row['zone']}
 
 
 def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list[dict[str, Any]]:
-    """What the host has, what its compute counts as used, what its servers were promised, and that by project."""
+    """Return the rows of a host's resources.
+
+    The rows are: the total of the host, what its compute service counts as used, the sum over the flavors of its
+    servers, and this sum for each project.
+    """
     nodes, projects = list(nodes), list(projects)
 
     def line(name: str, cpu: int, memory: int, disk: int) -> dict[str, Any]:
@@ -62,21 +66,24 @@ def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /os-hosts: a line for each service that is enabled."""
+    """List the hosts, one entry for each enabled service (``GET /os-hosts``)."""
     rows = [service.row for service in hosts.list_services(call.backend, silent=[]) if not service.row['disabled']]
     zone = call.one('zone')
     return {'hosts': [_brief(row) for row in rows if not zone or row['zone'] == zone]}
 
 
 def show(call: Call) -> Any:
-    """GET /os-hosts/{host_name}."""
+    """Return the resources of a host (``GET /os-hosts/{host_name}``)."""
     host = call.path['host_name']
     nodes, projects = hosts.resources(call.backend, host)
     return {'host': _resources(host, nodes, projects)}
 
 
 def update(call: Call) -> Any:
-    """PUT /os-hosts/{host_name}."""
+    """Enable or disable the compute service of a host (``PUT /os-hosts/{host_name}``).
+
+    Raises NotSupported (501) if the body contains maintenance_mode.
+    """
     host = call.path['host_name']
     service = _compute(call)
     if 'maintenance_mode' in call.body:
@@ -87,7 +94,10 @@ def update(call: Call) -> Any:
 
 
 def power(call: Call) -> None:
-    """GET /os-hosts/{host_name}/startup, shutdown and reboot: 404 for a host that isn't there, 501 for one that is."""
+    """Refuse to start, shut down or reboot a host (``GET /os-hosts/{host_name}/startup``, ``/shutdown``, ``/reboot``).
+
+    Raises NotFound (404) if there is no such host, and NotSupported (501) if there is one.
+    """
     _compute(call)
     raise hosts.NotSupported
 

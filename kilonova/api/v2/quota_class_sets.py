@@ -1,4 +1,7 @@
-"""Quota classes. Only 'default' has an effect; others are kept and shown."""
+"""Quota classes (``/os-quota-class-sets``).
+
+Only the class 'default' has an effect. Other classes are stored and shown.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -32,17 +35,17 @@ _FIELDS = Fields(
 
 
 def _shown(limits: Mapping[str, int], version: int) -> dict[str, Any]:
-    """Limits by resource."""
+    """Return the limits that this microversion shows, by resource."""
     return _FIELDS.render(limits, None, version)
 
 
 def show(call: Call) -> Any:
-    """GET /os-quota-class-sets/{quota_class}."""
+    """Return the limits of a quota class (``GET /os-quota-class-sets/{quota_class}``)."""
     return {'quota_class_set': {**_body(call), 'id': call.path['quota_class']}}
 
 
 def update(call: Call) -> Any:
-    """PUT /os-quota-class-sets/{quota_class}."""
+    """Set limits of a quota class (``PUT /os-quota-class-sets/{quota_class}``)."""
     values = {name: int(value) for name, value in call.body['quota_class_set'].items()}
     quota.give_class(call.backend, call.path['quota_class'], values)
     return {'quota_class_set': _body(call)}

@@ -1,4 +1,4 @@
-"""Quotas of projects and, with the query parameter user_id, of one of their users."""
+"""Quotas of projects and, with the query parameter user_id, of one of their users (``/os-quota-sets``)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 LIMIT = {'type': ['integer', 'string'], 'pattern': '^-?[0-9]+$', 'minimum': -1, 'maximum': t.MAX_INT, 'minLength': 1,
          'maxLength': 20}
 RESOURCES = (
@@ -40,7 +40,7 @@ BODY = Obj(Prop('quota_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=35) for n
                                  Prop('force', t.BOOLEAN)), required=True))
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 _FIELDS = Fields(
     *(Field(name, column(name)) for name in ('cores', 'instances', 'ram', 'key_pairs', 'metadata_items',
                                              'server_groups', 'server_group_members')),
@@ -52,26 +52,26 @@ _FIELDS = Fields(
 
 
 def _shown(limits: Limits, version: int) -> dict[str, Any]:
-    """Limits by resource."""
+    """Return the limits that this microversion shows, by resource."""
     return _FIELDS.render(limits, None, version)
 
 
 def _detailed(limits: Limits, used: Mapping[str, int], version: int) -> dict[str, Any]:
-    """The same with what is used of each; nothing is reserved."""
+    """Return limit, usage and reservations by resource; reservations are always 0."""
     rows = {name: {'limit': limit, 'in_use': used.get(name, 0), 'reserved': 0} for name, limit in limits.items()}
     return _FIELDS.render(rows, None, version)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def show(call: Call) -> Any:
-    """GET /os-quota-sets/{tenant_id}."""
+    """Return the limits of a project or of its user (``GET /os-quota-sets/{tenant_id}``)."""
     project_id, user_id = _whose(call)
     limits = quota.limits(call.backend, project_id, user_id)
     return {'quota_set': {**_shown(limits, call.version), 'id': project_id}}
 
 
 def detail(call: Call) -> Any:
-    """GET /os-quota-sets/{tenant_id}/detail."""
+    """Return the limits and the usage of a project or of its user (``GET /os-quota-sets/{tenant_id}/detail``)."""
     project_id, user_id = _whose(call)
     limits = quota.limits(call.backend, project_id, user_id)
     used = quota.usage_and_groups(call.backend, project_id, user_id)
@@ -80,13 +80,17 @@ def detail(call: Call) -> Any:
 
 
 def defaults(call: Call) -> Any:
-    """GET /os-quota-sets/{tenant_id}/defaults."""
+    """Return the limits of a project without limits of its own (``GET /os-quota-sets/{tenant_id}/defaults``)."""
     limits = quota.limits(call.backend, None)
     return {'quota_set': {**_shown(limits, call.version), 'id': call.path['tenant_id']}}
 
 
 def update(call: Call) -> Any:
-    """PUT /os-quota-sets/{tenant_id}."""
+    """Set limits of a project or of its user (``PUT /os-quota-sets/{tenant_id}``).
+
+    Unless the request sets ``force``, a limit is refused (400) if it is below the usage, or if the limit of a user is
+    above what its project may have.
+    """
     project_id, user_id = _whose(call)
     body = dict(call.body['quota_set'])
     force = strutils.bool_from_string(body.pop('force', False))
@@ -96,7 +100,7 @@ def update(call: Call) -> Any:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-quota-sets/{tenant_id}."""
+    """Delete the own limits of a project or of its user (``DELETE /os-quota-sets/{tenant_id}``)."""
     quota.forget(call.backend, *_whose(call))
 
 

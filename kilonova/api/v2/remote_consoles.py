@@ -1,5 +1,7 @@
-"""Consoles of servers that users open: an address with a token, which one of the proxies takes once; and what a token
-opens, for proxies of others."""
+"""Consoles of servers: create a URL with a token, and show console proxies what a token gives access to.
+
+A console proxy accepts each token once.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -25,8 +27,8 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
-# The types of each protocol that hosts may have, and those that no host has (any more).
+# --- request schemas -------------------------------------------------------------------------------------------------
+# For each protocol, the console types that hosts may have, and the types that are known but that no host has.
 TYPES = {'vnc': ('novnc',), 'spice': ('spice-html5', 'spice-direct'), 'serial': ('serial',)}
 UNSERVED = {'vnc': ('xvpvnc',), 'rdp': ('rdp-html5',), 'mks': ('webmks',)}
 _OLD, _MKS, _SHOWN, _DIRECT = 5, 8, 31, 99
@@ -54,11 +56,16 @@ def _old_body(key: str, *kinds: str) -> Obj:
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 class TokenNotFound(NotFound):
+    """Error 404: no cell has this console token, or it has expired."""
+
     msg_fmt = 'Token not found'
 
 
 class TokenNotShown(KilonovaError):
-    """Before 2.31 only tokens of RDP were shown, which no host has."""
+    """Error 401: the API shows no console token before microversion 2.31.
+
+    Nova shows tokens of RDP consoles there, which Kilonova does not have.
+    """
 
     msg_fmt = 'The requested console type details are not accessible'
     code = 401
@@ -66,7 +73,14 @@ class TokenNotShown(KilonovaError):
 
 
 def _open(call: Call, protocol: str, kind: str) -> str:
-    """The address of a console, with a new token. ConsoleTypeInvalid, ConsoleTypeUnavailable: 400."""
+    """Create a console token and return the console's URL.
+
+    Raises:
+        ConsoleTypeInvalid: the protocol has no such console type (400).
+        ConsoleTypeUnavailable: the console type is known, but no host has it (400).
+        InstanceNotReady: the server has no host (409).
+        InstanceInvalidState: the server is being deleted or migrated (409).
+    """
     if kind in UNSERVED.get(protocol, ()):
         raise ConsoleTypeUnavailable(console_type=kind)
     if kind not in TYPES.get(protocol, ()):
@@ -86,13 +100,19 @@ def _open(call: Call, protocol: str, kind: str) -> str:
 
 
 def address(base: str, kind: str, token: str) -> str:
-    """What users open: ``base`` with the token. noVNC hands the value of ``path`` on to the proxy as it is."""
+    """Return the console's URL for the user: ``base`` with the token.
+
+    noVNC passes the value of the parameter ``path`` to the proxy unchanged.
+    """
     query = {'path': f'?token={token}'} if kind == 'novnc' else {'token': token}
     return f'{base}{"&" if "?" in base else "?"}{urlencode(query)}'
 
 
 def _find(call: Call) -> dict[str, Any]:
-    """One statement a cell. TokenNotFound (404), Unanswered (503)."""
+    """Return the row of the console token in the path. Runs one SQL statement per cell.
+
+    Raises TokenNotFound (404) if no cell has it, and Unanswered (503) if a cell that may have it does not answer.
+    """
     def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return console_tokens.find(conn, call.path['console_token'])
@@ -106,7 +126,7 @@ def _find(call: Call) -> dict[str, Any]:
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def create(call: Call) -> dict[str, Any]:
-    """POST /servers/{server_id}/remote-consoles, from 2.6 on."""
+    """Open a console (``POST /servers/{server_id}/remote-consoles``, from 2.6 on)."""
     wanted = call.body['remote_console']
     protocol, kind = wanted['protocol'], wanted['type']
     return {'remote_console': {'protocol': protocol, 'type': kind, 'url': _open(call, protocol, kind)}}
@@ -118,27 +138,31 @@ def _old(call: Call, key: str, protocol: str) -> dict[str, Any]:
 
 
 def vnc(call: Call) -> dict[str, Any]:
-    """os-getVNCConsole, up to 2.5."""
+    """Accept the action os-getVNCConsole (until 2.5): open a VNC console."""
     return _old(call, 'os-getVNCConsole', 'vnc')
 
 
 def spice(call: Call) -> dict[str, Any]:
-    """os-getSPICEConsole, up to 2.5."""
+    """Accept the action os-getSPICEConsole (until 2.5): open a SPICE console."""
     return _old(call, 'os-getSPICEConsole', 'spice')
 
 
 def serial(call: Call) -> dict[str, Any]:
-    """os-getSerialConsole, up to 2.5."""
+    """Accept the action os-getSerialConsole (until 2.5): open a serial console."""
     return _old(call, 'os-getSerialConsole', 'serial')
 
 
 def rdp(call: Call) -> dict[str, Any]:
-    """os-getRDPConsole, up to 2.5: no hypervisor has it any more (400)."""
+    """Refuse the action os-getRDPConsole (until 2.5) with 400: no supported hypervisor has RDP consoles."""
     return _old(call, 'os-getRDPConsole', 'rdp')
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /os-console-auth-tokens/{console_token}. TokenNotShown (401) up to 2.30."""
+    """Return what a console token gives access to (``GET /os-console-auth-tokens/{console_token}``).
+
+    Raises TokenNotFound (404) if there is no such token, TokenNotShown (401) until microversion 2.30, and Unanswered
+    (503) if a cell that may have the token does not answer.
+    """
     found = _find(call)
     if call.version < _SHOWN:
         raise TokenNotShown

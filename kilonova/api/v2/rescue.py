@@ -1,4 +1,4 @@
-"""Rescue and unrescue of servers."""
+"""The server actions rescue and unrescue."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +16,7 @@ RULES = (
     rule(RESCUE, MEMBER, 'Rescue a server.'),
     rule(UNRESCUE, MEMBER, 'Let a rescued server go back to its own system.'),
 )
-# Until 2.87 servers that boot from a volume could not be rescued.
+# Servers that boot from a volume can be rescued from microversion 2.87 on.
 VOLUMES_SINCE = 87
 RESCUE_BODY = Obj(Prop('rescue', {'oneOf': [t.NULL, Obj(
     Prop('adminPass', t.PASSWORD), Prop('rescue_image_ref', t.UUID))]}, required=True))
@@ -24,16 +24,24 @@ UNRESCUE_BODY = Obj(Prop('unrescue', t.ANYTHING, required=True))
 
 
 class CannotRescueVolume(Invalid):
+    """Error 400: a volume-backed server cannot be rescued with this microversion or this rescue image."""
+
     msg_fmt = ('Cannot rescue a volume-backed instance: this needs API 2.87, and a rescue image with the property '
                'hw_rescue_device or hw_rescue_bus.')
 
 
 def rescue(call: Call) -> dict[str, Any]:
-    """rescue: the guest starts from another image (None: the host's default), its own disks beside it; the answer has
-    the administrator's password there: the one that was given, or a new one, if there are keys to send one with.
+    """Accept the action rescue: the guest boots from another image, and its own disks are attached as further disks.
 
-    Invalid (400): the image can't be had or doesn't fit; InstanceInvalidState, InstanceIsLocked, InstanceNotReady
-    (409); NothingToSealWith; CannotRescueVolume.
+    Without an image in the request the host uses its default rescue image. The answer contains the administrator's
+    password of the rescue system: the given one or a generated one. It contains no password if there are no keys to
+    seal one with, or if [api]enable_instance_password is off.
+
+    Raises:
+        Invalid: the image does not exist, cannot be booted, or does not fit the server (400).
+        CannotRescueVolume: the server boots from a volume and cannot be rescued so (400).
+        InstanceInvalidState, InstanceIsLocked, InstanceNotReady: the server's state or lock forbids it (409).
+        NothingToSealWith: a password is given, but there are no keys to seal it with (503).
     """
     backend, server, asked = call.backend, call.server, call.body['rescue'] or {}
     accept.check(call.ctxt, server, EVENT)
@@ -56,13 +64,16 @@ def rescue(call: Call) -> dict[str, Any]:
 
 
 def _check_stable(properties: dict[str, Any]) -> None:
-    """CannotRescueVolume: the server's volume would not keep its place."""
+    """Raise CannotRescueVolume unless the rescue image names a rescue device or bus.
+
+    Without one of these properties the volume of the server would not keep its position among the disks.
+    """
     if not (properties.get('hw_rescue_device') or properties.get('hw_rescue_bus')):
         raise CannotRescueVolume
 
 
 def unrescue(call: Call) -> None:
-    """unrescue: the guest starts from its own disk again."""
+    """Accept the action unrescue: the guest boots from its own disk again."""
     accept.run(call.backend, call.ctxt, call.server, 'unrescue', 'unrescue.start')
 
 

@@ -1,5 +1,7 @@
-"""Security groups of a server: those of its ports, as the network service has them now; one more, one less. And
-those of the network service, which until 2.35 could be asked for here too, with the caller's token.
+"""Security groups of a server, and until microversion 2.35 a proxy for the security groups of the network service.
+
+The groups of a server are those of its ports. They are read from the network service with each request. Requests of the
+proxy (``/os-security-groups``) are sent to the network service with the caller's token.
 """
 from __future__ import annotations
 
@@ -37,36 +39,36 @@ RULES = (
     rule(DELETE_RULE, MEMBER, 'Delete a rule of a security group.'),
 )
 
-# A name, or an id.
+# ``name`` is the name or the id of a security group.
 _NAMED = Obj(Prop('name', {'type': 'string', 'minLength': 1, 'maxLength': 255}, required=True))
 ADD_BODY = Obj(Prop('addSecurityGroup', _NAMED, required=True))
 REMOVE_BODY = Obj(Prop('removeSecurityGroup', _NAMED, required=True))
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/os-security-groups: with the rules of what comes in."""
+    """List the security groups of a server with the rules for incoming traffic (``GET …/os-security-groups``)."""
     groups, known = security_groups.listed(call.backend, call.ctxt, call.server.uuid)
     return {'security_groups': [_body(group, known) for group in groups]}
 
 
 def add(call: Call) -> None:
-    """addSecurityGroup."""
+    """Accept the action addSecurityGroup: add a security group to the server's ports."""
     security_groups.add(call.backend, call.ctxt, call.server, call.body['addSecurityGroup']['name'])
 
 
 def remove(call: Call) -> None:
-    """removeSecurityGroup."""
+    """Accept the action removeSecurityGroup: remove a security group from the server's ports."""
     security_groups.remove(call.backend, call.ctxt, call.server, call.body['removeSecurityGroup']['name'])
 
 
-# --- those of the network service ------------------------------------------------------------------------------------
+# --- security groups of the network service --------------------------------------------------------------------------
 QUERY = Query.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT), Prop('all_tenants', t.ANY_TEXT))
 _NAME = {'type': 'string', 'minLength': 1, 'maxLength': 255}
 CREATE_BODY = Obj(Prop('security_group', Obj(
     Prop('name', _NAME, required=True), Prop('description', t.TEXT)), required=True))
 UPDATE_BODY = Obj(Prop('security_group', Obj(
     Prop('name', _NAME), Prop('description', t.TEXT), minProperties=1), required=True))
-# -1: any type or code of ICMP.
+# -1 means any type or code of ICMP.
 _PORT = {'type': ['integer', 'string', 'null'], 'pattern': '^(-1|[0-9]+)$', 'minimum': -1, 'maximum': 65535,
          'minLength': 1, 'maxLength': 5}
 RULE_BODY = Obj(Prop('security_group_rule', Obj(
@@ -77,35 +79,42 @@ RULE_BODY = Obj(Prop('security_group_rule', Obj(
 
 
 class NoCidr(Invalid):
+    """Error 400: the cidr of the new rule is neither an IPv4 nor an IPv6 address range."""
+
     msg_fmt = 'cidr %(cidr)s is not one of IPv4 or IPv6, such as 192.0.2.0/24.'
 
 
 class PortsOfIcmp(Invalid):
+    """Error 400: port -1 is given for another protocol than ICMP."""
+
     msg_fmt = 'from_port or to_port -1 means any type or code of ICMP; ip_protocol is %(protocol)s.'
 
 
 def index_all(call: Call) -> dict[str, Any]:
-    """GET /os-security-groups: of the caller's project, or with ``all_tenants`` whatever the caller may see."""
+    """List the security groups of the caller's project (``GET /os-security-groups``).
+
+    With the parameter ``all_tenants`` list all groups that the caller may see.
+    """
     everything = strutils.bool_from_string(call.one('all_tenants'))
     groups = service(call).listed_security_groups(call.ctxt, call.limit(), call.offset(), all_projects=everything)
     return {'security_groups': _bodies(call, *groups)}
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /os-security-groups/{security_group_id}."""
+    """Return a security group (``GET /os-security-groups/{security_group_id}``)."""
     group = service(call).security_group(call.ctxt, call.path['security_group_id'])
     return {'security_group': _bodies(call, group)[0]}
 
 
 def create(call: Call) -> dict[str, Any]:
-    """POST /os-security-groups."""
+    """Create a security group (``POST /os-security-groups``)."""
     wanted = call.body['security_group']
     group = service(call).create_security_group(call.ctxt, wanted['name'], wanted.get('description') or '')
     return {'security_group': _bodies(call, group)[0]}
 
 
 def update(call: Call) -> dict[str, Any]:
-    """PUT /os-security-groups/{security_group_id}."""
+    """Change the name or description of a security group (``PUT /os-security-groups/{security_group_id}``)."""
     fields = {name: value or '' for name, value in call.body['security_group'].items()}
     with _refusals():
         group = service(call).update_security_group(call.ctxt, call.path['security_group_id'], fields)
@@ -113,13 +122,16 @@ def update(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-security-groups/{security_group_id}."""
+    """Delete a security group (``DELETE /os-security-groups/{security_group_id}``)."""
     with _refusals():
         service(call).delete_security_group(call.ctxt, call.path['security_group_id'])
 
 
 def create_rule(call: Call) -> dict[str, Any]:
-    """POST /os-security-group-rules: from everywhere, if neither cidr nor group_id says from where."""
+    """Add a rule to a security group (``POST /os-security-group-rules``).
+
+    If neither cidr nor group_id limits the source, the rule accepts traffic from every IPv4 address.
+    """
     wanted = call.body['security_group_rule']
     fields = _rule_fields(wanted)
     with _refusals():
@@ -129,13 +141,16 @@ def create_rule(call: Call) -> dict[str, Any]:
 
 
 def delete_rule(call: Call) -> None:
-    """DELETE /os-security-group-rules/{rule_id}."""
+    """Delete a rule of a security group (``DELETE /os-security-group-rules/{rule_id}``)."""
     service(call).delete_security_group_rule(call.ctxt, call.path['rule_id'])
 
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """A group that ports have, a rule that is there: 400, as it always was."""
+    """Replace a NetworkConflict (409) of the network service by Invalid (400), as in Nova.
+
+    The network service raises it if the group is in use by ports, or if the same rule exists already.
+    """
     try:
         yield
     except NetworkConflict as error:
@@ -143,7 +158,10 @@ def _refusals() -> Iterator[None]:
 
 
 def _rule_fields(wanted: dict[str, Any]) -> dict[str, Any]:
-    """A rule as the network service has it. NoCidr, PortsOfIcmp."""
+    """Return the fields of a new rule in the form of the network service's API.
+
+    Raises NoCidr if the cidr is malformed, and PortsOfIcmp if -1 is given as a port of another protocol than ICMP.
+    """
     group, cidr = wanted.get('group_id'), wanted.get('cidr')
     protocol = wanted['ip_protocol'].lower() if wanted.get('ip_protocol') else None
     if cidr is None and group is None:
@@ -161,7 +179,7 @@ def _rule_fields(wanted: dict[str, Any]) -> dict[str, Any]:
             'port_range_min': None if first == -1 else first, 'port_range_max': None if last == -1 else last}
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 def _bodies(call: Call, *groups: SecurityGroup) -> list[dict[str, Any]]:
     known = {group.id: group for group in groups}
     others = {rule.remote_group for group in groups for rule in group.rules if rule.remote_group} - set(known)
@@ -181,7 +199,10 @@ def _rule(rule: SecurityGroupRule, known: dict[str, SecurityGroup]) -> dict[str,
 
 
 def _remote(group: SecurityGroup | None) -> dict[str, str]:
-    """Empty where the rule names none, or one that the user doesn't see."""
+    """Return name and project of a rule's remote group.
+
+    Returns an empty dict if the rule has no remote group, or if the user may not see that group.
+    """
     return {'name': group.name, 'tenant_id': group.project_id} if group is not None else {}
 
 

@@ -1,5 +1,8 @@
-"""Actions on servers: start, stop, reboot, pause, suspend, resize, migrate (cold and live), change the password, reset
-the state."""
+"""Server actions that change a server's power state, flavor, host or administrator's password, one handler each.
+
+The actions are start, stop, reboot, pause, suspend, resize, migrate (cold and live), with their opposites,
+changePassword, trigger_crash_dump, os-resetState and injectNetworkInfo.
+"""
 from __future__ import annotations
 
 from oslo_utils import strutils
@@ -48,7 +51,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 START_BODY = Obj(Prop('os-start', t.ANYTHING, required=True))
 STOP_BODY = Obj(Prop('os-stop', t.ANYTHING, required=True))
 REBOOT_BODY = Obj(Prop('reboot', Obj(
@@ -82,55 +85,64 @@ INJECT_BODY = Obj(Prop('injectNetworkInfo', t.ANYTHING, required=True))
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def start(call: Call) -> None:
-    """os-start: the guest, with the same devices."""
+    """Accept the action os-start: start the guest with the same devices as before."""
     accept.run(call.backend, call.ctxt, call.server, 'start', 'start.start')
 
 
 def stop(call: Call) -> None:
-    """os-stop: shut the guest down; devices and disks stay."""
+    """Accept the action os-stop: shut the guest down. The server keeps its devices and disks."""
     accept.run(call.backend, call.ctxt, call.server, 'stop', 'stop.start', {'clean_shutdown': True})
 
 
 def reboot(call: Call) -> None:
-    """reboot: SOFT asks the guest, HARD makes a new one of the same disks and devices."""
+    """Accept the action reboot.
+
+    SOFT asks the guest's system to reboot. HARD creates a new guest with the same disks and devices.
+    """
     kind = call.body['reboot']['type'].upper()
     event = 'reboot_hard.start' if kind == 'HARD' else 'reboot.start'
     accept.run(call.backend, call.ctxt, call.server, 'reboot', event, {'reboot_type': kind})
 
 
 def pause(call: Call) -> None:
-    """pause: the guest's CPUs stop; memory, disks and devices stay."""
+    """Accept the action pause: stop the guest's CPUs. The server keeps its memory, disks and devices."""
     accept.run(call.backend, call.ctxt, call.server, 'pause', 'pause.start')
 
 
 def unpause(call: Call) -> None:
-    """unpause: they go on."""
+    """Accept the action unpause: let the CPUs of a paused guest run again."""
     accept.run(call.backend, call.ctxt, call.server, 'unpause', 'unpause.start')
 
 
 def suspend(call: Call) -> None:
-    """suspend: the guest's memory goes to the host's disk; its devices stay the server's."""
+    """Accept the action suspend: save the guest's memory on the host's disk. The server keeps its devices."""
     accept.run(call.backend, call.ctxt, call.server, 'suspend', 'suspend.start')
 
 
 def resume(call: Call) -> None:
-    """resume: the guest goes on where it was, with the same devices."""
+    """Accept the action resume: restore a suspended guest from its saved memory, with the same devices."""
     accept.run(call.backend, call.ctxt, call.server, 'resume', 'resume.start')
 
 
 def trigger_crash_dump(call: Call) -> None:
-    """trigger_crash_dump: a non-maskable interrupt; what the guest does then is up to its system."""
+    """Accept the action trigger_crash_dump: send the guest a non-maskable interrupt.
+
+    The reaction of the guest depends on its operating system.
+    """
     accept.run(call.backend, call.ctxt, call.server, 'trigger_crash_dump', 'trigger_crash_dump.start')
 
 
 def resize_server(call: Call) -> None:
-    """resize."""
+    """Accept the action resize: give the server another flavor."""
     body = call.body['resize']
     resize.resize(call.backend, call.ctxt, call.server, str(body['flavorRef']), body.get('OS-DCF:diskConfig'))
 
 
 def migrate(call: Call) -> None:
-    """migrate; from 2.56 on perhaps to a named host."""
+    """Accept the action migrate: move a server that is shut down for the move (cold migration).
+
+    From microversion 2.56 on the request may name a host, which needs the policy rule MIGRATE_HOST.
+    """
     body = call.body['migrate']
     host = body.get('host') if isinstance(body, dict) and call.version >= 56 else None
     if host is not None:
@@ -139,8 +151,12 @@ def migrate(call: Call) -> None:
 
 
 def migrate_live(call: Call) -> None:
-    """os-migrateLive. Until 2.29 a named host is taken as it is; from 2.30 on the scheduler looks at it, unless it is
-    forced, and from 2.68 on always."""
+    """Accept the action os-migrateLive: move a server to another host while its guest runs.
+
+    A named host needs the policy rule MIGRATE_LIVE_HOST. Until microversion 2.29 a named host is always forced: the
+    scheduler does not check it. From 2.30 on the scheduler checks it unless the request sets ``force``. From 2.68 on it
+    is always checked.
+    """
     body = call.body['os-migrateLive']
     host = body['host']
     if host is not None:
@@ -153,20 +169,24 @@ def migrate_live(call: Call) -> None:
 
 
 def confirm(call: Call) -> None:
-    """confirmResize."""
+    """Accept the action confirmResize: confirm a resize or a cold migration."""
     resize.confirm(call.backend, call.ctxt, call.server)
 
 
 def revert(call: Call) -> None:
-    """revertResize."""
+    """Accept the action revertResize: revert a resize or a cold migration."""
     resize.revert(call.backend, call.ctxt, call.server)
 
 
 def change_admin_password(call: Call) -> None:
-    """changePassword: the agent in the guest sets it; one that doesn't answer is seen in the event of the action.
+    """Accept the action changePassword: the agent in the guest sets the administrator's password.
 
-    InstanceInvalidState, InstanceIsLocked, InstanceNotReady, GuestAgentNotEnabled (the image doesn't say that its
-    guests have one): 409. NothingToSealWith: 503.
+    If the agent does not answer, only the event of the instance action shows it.
+
+    Raises:
+        InstanceInvalidState, InstanceIsLocked, InstanceNotReady: the server's state or lock forbids it (409).
+        GuestAgentNotEnabled: the server's image does not say that its guests have an agent (409).
+        NothingToSealWith: there are no keys to seal the password with (503).
     """
     server, event = call.server, 'set_admin_password.start'
     accept.check(call.ctxt, server, event)
@@ -182,12 +202,15 @@ def change_admin_password(call: Call) -> None:
 
 
 def reset_state(call: Call) -> None:
-    """os-resetState."""
+    """Accept the action os-resetState: set the server's state to active or error."""
     delete.reset_state(call.backend, call.ctxt, call.server, call.body['os-resetState']['state'])
 
 
 def inject_network_info(call: Call) -> None:
-    """injectNetworkInfo: what the guest's metadata say of its networks is read from the network service anew."""
+    """Accept the action injectNetworkInfo: read the server's ports from the network service again.
+
+    The guest's metadata about its networks changes accordingly. Without a network service nothing happens.
+    """
     accept.check_lock(call.ctxt, call.server)
     accept.check_ready(call.server)
     if call.backend.networks is not None:

@@ -1,4 +1,4 @@
-"""What the hypervisor measures of a server."""
+"""Measurements of a server by its hypervisor (``/servers/{server_id}/diagnostics``)."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,7 +13,7 @@ from kilonova.objects.base import KilonovaObject
 READ = f'{PREFIX}os-server-diagnostics'
 RULES = (rule(READ, ADMIN, 'See what the hypervisor measures of a server.'),)
 
-# The fields of ``objects.Diagnostics``, as they are shown from 2.48 on.
+# The fields of ``objects.Diagnostics`` that are shown from microversion 2.48 on.
 _PLAIN = ('state', 'driver', 'hypervisor', 'hypervisor_os', 'uptime', 'config_drive', 'num_cpus', 'num_nics',
           'num_disks')
 _MEMORY = ('maximum', 'used')
@@ -24,7 +24,7 @@ _DISK = ('read_bytes', 'read_requests', 'write_bytes', 'write_requests', 'errors
 
 
 def _body(found: Diagnostics) -> dict[str, Any]:
-    """``found``: an objects.Diagnostics; what its driver couldn't tell is null."""
+    """Return the body of the diagnostics; fields that the driver did not set are null."""
     return {**_of(found, _PLAIN), 'memory_details': _of(found.memory_details, _MEMORY),
             'cpu_details': [_of(cpu, _CPU) for cpu in found.cpu_details],
             'nic_details': [_of(nic, _NIC) for nic in found.nic_details],
@@ -36,12 +36,12 @@ def _of(part: KilonovaObject, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def flat(call: Call) -> Any:
-    """GET /servers/{server_id}/diagnostics, up to 2.47: what the driver calls it."""
+    """Return the diagnostics in the driver's own format (``GET /servers/{server_id}/diagnostics``, until 2.47)."""
     return ask_host.ask(call.backend, call.ctxt, call.server, 'get_diagnostics')
 
 
 def show(call: Call) -> Any:
-    """GET /servers/{server_id}/diagnostics, from 2.48 on: the same keys of every driver."""
+    """Return the diagnostics in a format that is the same for all drivers (``GET …/diagnostics``, from 2.48 on)."""
     return _body(ask_host.ask(call.backend, call.ctxt, call.server, 'get_instance_diagnostics'))
 
 

@@ -1,15 +1,17 @@
-"""Events of servers that other services tell. Whoever tells one learns what became of it, event by
-event.
+"""Events of servers that other services report (``POST /os-server-external-events``).
 
-Where the cloud has a network service, ``network-vif-plugged`` and ``network-vif-unplugged`` go to the server's host,
-which may wait for them, and to both hosts of a move that hasn't ended; for ``network-changed`` and
-``network-vif-deleted`` a conductor looks at the server's ports and writes its info cache anew. For ``volume-extended``
-one looks at a volume that the server has, and its guest learns the new size; for ``volume-reimaged`` a rebuild that
-waits for the volume looks at it now. ``power-update`` says
-that somebody switched a server on or off behind our back: the server is started or stopped like by its user, so that
-its state, its host and its story agree again.
-``accelerator-request-bound`` goes to the server's host, if its flavor asks for accelerators. With all others nothing
-can be done: they are refused.
+The response tells for each event what became of it:
+
+- ``network-vif-plugged`` and ``network-vif-unplugged`` are sent to the server's host, which may wait for them. During a
+  move they are sent to both hosts of the move. They are refused without a network service.
+- ``network-changed`` and ``network-vif-deleted`` make a conductor read the server's ports and rewrite its info cache.
+- ``volume-extended`` makes a conductor read a volume of the server and report its new size to the guest.
+- ``volume-reimaged`` makes a rebuild that waits for the volume check the volume now.
+- ``power-update`` reports that the server was switched on or off without Kilonova. The server is started or stopped as
+  by a request of its user, so that its state, its host and its instance actions are consistent again.
+- ``accelerator-request-bound`` is sent to the server's host, if the server has accelerators by its flavor or its ports.
+
+All other events are refused.
 """
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ CREATE = f'{PREFIX}os-server-external-events:create'
 RULES = (rule(CREATE, SERVICE, 'Tell events of servers, as the network and volume services do.'),)
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _FIRST = ('network-changed', 'network-vif-plugged', 'network-vif-unplugged', 'network-vif-deleted')
 _VOLUMES = (*_FIRST, 'volume-extended')
 _POWER = (*_VOLUMES, 'power-update')
@@ -61,22 +63,25 @@ BODY = Obj(Prop('events', {'type': 'array', 'minItems': 1, 'maxItems': 1000, 'it
 # --- use cases -------------------------------------------------------------------------------------------------------
 POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
 GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
-# The tag is the port's id.
+# The tag of these events is the id of a port.
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
-# Something of a server's ports is no longer as its info cache says.
+# These events say that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
-# tag → (kind of the operation, its event, the vm state that it leads out of)
+# By tag: (kind of the operation, event of the state machine, vm state before the operation, operation's arguments).
 POWER = {'POWER_ON': ('start', 'start.start', states.VmState.STOPPED, {}),
          'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE, {'clean_shutdown': True})}
-# Events that mean nothing without what they are about: a volume, an accelerator request.
+# Events that need a tag: the id of a volume or of an accelerator request.
 TAGGED = frozenset((GROWN, REIMAGED, ACCELERATOR))
-# The last one: it has no host, or nothing that the event is about.
+# Codes of the response. NOTHING_THERE: the server has no host, or does not have the object of the event.
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
 
 def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each event with ``status`` and the ``code`` of what became of it: accepted, bad tag, unknown server, or nothing
-    there that it could be about."""
+    """Handle each event and return it with the members ``status`` and ``code``.
+
+    The code is 200 (accepted), 400 (bad tag), 404 (unknown server) or 422 (the server does not have the object of the
+    event).
+    """
     servers = _find(backend, {event['server_uuid'] for event in events})
     moves = _moves(backend, {event['server_uuid'] for event in events
                              if event['name'] == ACCELERATOR and event['server_uuid'] not in servers})
@@ -113,7 +118,10 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
 
 def _hand_on(backend: Backend, ctxt: RequestContext, host: str, events: Sequence[dict[str, Any]],
              servers: dict[str, Found | None]) -> None:
-    """To a host, in one message. One that gets lost is no loss: who waits looks for itself now and then."""
+    """Send events to a host in one message.
+
+    A message that gets lost does no harm: a host that waits for an event also polls from time to time.
+    """
     if backend.compute is None:
         return
     about = {event['server_uuid']: server for event in events if (server := servers.get(event['server_uuid']))}
@@ -132,7 +140,10 @@ def _instance(ctxt: RequestContext, server: Found) -> Instance:
 
 
 def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
-    """uuid → server, None for one that no cell has yet. One statement of the API database and one a cell."""
+    """Return a dict from uuid to server; the value is None for a server that is not in a cell yet.
+
+    Unknown uuids are left out. Runs one SQL statement in the API database and one per cell.
+    """
     with backend.api_db.read() as conn:
         cells = instance_mappings.cells_of(conn, uuids)
     found: dict[str, Found | None] = {uuid: None for uuid, cell_id in cells.items() if cell_id is None}
@@ -149,8 +160,11 @@ def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, Found | None]:
 
 
 def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
-    """{migration: where it goes, None: that isn't known yet} of these uuids: accelerators at the destination of a move
-    are bound to it."""
+    """Return a dict from the uuid of a migration to its destination host, for the given uuids that are migrations.
+
+    The value is None if the destination is not known yet. Events about accelerators at the destination of a move
+    contain the migration's uuid instead of the server's, because these accelerators are bound to the migration.
+    """
     found: dict[str, str | None] = {}
     for cell in backend.compute_cells() if uuids else ():
         with cell.read() as conn:
@@ -159,8 +173,11 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
 
 
 def _ends(backend: Backend, servers: Mapping[str, Found | None], uuids: set[str]) -> dict[str, set[str]]:
-    """{server: hosts that it moves from and to} of those of these that move: a guest may wait for its ports on a host
-    that isn't its server's yet, or is no more. One statement a cell."""
+    """Return a dict from the uuid of a server to the source and destination hosts of its moves that have not ended.
+
+    The guest may wait for its ports on a host that is not the server's host yet, or is no longer its host. Runs one SQL
+    statement per cell, and none without a network service.
+    """
     of_cell = defaultdict(list)
     for uuid in uuids if backend.networks is not None else ():
         if (server := servers.get(uuid)) is not None:
@@ -184,7 +201,7 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
         return ACCEPTED if moves[uuid] else NOTHING_THERE
     server = servers[uuid]
     if name in CHANGES and backend.networks is not None and server is not None and server.row['extra_network_info']:
-        # Also of a server that has no host now: its ports keep their addresses.
+        # This also holds for a server without a host: its ports keep their addresses.
         return ACCEPTED
     if server is None or not server.row['host']:
         return NOTHING_THERE
@@ -199,9 +216,10 @@ def _code(backend: Backend, ctxt: RequestContext, event: dict[str, Any], servers
 
 
 def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:
-    """Start or stop a server whose state fits; one that is at something, or is so already, isn't touched.
+    """Start or stop the server if its state is the opposite.
 
-    The power has changed already, whoever locked the server: a lock keeps nothing from being true.
+    A server that has another operation, or is in the right state already, is left alone. The lock of the server is
+    ignored, because the power state has changed already.
     """
     kind, event, vm_state, args = POWER[tag]
     if server.row['vm_state'] != vm_state:
@@ -219,7 +237,10 @@ def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def create(call: Call) -> Any:
-    """POST /os-server-external-events: 207 when one of them is refused."""
+    """Accept events of servers (``POST /os-server-external-events``).
+
+    Answers with 200 if all events are accepted, and with 207 if at least one is refused.
+    """
     events = _dispatch(call.backend, call.ctxt, call.body['events'])
     return Reply({'events': events}, status=200 if all(event['code'] == 200 for event in events) else 207)
 

@@ -1,4 +1,4 @@
-"""Server groups: servers that are to be together or apart."""
+"""Server groups (``/os-server-groups``): servers that share a host or must be on different hosts."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 HARD, SOFT = ('anti-affinity', 'affinity'), ('soft-anti-affinity', 'soft-affinity')
 
 
@@ -43,7 +43,7 @@ BODY = Obj(Prop('server_group', Obj(
     Prop('rules', _LIMITS, since=64)), required=True))
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 FIELDS = Fields(
     Field('id', column('uuid')),
     Field('name', column('name')),
@@ -58,14 +58,13 @@ FIELDS = Fields(
 
 
 def _body(row: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """One group."""
     return FIELDS.render(row, None, version)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /os-server-groups."""
-    # Who may not see all projects' is shown the own ones.
+    """List server groups (``GET /os-server-groups``)."""
+    # A caller who may not list the groups of all projects gets those of the own project.
     everywhere = 'all_projects' in call.query and call.may(ALL_PROJECTS)
     limit = call.limit() or call.backend.options.max_limit
     rows = service.list_groups(call.backend, owners.ALL if everywhere else call.ctxt.project_id, limit, call.offset())
@@ -73,13 +72,13 @@ def index(call: Call) -> Any:
 
 
 def show(call: Call) -> Any:
-    """GET /os-server-groups/{server_group_id}."""
+    """Return a server group (``GET /os-server-groups/{server_group_id}``)."""
     row = service.get(call.backend, call.ctxt, call.path['server_group_id'])
     return {'server_group': _body(row, call.version)}
 
 
 def create(call: Call) -> Any:
-    """POST /os-server-groups."""
+    """Create a server group (``POST /os-server-groups``)."""
     body = call.body['server_group']
     policy = body['policy'] if 'policy' in body else body['policies'][0]
     row = service.create(call.backend, call.ctxt, body['name'], policy, body.get('rules') or {})
@@ -87,7 +86,7 @@ def create(call: Call) -> Any:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-server-groups/{server_group_id}."""
+    """Delete a server group (``DELETE /os-server-groups/{server_group_id}``)."""
     service.delete(call.backend, call.ctxt, call.path['server_group_id'])
 
 

@@ -1,4 +1,4 @@
-"""Metadata of a server: read, merge, replace, delete a key."""
+"""Metadata of a server: list, merge, replace and delete items (``/servers/{server_id}/metadata``)."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 CREATE_BODY = Obj(Prop('metadata', t.METADATA, required=True))
 UPDATE_ALL_BODY = CREATE_BODY
 UPDATE_BODY = Obj(Prop('meta', {**t.METADATA, 'minProperties': 1, 'maxProperties': 1}, required=True))
@@ -41,11 +41,13 @@ UPDATING, DELETING = 'update metadata', 'delete metadata'
 
 
 class MetadataNotFound(NotFound):
+    """Error 404: the server has no metadata item with this key."""
+
     msg_fmt = 'Metadata item was not found'
 
 
 def _read(server: Found) -> dict[str, str]:
-    """All pairs."""
+    """Return all metadata items of the server."""
     if server.cell is None:
         found: dict[str, str] = server.row['metadata']
         return found
@@ -54,7 +56,10 @@ def _read(server: Found) -> dict[str, str]:
 
 
 def _item(server: Found, key: str) -> str:
-    """One value. MetadataNotFound (404)."""
+    """Return the value of one metadata item.
+
+    Raises MetadataNotFound (404) if the server has no such item.
+    """
     pairs = _read(server)
     if key not in pairs:
         raise MetadataNotFound
@@ -62,12 +67,18 @@ def _item(server: Found, key: str) -> str:
 
 
 def _merge(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[str, str]) -> dict[str, str]:
-    """Set these keys, keep the others; returns all. MetadataLimitExceeded (403)."""
+    """Set the given items, keep the server's other items, and return all items.
+
+    Raises MetadataLimitExceeded (403) if the server would have more items than the quota allows.
+    """
     return _write(backend, ctxt, server, lambda before: {**before, **pairs})
 
 
 def _replace(backend: Backend, ctxt: RequestContext, server: Found, pairs: dict[str, str]) -> dict[str, str]:
-    """These pairs and no others. MetadataLimitExceeded (403)."""
+    """Replace all metadata items of the server by the given ones, and return them.
+
+    Raises MetadataLimitExceeded (403) if there are more items than the quota allows.
+    """
     return _write(backend, ctxt, server, lambda before: dict(pairs))
 
 
@@ -92,7 +103,10 @@ def _notify(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 
 
 def _forget(backend: Backend, ctxt: RequestContext, server: Found, key: str) -> None:
-    """Forget one pair. MetadataNotFound (404)."""
+    """Delete one metadata item.
+
+    Raises MetadataNotFound (404) if the server has no such item.
+    """
     check_lock(ctxt, server)
     check_editable(server, DELETING)
 
@@ -106,28 +120,31 @@ def _forget(backend: Backend, ctxt: RequestContext, server: Found, key: str) -> 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /servers/{server_id}/metadata."""
+    """List the metadata of a server (``GET /servers/{server_id}/metadata``)."""
     return {'metadata': _read(call.server)}
 
 
 def create(call: Call) -> Any:
-    """POST /servers/{server_id}/metadata: the other items stay."""
+    """Set metadata items and keep the others (``POST /servers/{server_id}/metadata``)."""
     return {'metadata': _merge(call.backend, call.ctxt, call.server, call.body['metadata'])}
 
 
 def update_all(call: Call) -> Any:
-    """PUT /servers/{server_id}/metadata: the other items go."""
+    """Set metadata items and delete all others (``PUT /servers/{server_id}/metadata``)."""
     return {'metadata': _replace(call.backend, call.ctxt, call.server, call.body['metadata'])}
 
 
 def show(call: Call) -> Any:
-    """GET /servers/{server_id}/metadata/{key}."""
+    """Return one metadata item (``GET /servers/{server_id}/metadata/{key}``)."""
     key = call.path['key']
     return {'meta': {key: _item(call.server, key)}}
 
 
 def update(call: Call) -> Any:
-    """PUT /servers/{server_id}/metadata/{key}."""
+    """Set one metadata item (``PUT /servers/{server_id}/metadata/{key}``).
+
+    Raises Invalid (400) if the body does not contain the key of the path.
+    """
     if call.path['key'] not in call.body['meta']:
         raise Invalid('Request body and URI mismatch')
     _merge(call.backend, call.ctxt, call.server, call.body['meta'])
@@ -135,7 +152,7 @@ def update(call: Call) -> Any:
 
 
 def delete(call: Call) -> None:
-    """DELETE /servers/{server_id}/metadata/{key}."""
+    """Delete one metadata item (``DELETE /servers/{server_id}/metadata/{key}``)."""
     _forget(call.backend, call.ctxt, call.server, call.path['key'])
 
 

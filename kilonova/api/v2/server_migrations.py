@@ -1,4 +1,4 @@
-"""Live migrations of a server that are under way."""
+"""The live migrations of a server that are in progress (``/servers/{server_id}/migrations``)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -28,18 +28,18 @@ RULES = (
 
 
 LIVE = 'live-migration'
-# What may be aborted, in each version and from 2.65 on.
+# The statuses in which a migration can be aborted: RUNNING in every microversion, ABORTED from 2.65 on.
 RUNNING = ('running',)
 ABORTED = ('queued', 'preparing', *RUNNING)
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """``hosts``: whether the caller sees from where to where."""
+    """The rights of the caller: with ``hosts`` source and destination of a migration are shown."""
 
     hosts: bool
 
@@ -71,40 +71,52 @@ FIELDS = Fields(
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 FORCE_BODY = Obj(Prop('force_complete', {'type': 'null'}, required=True))
-# Before they run they can be aborted from this version on.
+# From this microversion on a migration can be aborted before it runs.
 _EARLY = 65
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 class NotLive(NotFound):
+    """Error 404: the migration is not a live migration."""
+
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not live-migration.'
 
 
 class NotUnderWay(NotFound):
+    """Error 404: the live migration has ended."""
+
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not in progress.'
 
 
 class MigrationNotFound(NotFound):
+    """Error 404: the server has no migration with this id."""
+
     msg_fmt = 'Migration %(migration_id)s not found for instance %(instance_id)s'
 
 
 class NoMigrationToForce(Invalid):
+    """Error 400: the server has no migration with this id to force to its end."""
+
     msg_fmt = MigrationNotFound.msg_fmt
 
 
 class InvalidMigrationState(Invalid):
+    """Error 400: the migration's status does not allow the request."""
+
     msg_fmt = ('Migration %(migration_id)s state of instance %(instance_uuid)s is %(state)s. Cannot %(method)s while '
                'the migration is in this state.')
 
 
 class Unknown(NotFound):
+    """Error 404: the server has no live migration with this id."""
+
     msg_fmt = 'In-progress live migration %(id)s is not found for server %(uuid)s.'
 
 
 def _under_way(server: Found) -> list[dict[str, Any]]:
-    """The newest first."""
+    """Return the rows of the server's live migrations that are in progress, newest first."""
     if server.cell is None:
         return []
     with server.cell.read() as conn:
@@ -112,9 +124,9 @@ def _under_way(server: Found) -> list[dict[str, Any]]:
 
 
 def _find(server: Found, identifier: str) -> dict[str, Any] | None:
-    """A move of the server by its number; None: it has none of that."""
+    """Return the row of a migration of the server by its id, or None if the server has no such migration."""
     row = None
-    # No number of a row is longer; what is no number names none.
+    # Ids of rows have fewer than 10 digits. A text that is no number is the id of no migration.
     if server.cell is not None and identifier.isascii() and identifier.isdigit() and len(identifier) < 10:
         with server.cell.read() as conn:
             row = migrations.get(conn, migration_id=int(identifier))
@@ -122,7 +134,11 @@ def _find(server: Found, identifier: str) -> dict[str, Any] | None:
 
 
 def _one(server: Found, identifier: str) -> dict[str, Any]:
-    """One of them by its number: Unknown, NotLive, NotUnderWay (all 404)."""
+    """Return the row of a live migration of the server that is in progress.
+
+    Raises Unknown if there is no such migration, NotLive if it is not a live migration, and NotUnderWay if it has
+    ended. All are answered with 404.
+    """
     row = _find(server, identifier)
     if row is None:
         raise Unknown(id=identifier, uuid=server.uuid)
@@ -141,20 +157,27 @@ def _check(row: Mapping[str, Any], statuses: tuple[str, ...], method: str) -> No
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /servers/{server_id}/migrations."""
+    """List the live migrations of a server that are in progress (``GET /servers/{server_id}/migrations``)."""
     viewer = Viewer(hosts=call.may(SEE_HOSTS))
     return {'migrations': [FIELDS.render(row, viewer, call.version) for row in _under_way(call.server)]}
 
 
 def show(call: Call) -> Any:
-    """GET /servers/{server_id}/migrations/{migration_id}."""
+    """Return a live migration that is in progress (``GET /servers/{server_id}/migrations/{migration_id}``)."""
     row = _one(call.server, call.path['migration_id'])
     return {'migration': FIELDS.render(row, Viewer(hosts=True), call.version)}
 
 
 def abort(call: Call) -> None:
-    """DELETE /servers/{server_id}/migrations/{migration_id}: it is cancelled; whoever has it takes it back, unless the
-    guest has gone. MigrationNotFound (404), InvalidMigrationState (400), InstanceInvalidState (409)."""
+    """Cancel a live migration (``DELETE /servers/{server_id}/migrations/{migration_id}``).
+
+    The conductor and the hosts that work on the migration undo it, unless the guest runs on its destination already.
+
+    Raises:
+        MigrationNotFound: the server has no such migration (404).
+        InvalidMigrationState: it is not a live migration, or its status does not allow an abort (400).
+        InstanceInvalidState: the server's state does not allow it (409).
+    """
     backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
     accept.check(ctxt, server, 'live_migrate.abort')
     row = _find(server, identifier)
@@ -175,7 +198,7 @@ def abort(call: Call) -> None:
         cancelled[:] = [uuid]
     operations.accept(server.cell, instance_uuid=server.uuid, event='live_migrate.abort', operation=None,
                       action=accept.action(ctxt, 'live_migration_cancel'), write=cancel)
-    # Only so that they needn't wait for a conductor to look at its rows.
+    # These messages only save time: without them a conductor finds the cancelled row later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
             if backend.compute is not None:
@@ -184,9 +207,17 @@ def abort(call: Call) -> None:
 
 
 def force_complete(call: Call) -> None:
-    """POST /servers/{server_id}/migrations/{migration_id}/action: the source is asked to bring it to its end, in the
-    request. NoMigrationToForce, InvalidMigrationState (400); InstanceInvalidState, HostDown, HostTooOld (409); what the
-    host says."""
+    """Make a live migration complete (``POST /servers/{server_id}/migrations/{migration_id}/action``).
+
+    The source host is called within the request. The event of the instance action contains the host's answer.
+
+    Raises:
+        NoMigrationToForce: the server has no such migration (400).
+        InvalidMigrationState: it is not a live migration, or it is not running (400).
+        InstanceInvalidState: the server's state does not allow it (409).
+        HostDown, HostTooOld: the source host is down, or too old for the call (409).
+        KilonovaError: the host refuses.
+    """
     backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']
     accept.check(ctxt, server, 'live_migrate.force')
     row = _find(server, identifier)

@@ -1,5 +1,7 @@
-"""The encrypted administrator's password that a server's guest left for its owner: system metadata
-password_0 … password_3."""
+"""The encrypted administrator's password that a guest stores for its owner (``os-server-password`` of a server).
+
+The server's system metadata contain it in the keys password_0 to password_3.
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -20,7 +22,7 @@ RULES = (
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/os-server-password: as the guest encrypted it; '' for none."""
+    """Return the password as the guest encrypted it, or '' if there is none (``GET …/os-server-password``)."""
     server = call.server
     if server.cell is None:
         return {'password': ''}
@@ -30,7 +32,7 @@ def index(call: Call) -> dict[str, Any]:
 
 
 def clear(call: Call) -> None:
-    """DELETE /servers/{server_id}/os-server-password: it is forgotten here; the guest's own password stays."""
+    """Delete the stored password (``DELETE …/os-server-password``). The password inside the guest does not change."""
     if call.server.cell is None:
         raise InstanceNotReady(instance_id=call.server.uuid)
     _forget(call.server)

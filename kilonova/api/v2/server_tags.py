@@ -1,4 +1,4 @@
-"""Tags of a server. A lock doesn't keep anybody from changing them, as the field has it."""
+"""Tags of a server (``/servers/{server_id}/tags``). As in Nova, tags of a locked server can be changed."""
 from __future__ import annotations
 
 from typing import Any
@@ -29,23 +29,25 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
-# How many a server may have.
+# --- request schemas -------------------------------------------------------------------------------------------------
+# The maximum number of tags of a server.
 LIMIT = 50
 
 UPDATE_ALL_BODY = Obj(Prop('tags', {'type': 'array', 'items': t.TAG, 'maxItems': LIMIT}, required=True))
-# The tag stands in the path.
+# The request has no body: the tag is in the path.
 UPDATE_BODY = Windows(Window(t.NULL))
 _WORD = Obj(Prop('tag', t.TAG))
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 class TagNotFound(NotFound):
+    """Error 404: the server does not have the tag."""
+
     msg_fmt = "Server %(uuid)s has no tag '%(tag)s'"
 
 
 def _read(server: Found) -> list[str]:
-    """All tags, sorted."""
+    """Return all tags of the server, sorted."""
     if server.cell is None:
         found: list[str] = server.row['tags']
         return found
@@ -54,13 +56,13 @@ def _read(server: Found) -> list[str]:
 
 
 def _check(server: Found, tag: str) -> None:
-    """TagNotFound (404) unless the server has it."""
+    """Raise TagNotFound (404) unless the server has the tag."""
     if tag not in _read(server):
         raise TagNotFound(uuid=server.uuid, tag=tag)
 
 
 def _replace(backend: Backend, ctxt: RequestContext, server: Found, wanted: list[str]) -> list[str]:
-    """These and no others; returns them as a list shows them."""
+    """Replace all tags of the server by the given ones, and return them sorted and without duplicates."""
     check_editable(server, 'update tags')
     tags.replace(server.cell, server.uuid, wanted)
     _notify(backend, ctxt, server)
@@ -68,7 +70,10 @@ def _replace(backend: Backend, ctxt: RequestContext, server: Found, wanted: list
 
 
 def _add(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> bool:
-    """Whether it is new. TooManyTags (400)."""
+    """Add a tag, and return whether it is new.
+
+    Raises TooManyTags (400) if the server has LIMIT tags already.
+    """
     check_editable(server, 'update tag')
     if not tags.add(server.cell, server.uuid, tag, LIMIT):
         return False
@@ -77,7 +82,10 @@ def _add(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> boo
 
 
 def _remove(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> None:
-    """TagNotFound (404) when the server doesn't have it."""
+    """Delete a tag.
+
+    Raises TagNotFound (404) if the server does not have it.
+    """
     check_editable(server, 'delete tag')
     if not tags.remove(server.cell, server.uuid, tag):
         raise TagNotFound(uuid=server.uuid, tag=tag)
@@ -85,45 +93,50 @@ def _remove(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> 
 
 
 def _clear(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """None is left."""
+    """Delete all tags of the server."""
     check_editable(server, 'delete tags')
     tags.clear(server.cell, server.uuid)
     _notify(backend, ctxt, server)
 
 
 def _notify(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """Other than states, changes of tags are always told."""
+    """Send the notification instance.update, even if notifications of state changes are switched off."""
     updates.server_changed(backend.notify, ctxt, server.cell, server.uuid, binary=API)
 
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 class InvalidTag(Invalid):
+    """Error 400: the tag in the path is empty, too long, or has a forbidden character."""
+
     msg_fmt = ("Tag '%(tag)s' is invalid. It must be a non empty string without characters '/' and ','. "
                'Validation error message: %(reason)s')
 
 
 def index(call: Call) -> Any:
-    """GET /servers/{server_id}/tags."""
+    """List the tags of a server (``GET /servers/{server_id}/tags``)."""
     return {'tags': _read(call.server)}
 
 
 def update_all(call: Call) -> Any:
-    """PUT /servers/{server_id}/tags."""
+    """Replace the tags of a server (``PUT /servers/{server_id}/tags``)."""
     return {'tags': _replace(call.backend, call.ctxt, call.server, call.body['tags'])}
 
 
 def delete_all(call: Call) -> None:
-    """DELETE /servers/{server_id}/tags."""
+    """Delete all tags of a server (``DELETE /servers/{server_id}/tags``)."""
     _clear(call.backend, call.ctxt, call.server)
 
 
 def show(call: Call) -> None:
-    """GET /servers/{server_id}/tags/{tag}: there is nothing to say but that it has it."""
+    """Answer with 204 if the server has the tag, and with 404 if not (``GET /servers/{server_id}/tags/{tag}``)."""
     _check(call.server, call.path['tag'])
 
 
 def update(call: Call) -> Reply:
-    """PUT /servers/{server_id}/tags/{tag}."""
+    """Add a tag to a server (``PUT /servers/{server_id}/tags/{tag}``).
+
+    Answers with 201 if the tag is new, and with 204 if the server has it already.
+    """
     server = call.server
     tag = call.path['tag']
     try:
@@ -136,7 +149,7 @@ def update(call: Call) -> Reply:
 
 
 def delete(call: Call) -> None:
-    """DELETE /servers/{server_id}/tags/{tag}."""
+    """Delete a tag of a server (``DELETE /servers/{server_id}/tags/{tag}``)."""
     _remove(call.backend, call.ctxt, call.server, call.path['tag'])
 
 

@@ -1,4 +1,4 @@
-"""The NUMA topology of a server."""
+"""The NUMA topology of a server (``/servers/{server_id}/topology``)."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,16 +17,20 @@ RULES = (
 
 
 def index(call: Call) -> Any:
-    """GET /servers/{server_id}/topology."""
-    # A server without a cell has asked for a topology at most: it has none yet.
+    """Return the NUMA topology of a server (``GET /servers/{server_id}/topology``)."""
+    # A server that is not in a cell yet has no topology.
     return _body(call.server.row.get('extra_numa_topology'), host=call.may(SEE_HOST))
 
 
 def _body(text: str | None, host: bool) -> dict[str, Any]:
-    """``text``: the column of instance_extra; ``host``: whether the caller sees where on the host the nodes are."""
+    """Return the body of a topology.
+
+    ``text`` is the column ``numa_topology`` of instance_extra. With ``host`` the caller also sees the NUMA nodes and
+    CPUs of the host.
+    """
     found: Any = KilonovaObject.from_json(text, None) if text else None
     cells = found.cells if found is not None else []
-    # One server has pages of one size.
+    # All NUMA cells of a server have pages of the same size.
     return {'nodes': [_node(cell, host) for cell in cells],
             'pagesize_kb': next((cell.pagesize for cell in cells if _value(cell, 'pagesize')), None)}
 
@@ -42,7 +46,7 @@ def _node(cell: InstanceNUMACell, host: bool) -> dict[str, Any]:
 
 
 def _siblings(cell: InstanceNUMACell) -> list[list[int]]:
-    """Guest CPUs that are threads of one core; none without threads."""
+    """Return lists of guest CPUs that are threads of the same core; an empty list if the guest has no threads."""
     layout = _value(cell, 'cpu_topology')
     threads = layout.threads if layout is not None else 1
     cpus = sorted(cell.total_cpus)

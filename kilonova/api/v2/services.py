@@ -1,4 +1,4 @@
-"""Services of the cloud's daemons."""
+"""The services of the cloud's daemons (``/os-services``): list, enable, disable, force down and delete them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _REASON = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'format': 'text'}
 _BINARY = {'type': 'string', 'minLength': 1, 'maxLength': 255}
 _OF_HOST = (Prop('host', t.HOST, required=True), Prop('binary', _BINARY, required=True))
@@ -39,7 +39,7 @@ UPDATE_BODY = Obj(Prop('status', t.one_of('enabled', 'disabled')), Prop('disable
                   Prop('forced_down', t.BOOLEAN))
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Row = Mapping[str, Any]
 
 
@@ -63,12 +63,12 @@ FIELDS = Fields(
 
 
 def _body(row: Row, version: int) -> dict[str, Any]:
-    """The body of a service; its row has ``zone`` and ``up``."""
+    """Return the body of a service; its row has the additional members ``zone`` and ``up``."""
     return FIELDS.render(row, None, version)
 
 
 def _unknown(host: str) -> dict[str, Any]:
-    """The compute service of a host whose cell doesn't answer (2.69)."""
+    """Return the body for the compute service of a host whose cell does not answer (from 2.69 on)."""
     return {'binary': 'nova-compute', 'host': host, 'status': 'UNKNOWN'}
 
 
@@ -77,7 +77,7 @@ UUIDS_SINCE, PARTIAL_SINCE = 53, 69
 
 
 def index(call: Call) -> Any:
-    """GET /os-services."""
+    """List services (``GET /os-services``)."""
     host, binary = call.one('host'), call.one('binary')
     silent: list[Any] = []
     rows = hosts.list_services(call.backend, host, binary, silent)
@@ -87,7 +87,7 @@ def index(call: Call) -> Any:
     return {'services': bodies}
 
 
-# --- until 2.52: a verb, a host and a binary -------------------------------------------------------------------------
+# --- changes until 2.52: the path has a verb, the body a host and a binary ------------------------------------------
 def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
     host, binary = call.body['host'], call.body['binary']
     row = hosts.change(call.backend, call.ctxt, hosts.find_binary(call.backend, host, binary), values)
@@ -95,31 +95,34 @@ def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def enable(call: Call) -> Any:
-    """PUT /os-services/enable."""
+    """Enable a service (``PUT /os-services/enable``)."""
     return {'service': {**_change(call, {'disabled': False, 'disabled_reason': None}), 'status': 'enabled'}}
 
 
 def disable(call: Call) -> Any:
-    """PUT /os-services/disable."""
+    """Disable a service (``PUT /os-services/disable``)."""
     return {'service': {**_change(call, {'disabled': True, 'disabled_reason': None}), 'status': 'disabled'}}
 
 
 def disable_log_reason(call: Call) -> Any:
-    """PUT /os-services/disable-log-reason."""
+    """Disable a service and store the reason (``PUT /os-services/disable-log-reason``)."""
     reason = call.body['disabled_reason']
     return {'service': {**_change(call, {'disabled': True, 'disabled_reason': reason}), 'status': 'disabled',
                         'disabled_reason': reason}}
 
 
 def force_down(call: Call) -> Any:
-    """PUT /os-services/force-down."""
+    """Set or clear ``forced_down`` of a service (``PUT /os-services/force-down``)."""
     forced = strutils.bool_from_string(call.body['forced_down'], strict=True)
     return {'service': {**_change(call, {'forced_down': forced}), 'forced_down': forced}}
 
 
-# --- from 2.53: one PUT of what is to be -----------------------------------------------------------------------------
+# --- changes from 2.53 on: one PUT with the new values ---------------------------------------------------------------
 def update(call: Call) -> Any:
-    """PUT /os-services/{service_id}."""
+    """Enable, disable or force down a compute service (``PUT /os-services/{service_id}``).
+
+    Raises Invalid (400) for a service that is not nova-compute.
+    """
     values = _values(call.body)
     service = _find(call)
     if service.row['binary'] != hosts.COMPUTE:
@@ -145,7 +148,7 @@ def _values(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-services/{service_id}."""
+    """Delete a service (``DELETE /os-services/{service_id}``)."""
     host_removal.delete_service(call.backend, call.ctxt, _find(call))
 
 

@@ -1,4 +1,4 @@
-"""The actions shelve, shelveOffload and unshelve."""
+"""The server actions shelve, shelveOffload and unshelve."""
 from __future__ import annotations
 
 from kilonova.api.rules import ADMIN, MEMBER, PREFIX, rule
@@ -29,18 +29,25 @@ UNSHELVE_BODY = Obj(Prop('unshelve', Windows(
 
 
 def shelve_server(call: Call) -> None:
-    """shelve: an image is made of its disk, and the guest is off; without [DEFAULT]shelved_offload_time it leaves its
-    host at once."""
+    """Accept the action shelve: create an image of the server's disk and shut the guest down.
+
+    A server that boots from a volume needs no image. If [DEFAULT]shelved_offload_time is 0, the server then leaves its
+    host at once.
+    """
     shelve.shelve(call.backend, call.ctxt, call.server)
 
 
 def offload(call: Call) -> None:
-    """shelveOffload: it leaves its host now."""
+    """Accept the action shelveOffload: release everything that the shelved server has on its host."""
     shelve.offload(call.backend, call.ctxt, call.server)
 
 
 def unshelve(call: Call) -> None:
-    """unshelve, from 2.77 on perhaps to a zone, from 2.91 on perhaps to a host, or to no zone any more (null)."""
+    """Accept the action unshelve: start a shelved server again.
+
+    From microversion 2.77 on the request may name an availability zone, from 2.91 on also a host (policy rule TO_HOST).
+    From 2.91 on the zone null means that the server is no longer bound to a zone.
+    """
     body = call.body['unshelve']
     if call.version < ZONE_SINCE or not isinstance(body, dict):
         body = {}

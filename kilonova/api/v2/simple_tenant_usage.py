@@ -1,4 +1,7 @@
-"""Usage of all projects or of one: servers, hours, and what their flavors hold times hours."""
+"""Usage reports of one project or of all projects (``/os-simple-tenant-usage``).
+
+A report contains the servers of the period, their hours, and their flavors' resources multiplied by these hours.
+"""
 from __future__ import annotations
 
 import datetime
@@ -27,7 +30,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _PERIOD = (Prop('start', t.ANY_TEXT), Prop('end', t.ANY_TEXT))
 _PAGE = (Prop('limit', t.NUMBER_TEXT, since=40), Prop('marker', t.ANY_TEXT, since=40))
 
@@ -40,16 +43,20 @@ _FORMS = ('%Y-%m-%dT%H:%M:%S', '%Y-%m-%dT%H:%M:%S.%f', '%Y-%m-%d %H:%M:%S.%f')
 
 
 class InvalidStrTime(Invalid):
+    """Error 400: the start or end of the period is not in an accepted time format."""
+
     msg_fmt = 'Invalid datetime string: Datetime is in invalid format'
 
 
 class InvalidPeriod(Invalid):
+    """Error 400: the period starts after its end, or is empty although the request names a start or an end."""
+
     msg_fmt = 'Invalid start time. The start time cannot occur after the end time.'
 
 
 @dataclass(frozen=True)
 class Period:
-    """``start`` and ``stop`` in naive UTC, and the moment at which was asked."""
+    """A reporting period from ``start`` to ``stop``, and the time ``now`` of the request; all three in naive UTC."""
 
     start: datetime.datetime
     stop: datetime.datetime
@@ -58,7 +65,11 @@ class Period:
 
 @dataclass
 class Total:
-    """What one project used; ``servers`` are rows with 'hours', 'uptime' (seconds), 'state' and 'local_gb'."""
+    """The usage of one project.
+
+    Each element of ``servers`` is the server's row with the additional members 'hours', 'uptime' (in seconds), 'state'
+    and 'local_gb'.
+    """
 
     tenant_id: str
     hours: float = 0.0
@@ -69,7 +80,11 @@ class Total:
 
 
 def _read_period(start: str | None, stop: str | None, now: datetime.datetime) -> Period:
-    """What is left out is now. InvalidStrTime, InvalidPeriod (400)."""
+    """Parse start and end of the period; a missing value means now.
+
+    Raises InvalidStrTime if a value cannot be parsed, and InvalidPeriod if the start is after the end. Both errors are
+    answered with 400.
+    """
     period = Period(_time(start, now), _time(stop, now), now)
     if period.start > period.stop or (period.start == period.stop and (start or stop)):
         raise InvalidPeriod
@@ -81,7 +96,7 @@ def _time(text: str | None, now: datetime.datetime) -> datetime.datetime:
         return now
     for form in _FORMS:
         try:
-            # Naive UTC, as the database holds it.
+            # The result is in naive UTC, as the database stores it.
             return datetime.datetime.strptime(text, form)  # noqa: DTZ007
         except ValueError:
             continue
@@ -90,10 +105,14 @@ def _time(text: str | None, now: datetime.datetime) -> datetime.datetime:
 
 def _servers(backend: Backend, period: Period, *, owner: Owner, limit: int, marker: str | None = None,
              detailed: bool = False) -> list[dict[str, Any]]:
-    """At most ``limit`` servers of the period, cell by cell in the order of their ids, behind the server ``marker``;
-    those of a cell that doesn't answer are left out.
+    """Return at most ``limit`` servers that existed in the period, ordered by cell and then by id.
 
-    One statement a cell, and one more in each up to the marker's. UnknownMarker (400).
+    With ``marker`` (the uuid of a server) the list begins after that server. Servers of a cell that does not answer are
+    left out. Runs one SQL statement per cell, and one more in each cell up to the cell of the marker.
+
+    Raises:
+        UnknownMarker: no cell has the server ``marker`` (400).
+        Unanswered: a cell that may have the server ``marker`` does not answer (503).
     """
     found: list[dict[str, Any]] = []
 
@@ -119,7 +138,7 @@ def _servers(backend: Backend, period: Period, *, owner: Owner, limit: int, mark
 
 
 def _totals(rows: Iterable[dict[str, Any]], period: Period) -> list[Total]:
-    """By project, in the order in which they come."""
+    """Sum the servers' rows up by project, in the order in which the projects first appear."""
     found: dict[str, Total] = {}
     for row in rows:
         total = found.setdefault(row['project_id'], Total(row['project_id']))
@@ -143,7 +162,7 @@ def _seconds(row: dict[str, Any], period: Period) -> float:
     return found
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 _SERVER = Fields(
     Field('instance_id', column('uuid')),
     Field('name', column('display_name')),
@@ -161,7 +180,7 @@ _SERVER = Fields(
 
 
 def _body(total: Total, period: Period, version: int, detailed: bool) -> dict[str, Any]:
-    """What a project used; ``detailed``: with its servers."""
+    """Return the body for one project's usage; with ``detailed`` it also contains the project's servers."""
     body: dict[str, Any] = {
         'tenant_id': total.tenant_id, 'total_hours': total.hours, 'total_vcpus_usage': total.vcpus,
         'total_memory_mb_usage': total.memory_mb, 'total_local_gb_usage': total.local_gb,
@@ -176,23 +195,26 @@ PAGES_SINCE = 40
 
 
 def index(call: Call) -> Any:
-    """GET /os-simple-tenant-usage."""
+    """List the usage of all projects (``GET /os-simple-tenant-usage``)."""
     detailed = call.one('detailed') == '1'
     usages, links = _report(call, owners.ALL, detailed, 'os-simple-tenant-usage')
     return {'tenant_usages': usages, **({'tenant_usages_links': links} if links else {})}
 
 
 def show(call: Call) -> Any:
-    """GET /os-simple-tenant-usage/{tenant_id}."""
+    """Return the usage of one project (``GET /os-simple-tenant-usage/{tenant_id}``)."""
     project_id = call.path['tenant_id']
     usages, links = _report(call, project_id, True, f'os-simple-tenant-usage/{project_id}')
     return {'tenant_usage': usages[0] if usages else {}, **({'tenant_usage_links': links} if links else {})}
 
 
 def _report(call: Call, owner: owners.Owner, detailed: bool, path: str) -> tuple[list[dict[str, Any]], Any]:
-    """Usages by project, and the link to the next page: totals are those of the page's servers."""
+    """Return the usage by project and the link to the next page (None on the last page).
+
+    The totals count only the servers of this page.
+    """
     period = _read_period(call.one('start'), call.one('end'), utcnow())
-    # Before there were pages the first one was all that was answered.
+    # Microversions before 2.40 have no paging: the answer is cut after max_limit servers.
     paged = call.version >= PAGES_SINCE
     limit = call.limit() if paged else call.backend.options.max_limit
     rows = _servers(call.backend, period, owner=owner, limit=limit, detailed=detailed,

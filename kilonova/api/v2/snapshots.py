@@ -1,4 +1,4 @@
-"""Snapshots of volumes, which until 2.35 could be asked for here too: see ``volumes``."""
+"""Volume snapshots (``/os-snapshots``), a proxy for the volume service until 2.35, like the module ``volumes``."""
 from __future__ import annotations
 
 from typing import Any
@@ -22,25 +22,25 @@ RULES = (
     rule(DELETE, MEMBER, 'Have the volume service delete a snapshot.'),
 )
 
-# ``force``: of a volume that is in use, too.
+# ``force``: also create a snapshot of a volume that is in use.
 CREATE_BODY = Obj(Prop('snapshot', Obj(
     Prop('volume_id', t.UUID, required=True), Prop('display_name', t.TEXT), Prop('display_description', t.TEXT),
     Prop('force', t.BOOLEAN)), required=True))
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /os-snapshots and /os-snapshots/detail, which show the same."""
+    """List snapshots (``GET /os-snapshots`` and ``GET /os-snapshots/detail``, which have the same answer)."""
     found = service(call).snapshots(call.ctxt, call.limit(), call.offset())
     return {'snapshots': [_body(snapshot) for snapshot in found]}
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /os-snapshots/{snapshot_id}."""
+    """Return a snapshot (``GET /os-snapshots/{snapshot_id}``)."""
     return {'snapshot': _body(service(call).snapshot(call.ctxt, call.path['snapshot_id']))}
 
 
 def create(call: Call) -> dict[str, Any]:
-    """POST /os-snapshots: it is being made."""
+    """Create a snapshot (``POST /os-snapshots``). The answer is sent before the snapshot is ready."""
     wanted = call.body['snapshot']
     return {'snapshot': _body(service(call).create_snapshot(
         call.ctxt, wanted['volume_id'], name=wanted.get('display_name') or '',
@@ -48,7 +48,7 @@ def create(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-snapshots/{snapshot_id}: it is being deleted."""
+    """Delete a snapshot (``DELETE /os-snapshots/{snapshot_id}``). The answer is sent before the snapshot is gone."""
     service(call).remove_snapshot(call.ctxt, call.path['snapshot_id'])
 
 

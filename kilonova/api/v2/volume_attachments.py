@@ -1,4 +1,7 @@
-"""Volumes of a server: as its rows have them; one more, one less; and whether one is deleted with it."""
+"""The volumes of a server (``os-volume_attachments``): list, show, attach, swap, change and detach them.
+
+Lists are read from the server's rows of block_device_mapping.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,10 +31,10 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 _DEVICE = {'type': ['string', 'null'], 'maxLength': 255, 'pattern': r'^/dev/x?[a-z]?d?[a-z]+[0-9]*$'}
 QUERY = Query.of(Prop('limit', t.NUMBER_TEXT), Prop('offset', t.NUMBER_TEXT))
-# A device is taken and has no effect: hosts name disks.
+# The name of a device is accepted and has no effect: the host names the disks.
 CREATE_BODY = Obj(Prop('volumeAttachment', Obj(
     Prop('volumeId', t.UUID, required=True), Prop('device', _DEVICE), Prop('tag', t.TAG, since=49),
     Prop('delete_on_termination', t.BOOLEAN, since=79)), required=True))
@@ -44,16 +47,18 @@ MULTIATTACH_SINCE, ASYNC_SINCE, UPDATE_SINCE = 60, 101, 85
 
 
 class NotMutable(Invalid):
+    """Error 400: the request would change a property of the attachment that cannot be changed."""
+
     msg_fmt = 'The %(name)s property is not mutable: it is %(value)s.'
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 LISTED, CREATED = 'list', 'create'
 _LISTED, _CREATED = frozenset((LISTED,)), frozenset((CREATED,))
 
 
 def _device(row: Mapping[str, Any], viewer: object) -> Any:
-    """None is shown until a host has named it."""
+    """Return the device name of an attachment; the field is absent until the host has chosen a name."""
     return row['device_name'] or ABSENT
 
 
@@ -76,19 +81,23 @@ def _body(call: Call, row: Mapping[str, Any], kind: str = LISTED) -> dict[str, A
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/os-volume_attachments, by age."""
+    """List the volumes of a server, oldest attachment first (``GET /servers/{server_id}/os-volume_attachments``)."""
     first = call.offset()
     rows = volumes.of_server(call.server)[first:first + (call.limit() or call.backend.options.max_limit)]
     return {'volumeAttachments': [_body(call, row) for row in rows]}
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /servers/{server_id}/os-volume_attachments/{volume_id}."""
+    """Return one volume of a server (``GET /servers/{server_id}/os-volume_attachments/{volume_id}``)."""
     return {'volumeAttachment': _body(call, volumes.one_of(call.server, call.path['volume_id']))}
 
 
 def create(call: Call) -> Any:
-    """POST /servers/{server_id}/os-volume_attachments: before 2.101 the answer says where the volume is."""
+    """Attach a volume to a server (``POST /servers/{server_id}/os-volume_attachments``).
+
+    Before microversion 2.101 the response is sent when the volume is attached, and contains the attachment. From 2.101
+    on it is sent at once, without a body.
+    """
     asked = call.body['volumeAttachment']
     wanted = volumes.Wanted(asked['volumeId'], asked.get('tag'),
                             strutils.bool_from_string(asked.get('delete_on_termination', False)))
@@ -101,13 +110,20 @@ def create(call: Call) -> Any:
 
 
 def swap(call: Call) -> None:
-    """PUT /servers/{server_id}/os-volume_attachments/{volume_id}, until 2.84: Cinder asks for it."""
+    """Replace a volume of a server by another one (``PUT …/os-volume_attachments/{volume_id}``, until 2.84).
+
+    Cinder sends this request.
+    """
     asked = call.body['volumeAttachment']['volumeId']
     volumes.swap(call.backend, call.ctxt, call.server, call.path['volume_id'], asked)
 
 
 def update(call: Call) -> None:
-    """The same from 2.85 on: it says whether the volume is deleted with its server, and may be of the same one."""
+    """Change an attachment (``PUT …/os-volume_attachments/{volume_id}``, from 2.85 on).
+
+    The request may set whether the volume is deleted with its server. If its volumeId names another volume, it is also
+    a swap, which needs the policy rule SWAP. Raises NotMutable (400) if the request would change any other property.
+    """
     asked, row = call.body['volumeAttachment'], volumes.one_of(call.server, call.path['volume_id'])
     is_another = asked['volumeId'].lower() != row['volume_id']
     if is_another:
@@ -124,7 +140,10 @@ def update(call: Call) -> None:
 
 
 def delete(call: Call) -> None:
-    """DELETE /servers/{server_id}/os-volume_attachments/{volume_id}: the guest is asked to let it go."""
+    """Begin to detach a volume (``DELETE /servers/{server_id}/os-volume_attachments/{volume_id}``).
+
+    Returns before the guest has released the device.
+    """
     volumes.detach(call.backend, call.ctxt, call.server, call.path['volume_id'])
 
 

@@ -1,6 +1,7 @@
-"""Volumes, which until 2.35 could be asked for here too.
+"""Volumes (``/os-volumes``), a proxy for the volume service until microversion 2.35.
 
-Every request becomes one to the volume service with the caller's token: what they may see and change is decided there.
+Every request becomes one request to the volume service with the caller's token. The volume service decides what the
+caller may see and change.
 """
 from __future__ import annotations
 
@@ -31,24 +32,27 @@ CREATE_BODY = Obj(Prop('volume', Obj(
 
 
 def service(call: Call) -> VolumeClient:
-    """NoRoute: this cloud has no volume service."""
+    """Return the client of the volume service.
+
+    Raises NoRoute (404) if this cloud has no volume service.
+    """
     if call.backend.volumes is None:
         raise NoRoute
     return call.backend.volumes
 
 
 def index(call: Call) -> dict[str, Any]:
-    """GET /os-volumes and /os-volumes/detail, which show the same."""
+    """List volumes (``GET /os-volumes`` and ``GET /os-volumes/detail``, which have the same answer)."""
     return {'volumes': [_body(volume) for volume in service(call).volumes(call.ctxt, call.limit(), call.offset())]}
 
 
 def show(call: Call) -> dict[str, Any]:
-    """GET /os-volumes/{volume_id}."""
+    """Return a volume (``GET /os-volumes/{volume_id}``)."""
     return {'volume': _body(service(call).volume(call.ctxt, call.path['volume_id']))}
 
 
 def create(call: Call) -> dict[str, Any]:
-    """POST /os-volumes: it is being made."""
+    """Create a volume (``POST /os-volumes``). The answer is sent before the volume is ready."""
     wanted = call.body['volume']
     return {'volume': _body(service(call).create_volume(
         call.ctxt, size=int(wanted['size']), name=wanted.get('display_name') or '',
@@ -58,7 +62,7 @@ def create(call: Call) -> dict[str, Any]:
 
 
 def delete(call: Call) -> None:
-    """DELETE /os-volumes/{volume_id}: it is being deleted."""
+    """Delete a volume (``DELETE /os-volumes/{volume_id}``). The answer is sent before the volume is gone."""
     service(call).remove_volume(call.ctxt, call.path['volume_id'])
 
 
@@ -68,7 +72,7 @@ def _body(volume: Volume) -> dict[str, Any]:
         'displayDescription': volume.description, 'createdAt': volume.created_at,
         'availabilityZone': volume.availability_zone, 'volumeType': volume.volume_type,
         'snapshotId': volume.snapshot_id, 'metadata': volume.metadata,
-        # One that no server has shows an empty place, as it always did.
+        # A volume that is not attached has one empty attachment in the list, as in Nova.
         'attachments': [{'id': volume.id, 'volumeId': volume.id, 'serverId': one.server_id,
                          **({'device': one.device} if one.device else {})} for one in volume.attachments] or [{}]}
 

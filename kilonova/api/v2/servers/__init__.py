@@ -1,8 +1,11 @@
-"""Servers, a file an act. What is looked at or done below a server is a noun of its own."""
+"""The resource ``/servers``, one module for each kind of request.
+
+Sub-resources and most actions of servers are modules of ``kilonova.api.v2``.
+"""
 from __future__ import annotations
 
 from kilonova.api.v2.servers import change, create, lists, rebuild, show
 
-# In the order of the sample of policies.
+# The order of the rules in the sample policy file.
 RULES = (*lists.RULES, *show.RULES, *create.RULES, *change.RULES, *rebuild.RULES)
 ROUTES = (*show.ROUTES, *lists.ROUTES, *create.ROUTES, *change.ROUTES, *rebuild.ROUTES)

@@ -1,4 +1,4 @@
-"""Change what a server is called and how it is reached, and delete one."""
+"""Change the name, description, addresses and other attributes of a server, and delete a server."""
 from __future__ import annotations
 
 from typing import Any
@@ -26,7 +26,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 BODY = Obj(Prop('server', Obj(
     Prop('name', t.NAME), Prop('OS-DCF:diskConfig', t.DISK_CONFIG),
     Prop('accessIPv4', t.IPV4), Prop('accessIPv6', t.IPV6), Prop('description', t.TEXT, since=19),
@@ -36,7 +36,7 @@ BODY = Obj(Prop('server', Obj(
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def update(call: Call) -> Any:
-    """PUT /servers/{id}."""
+    """Change attributes of a server (``PUT /servers/{id}``)."""
     server = call.server
     body = call.body['server']
     columns = {'name': 'display_name', 'description': 'display_description', 'accessIPv4': 'access_ip_v4',
@@ -49,25 +49,30 @@ def update(call: Call) -> Any:
         _check_pin(call.backend, server, body['pinned_availability_zone'])
     _write(call.backend, call.ctxt, server, values)
     if pinned:
-        # Last: what the cell refuses leaves no pin.
+        # The zone is written last, so that it does not change if the cell refuses the other values.
         _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
     return {'server': show.body(call, show.CHANGED)}
 
 
 def delete(call: Call) -> None:
-    """DELETE /servers/{id}."""
+    """Delete a server (``DELETE /servers/{id}``)."""
     deletion.delete(call.backend, call.ctxt, call.server)
 
 
 # --- use cases -------------------------------------------------------------------------------------------------------
 class CannotPin(Conflict):
+    """Error 409: a server can only be pinned to the availability zone that it is in."""
+
     msg_fmt = 'Cannot pin instance %(uuid)s to availability zone %(zone)s: it is in %(now)s.'
 
 
 def _write(backend: Backend, ctxt: RequestContext, server: Found, values: dict[str, Any]) -> None:
-    """Write columns of instances. With a hostname an operation is written that gives it to the server's ports.
+    """Write columns of the table ``instances``.
 
-    Raises InstanceNotReady (409) while no cell has the server, InstanceNotFound.
+    If the hostname changes, an operation is written in the same transaction, by which a conductor gives the server's
+    ports the new hostname.
+
+    Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceNotFound (404) if it is deleted.
     """
     if not values:
         return
@@ -85,7 +90,11 @@ def _write(backend: Backend, ctxt: RequestContext, server: Found, values: dict[s
 
 
 def _disk_config(server: Found, wanted: str) -> bool:
-    """The column of AUTO and MANUAL. InstanceNotReady; DiskConfigDisabled (400): its image doesn't allow AUTO."""
+    """Return the value of the column ``auto_disk_config`` for AUTO (True) or MANUAL (False).
+
+    Raises InstanceNotReady (409) if the server is not in a cell yet, and DiskConfigDisabled (400) if its image does not
+    allow AUTO.
+    """
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
     with server.cell.read() as conn:
@@ -93,12 +102,15 @@ def _disk_config(server: Found, wanted: str) -> bool:
     return images.disk_config_of_server(kept, server.row['image_ref'], wanted)
 
 
-# How often a request spec is read again that a move changed before it was written.
+# The number of attempts to write a request spec that another transaction (a move) changes at the same time.
 PINS = 5
 
 
 def _check_pin(backend: Backend, server: Found, zone: str | None) -> None:
-    """CannotPin (409) for another zone than the one that the server is in."""
+    """Raise CannotPin (409) if ``zone`` is another zone than the one the server is in.
+
+    Raises InstanceNotReady (409) if the server is not in a cell yet.
+    """
     if server.cell is None:
         raise InstanceNotReady(instance_id=server.uuid)
     now = server.row['availability_zone'] or backend.options.default_zone
@@ -107,7 +119,10 @@ def _check_pin(backend: Backend, server: Found, zone: str | None) -> None:
 
 
 def _pin(backend: Backend, ctxt: RequestContext, server: Found, zone: str | None) -> None:
-    """Pin a server to the zone that it is in (``check_pin``), or let it go anywhere (None)."""
+    """Pin a server to ``zone``, which ``_check_pin`` has checked, or remove the pin if ``zone`` is None.
+
+    Raises InstanceNotReady (409) if other transactions changed the request spec in each of PINS attempts.
+    """
     for _ in range(PINS):
         with backend.api_db.write() as conn:
             stored = request_specs.get(conn, server.uuid)

@@ -1,4 +1,4 @@
-"""New servers."""
+"""The creation of servers (``POST /servers``): request schema, policy and response."""
 from __future__ import annotations
 
 from typing import Any
@@ -33,11 +33,11 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
-# Networks, disks, files and groups of one request.
+# --- request schemas -------------------------------------------------------------------------------------------------
+# The maximum number each of networks, disks, files and security groups in one request.
 MOST = 255
 
-# Device tags came with 2.32, were lost by mistake, and came back with 2.42.
+# Nova introduced device tags with 2.32, dropped them by mistake, and introduced them again with 2.42.
 _TAG = (Prop('tag', t.TAG, since=32, until=32), Prop('tag', t.TAG, since=42))
 _NETWORK_TAG = (Prop('tag', t.TAG, since=32, until=36), Prop('tag', t.TAG, since=42))
 
@@ -45,7 +45,7 @@ _FIXED_IP = {'type': 'string', 'maxLength': 64, 'oneOf': [{'format': 'ipv4'}, {'
 _OLD_NETWORK = Obj(
     Prop('fixed_ip', _FIXED_IP),
     Prop('port', {'oneOf': [t.UUID, t.NULL]}),
-    # Until 2.36 a network could be named by anything that its manager understood.
+    # Until 2.36 the id of a network could be any text.
     Prop('uuid', {'type': 'string', 'maxLength': 255}),
     *_NETWORK_TAG)
 _NETWORK = Obj(
@@ -88,7 +88,7 @@ _HINTS = Obj(
                                                          'maxLength': 64}),
     additional=True)
 
-# What a rebuild may say, too.
+# The following members are also in the body of a rebuild.
 PERSONALITY = Prop('personality', {'type': 'array', 'maxItems': MOST, 'items': Obj(
     Prop('path', {'type': 'string', 'maxLength': 4096}),
     Prop('contents', {'type': 'string', 'format': 'base64', 'maxLength': 114688}))}, until=56)
@@ -127,12 +127,15 @@ BODY = Obj(Prop('server', _SERVER, required=True), Prop('os:scheduler_hints', _H
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 DESCRIPTION_SINCE, MULTIATTACH_SINCE, GUARANTEES_SINCE = 19, 60, 72
-# What services tell one another by hints; from a request it would get around filters and allocations.
+# The prefix of hints that services set for each other. In a request they could bypass filters and allocations.
 INTERNAL_HINTS = '_nova_'
 
 
 def create(call: Call) -> Reply:
-    """POST /servers."""
+    """Create one or several servers (``POST /servers``).
+
+    The response has the first server, or with return_reservation_id only the reservation id.
+    """
     body = call.body['server']
     request = _request(call, body)
     _authorise_parts(call, request)
@@ -148,7 +151,7 @@ def create(call: Call) -> Reply:
 def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
     zone, host, node = creation.parse_zone(body.get('availability_zone'))
     minimum = int(body.get('min_count') or 1)
-    # Before 2.19 there was no description: the name stood in for it.
+    # Before 2.19 requests have no description: the server gets its name as description.
     description = body.get('description') if call.version >= DESCRIPTION_SINCE else body['name']
     hints = call.body.get('os:scheduler_hints') or call.body.get('OS-SCH-HNT:scheduler_hints') or {}
     for name in hints:
@@ -186,17 +189,17 @@ def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
 
 
 def boolean(value: Json) -> bool:
-    """As clients write them; False where nothing is written."""
+    """Convert a boolean of a request body, which may be a text; None is False."""
     return strutils.bool_from_string(value) if value is not None else False
 
 
 def has_password(call: Call) -> bool:
-    """Whether passwords of guests are answered at all."""
+    """Return whether responses contain the administrator's passwords of guests."""
     return call.backend.options.enable_instance_password
 
 
 def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[str]) -> dict[str, Any]:
-    """The answer to a create: the first of its servers."""
+    """Return the response to a create: the first of the new servers."""
     body = {'id': row['uuid'], 'links': call.links.of('servers', row['uuid']),
             'OS-DCF:diskConfig': 'AUTO' if row['auto_disk_config'] else 'MANUAL',
             'security_groups': [{'name': name} for name in groups]}

@@ -1,4 +1,4 @@
-"""Lists of servers: who may list whose, filters, orders and pages."""
+"""The lists of servers (``GET /servers`` and ``/servers/detail``): policy, filters, order and paging."""
 from __future__ import annotations
 
 from typing import Any
@@ -26,14 +26,14 @@ RULES = (
 )
 
 
-# --- what may be asked -----------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 LOCKED_SINCE = 73
 SORT_KEYS = (
     'access_ip_v4', 'access_ip_v6', 'auto_disk_config', 'availability_zone', 'config_drive', 'created_at',
     'display_description', 'display_name', 'host', 'hostname', 'image_ref', 'instance_type_id', 'kernel_id',
     'key_name', 'launch_index', 'launched_at', 'locked_by', 'node', 'power_state', 'progress', 'project_id',
     'ramdisk_id', 'root_device_name', 'task_state', 'terminated_at', 'updated_at', 'user_id', 'uuid', 'vm_state')
-# Accepted and without effect until 2.74: columns that say nothing about servers.
+# Sort keys that are accepted until 2.74 and have no effect: columns without useful values.
 _DEAD_SORT_KEYS = (
     'architecture', 'cell_name', 'cleaned', 'default_ephemeral_device', 'default_swap_device', 'deleted', 'deleted_at',
     'disable_terminate', 'ephemeral_gb', 'ephemeral_key_uuid', 'id', 'key_data', 'launched_on', 'locked', 'memory_mb',
@@ -50,7 +50,7 @@ _TEXTS = (
     'key_name', 'power_state', 'vm_state', 'task_state', 'host', 'node', 'flavor', 'reservation_id',
     'availability_zone', 'uuid', 'display_description', 'description', 'locked_by', 'root_device_name', 'config_drive',
     'access_ip_v4', 'access_ip_v6', 'auto_disk_config', 'progress', 'soft_deleted', 'deleted', 'status', 'all_tenants')
-# Names of tables, not of columns: known, and refused to those who may use all filters.
+# Names of tables, not of columns. Callers who may use all filters get an error for them, for others they are ignored.
 FORBIDDEN_FILTERS = ('block_device_mapping', 'services', 'metadata', 'system_metadata', 'info_cache',
                      'security_groups', 'pci_devices')
 
@@ -74,12 +74,12 @@ _ADMIN_SORT_KEYS = frozenset(('host', 'node'))
 
 
 def index(call: Call) -> Any:
-    """GET /servers."""
+    """List servers with their names only (``GET /servers``)."""
     return _list(call, detailed=False)
 
 
 def detail(call: Call) -> Any:
-    """GET /servers/detail."""
+    """List servers with details (``GET /servers/detail``)."""
     return _list(call, detailed=True)
 
 
@@ -88,7 +88,7 @@ def _list(call: Call, detailed: bool) -> Any:
     all_filters = call.may(ALL_FILTERS)
     owner = _owner(call, query, detailed)
     if all_filters:
-        # To others these are filters like any that they may not use: passed over.
+        # For other callers these filters are ignored, like all filters that they may not use.
         _refuse_joined(call.query)
     filters = pages.read_filters(call.backend, query, version=call.version, all_filters=all_filters,
                                  is_admin=call.ctxt.is_admin, all_tenants=owner is owners.ALL,
@@ -113,7 +113,10 @@ def _list(call: Call, detailed: bool) -> Any:
 
 
 def _owner(call: Call, query: dict[str, str], detailed: bool) -> owners.Owner:
-    """Whose servers are listed. 403 without the policy for that."""
+    """Return whose servers are listed: those of the caller's project, or of all projects.
+
+    Answers with 403 if all projects are requested without the policy rule for that.
+    """
     wanted = query.get('all_tenants')
     if wanted is None:
         return call.ctxt.project_id
@@ -144,7 +147,7 @@ def _order(call: Call) -> list[tuple[str, str]]:
         raise Invalid('Invalid input received: Sort direction size exceeds sort key size')
     last = directions[-1] if directions else 'desc'
     pairs = [(key, directions[position] if position < len(directions) else last) for position, key in enumerate(keys)]
-    # A key that comes twice can't change what its first turn decided; dead keys are accepted and change nothing.
+    # A key that is named twice counts the first time. Keys without effect are dropped.
     live = {*SORT_KEYS, *(['locked'] if call.version >= LOCKED_SINCE else [])}
     kept = {key: direction for key, direction in reversed(pairs) if key in live}
     ordered = [(key, kept[key]) for key in dict(pairs) if key in kept]

@@ -1,4 +1,8 @@
-"""Lists of servers over all cells: build requests first, cells second, the cell's row wins (operations.md rule 18)."""
+"""Lists of servers over all cells: the filters of a request, and one page of servers.
+
+Build requests are read before the cells. If a server is found in both, the row of the cell counts (rule 18 of
+operations.md).
+"""
 from __future__ import annotations
 
 import contextlib
@@ -28,7 +32,11 @@ PARTIAL_SINCE = 69
 
 
 class FilterRow(NamedTuple):
-    """A filter: its column, how its text becomes values, and since when those without all filters may use it."""
+    """A filter of the server list that compares a column with values.
+
+    ``column`` is the column's name, and ``read`` converts the text of the filter to accepted values. From microversion
+    ``since`` on every user may use the filter, before that only callers who may use all filters.
+    """
 
     name: str
     column: str
@@ -41,7 +49,7 @@ def _text(name: str, value: str) -> list[Any]:
 
 
 def _text_or_none(name: str, value: str) -> list[Any]:
-    """An empty value asks for those that have none."""
+    """Accept the given text; an empty text accepts rows without a value."""
     return [value] if value else ['', None]
 
 
@@ -96,17 +104,21 @@ EQUAL = (
     FilterRow('access_ip_v6', 'access_ip_v6', _text, NEVER),
     FilterRow('auto_disk_config', 'auto_disk_config', _boolean, NEVER),
 )
-# name → column, since when for everybody
+# By filter name: (column, microversion from which on every user may use the filter).
 REGEX = {'name': ('display_name', 1), 'display_name': ('display_name', NEVER),
          'description': ('display_description', NEVER), 'display_description': ('display_description', NEVER)}
-# name → version of addresses, since when for everybody
+# By filter name: (IP version, microversion from which on every user may use the filter).
 ADDRESSES = {'ip': (4, 1), 'ip6': (6, 5)}
 TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What to list. ``marker`` is the uuid of the last server seen; ``plain`` wants uuid and name only."""
+    """A request for a page of servers.
+
+    ``marker`` is the uuid of the last server of the page before. With ``plain`` only uuid and name are read. With
+    ``bulky`` large columns are read, too.
+    """
 
     filters: Filters
     owner: Owner
@@ -117,19 +129,23 @@ class Listing:
     bulky: bool = False
     version: int = 1
     host_status: bool = False
-    # Nothing narrows or orders the list.
+    # True if the request has no filters, order, limit or marker.
     whole: bool = False
 
     @property
     def tells_unknown(self) -> bool:
-        """Whether servers of silent cells are told from their mappings."""
+        """Whether servers of cells that do not answer are listed with the little that their mappings contain."""
         return self.whole and self.version >= PARTIAL_SINCE
 
 
 @dataclass
 class Listed:
-    """Rows in their order, and what is known of servers whose cells don't answer; ``host_states`` and ``wishes`` as the
-    view wants them."""
+    """One page of servers.
+
+    ``rows``: the servers in order. ``unknown``: mappings of servers whose cells do not answer. ``host_states`` and
+    ``wishes``: the states of hosts by host, and requested zones and scheduler hints by server, as ``show.Viewer`` needs
+    them.
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     unknown: list[dict[str, Any]] = field(default_factory=list)
@@ -140,8 +156,15 @@ class Listed:
 # --- filters ---------------------------------------------------------------------------------------------------------
 def read_filters(backend: Backend, query: Mapping[str, str], *, version: int, all_filters: bool, is_admin: bool,
                  all_tenants: bool, statuses: Sequence[str] = ()) -> Filters:
-    """The filters of a request; those that the caller may not use are passed over. ``query``: one value of each, but
-    of ``statuses``, one of which must fit."""
+    """Return the filters of a request; filters that the caller may not use are ignored.
+
+    ``query`` has one value for each filter. ``statuses`` are the values of the filter 'status', one of which must
+    match.
+
+    Raises:
+        Invalid: the value of a filter is malformed (400).
+        Forbidden: the caller filters by the status of deleted servers and is no administrator (403).
+    """
     def usable(name: str, since: int) -> bool:
         return name in query and (all_filters or version >= since)
     equal: dict[str, Sequence[Any]] = {row.column: row.read(row.name, query[row.name]) for row in EQUAL
@@ -179,7 +202,7 @@ def _pattern(name: str, value: str) -> str:
 
 
 def _address(name: str, value: str, family: int) -> str:
-    """What is to be found in the cache of a server's ports."""
+    """Return the regular expression that finds the address in the info cache of a server."""
     with _understood(name, value):
         return addresses.of_cache(value, family)
 
@@ -207,7 +230,10 @@ def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime 
 
 
 def _asks_for_soft_deleted(filters: Filters) -> bool:
-    """Servers that wait to be reclaimed are left out unless their state, the deleted or the changed are asked for."""
+    """Return whether soft-deleted servers are listed.
+
+    They are left out unless the filters name their state, deleted servers, or a time of change.
+    """
     asked = {vm for vm, _, _ in filters.states or ()} | set(filters.equal.get('vm_state', ()))
     return states.VmState.SOFT_DELETED in asked or filters.deleted is not False
 
@@ -236,7 +262,11 @@ def _states_of(status: str) -> Iterable[tuple[str, frozenset[str], bool]]:
 
 # --- the list --------------------------------------------------------------------------------------------------------
 def list_servers(backend: Backend, listing: Listing) -> Listed:
-    """One page. MarkerNotFound: no such server. Two statements of the API database and at most four a cell."""
+    """Return one page of servers.
+
+    Runs two SQL statements in the API database and at most four per cell. Raises MarkerNotFound (400) if there is no
+    server ``listing.marker``, and Unavailable (503) if a cell does not answer and the options forbid partial lists.
+    """
     found = Listed()
     if listing.limit == 0 or listing.filters.nothing:
         return found
@@ -264,7 +294,7 @@ def _of_cells(backend: Backend, listing: Listing, filters: Filters, marker: dict
     silent: list[Any] = []
     answers = ask_cells(backend.all_cells(),
                         lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent)
-    # From 2.69 on a list that could tell of all servers isn't the option's business: it does.
+    # From 2.69 on the option does not apply to lists that also show the servers of cells that do not answer.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent
@@ -301,7 +331,7 @@ def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -
 
 def _behind(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]],
             marker: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Those that come after the marker."""
+    """Return the rows that come after the marker in this order."""
     if marker is None:
         return rows
     ordered = [*(row for row in rows if row['uuid'] != marker['uuid']), marker]

@@ -1,4 +1,4 @@
-"""The action rebuild: new disks for a server where it is."""
+"""The server action rebuild: create a server's disks again from an image, on the same host."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,7 @@ RULES = (
     rule(TRUSTED_CERTS, MEMBER, 'Rebuild a server with trusted image certificates.'),
 )
 
-# A volume that the server boots from gets the image.
+# From this microversion on a rebuild also writes the image to the volume that the server boots from.
 REIMAGE_SINCE = 93
 BODY = Obj(Prop('rebuild', Obj(
     Prop('imageRef', t.UUID, required=True), Prop('name', t.NAME), Prop('adminPass', t.PASSWORD),
@@ -29,14 +29,14 @@ BODY = Obj(Prop('rebuild', Obj(
     Prop('user_data', {'oneOf': [USER_DATA, t.NULL]}, since=57),
     CERTIFICATES, *HOSTNAME), required=True))
 
-# Member of the body → what the use case calls it.
+# Members of the request body, and their names in ``RebuildRequest.given``.
 _GIVEN = {'name': 'name', 'description': 'description', 'accessIPv4': 'access_ip_v4', 'accessIPv6': 'access_ip_v6',
           'hostname': 'hostname', 'user_data': 'user_data', 'key_name': 'key_name', 'metadata': 'metadata',
           'OS-DCF:diskConfig': 'disk_config'}
 
 
 def rebuild(call: Call) -> Reply:
-    """rebuild."""
+    """Accept the action rebuild and return the server."""
     body = call.body['rebuild']
     if body.get('trusted_image_certificates'):
         call.authorise(TRUSTED_CERTS)

@@ -1,7 +1,7 @@
-"""One server, as it is shown to whom.
+"""The response fields of a server and the request ``GET /servers/{id}``; other modules render servers with it, too.
 
-Bodies are of four kinds: what GET answers, what stands in a list with details, and what PUT and rebuild answer (before
-2.75 only the first part).
+A server has four kinds of bodies: the response to GET (ONE), an entry of a detailed list (LISTED), and the responses to
+PUT (CHANGED) and rebuild (REBUILT). Before microversion 2.75 the last two have fewer fields.
 """
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ RULES = (
     rule(FLAVOR_EXTRA_SPECS, READER, 'See the extra specs of the flavor of a server.'),
     rule(EXTENDED_ATTRIBUTES, ADMIN, 'See where a server is and under which names.'),
 )
-# What of a server not everybody sees.
+# The rules for the parts of a server that not every user may see.
 SEEN = (HOST_STATUS, HOST_STATUS_UNKNOWN, FLAVOR_EXTRA_SPECS, EXTENDED_ATTRIBUTES)
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 ONE, LISTED, CHANGED, REBUILT = 'show', 'detail', 'update', 'rebuild'
 _PROGRESSING = frozenset(('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING'))
 _FAULTY = frozenset(('ERROR', 'DELETED'))
 VOLUMES = 'os-extended-volumes:volumes_attached'
-# The flavor's own names, and those under which a server shows them.
+# Names of the flavor's fields in the body of a server, and their names in the server's row.
 _FLAVOR = (('vcpus', 'vcpus'), ('ram', 'memory_mb'), ('disk', 'root_gb'), ('ephemeral', 'ephemeral_gb'),
            ('swap', 'swap'), ('original_name', 'name'))
 
@@ -50,7 +50,11 @@ Row = Mapping[str, Any]
 
 @dataclass
 class Viewer:
-    """What the fields need besides the row: links, what the caller may see, and facts about hosts and wishes."""
+    """The values that the response fields need in addition to the server's row.
+
+    These are links, the caller's rights, states of hosts by host (``host_states``), and by server the requested zone
+    and scheduler hints (``wishes``). ``answers`` caches the results of policy checks.
+    """
 
     links: Any
     may: Callable[[str, Mapping[str, Any]], bool]
@@ -64,7 +68,10 @@ class Viewer:
     answers: dict[tuple[str, Any, Any], bool] = field(default_factory=dict)
 
     def allows(self, rule: str, row: Row) -> bool:
-        """A policy's answer, asked once for the servers of one owner."""
+        """Return whether the caller passes a policy rule for the owner of the row.
+
+        Each rule is checked only once for the servers of the same owner.
+        """
         key = rule, row['project_id'], row['user_id']
         if key not in self.answers:
             self.answers[key] = self.may(rule, {'project_id': row['project_id'], 'user_id': row['user_id']})
@@ -72,12 +79,12 @@ class Viewer:
 
 
 def host_id(project_id: str | None, host: str | None) -> str:
-    """The name under which users tell hosts apart; '' for none."""
+    """Return the hash by which users distinguish hosts without their names; '' if ``host`` is None."""
     return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
 
 
 def instance_name(template: str, row: Row) -> str:
-    """The hypervisor's name of a server; '' while no cell has it."""
+    """Return the server's name at the hypervisor; '' for a server that is not in a cell yet."""
     if row['id'] is None:
         return ''
     try:
@@ -116,7 +123,7 @@ def _image_with_properties(row: Row, viewer: Viewer) -> Any:
 
 
 def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
-    """label → addresses of a server's networks; none while it is being built."""
+    """Return a dict from network label to the server's addresses; an empty dict while the server is being built."""
     if row['vm_state'] == states.VmState.BUILDING:
         return {}
     found: dict[str, Any] = {}
@@ -132,13 +139,13 @@ def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
 
 
 def plain_addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
-    """The same, without what extensions added: {label: [{'version': 4, 'addr': '10.2.0.9'}]}."""
+    """Return the server's addresses without extension fields, such as {label: [{'version': 4, 'addr': '10.2.0.9'}]}."""
     return {label: [{name: one[name] for name in ('version', 'addr')} for one in found]
             for label, found in addresses(row).items()}
 
 
 def _security_groups(row: Row, viewer: Viewer) -> Any:
-    """Those of its ports, as far as they are known."""
+    """Return the security groups of the server's ports, as far as the info cache contains them."""
     names = {name for vif in json.loads(row['network_info'] or '[]')
              for name in (vif.get('meta') or {}).get('security_groups') or ()}
     return [{'name': name} for name in sorted(names)] or ABSENT
@@ -185,11 +192,11 @@ def _hints(row: Row, viewer: Viewer) -> dict[str, Any]:
 
 
 def _attribute(read: Callable[[Row, Viewer], Any]) -> Callable[[Row, Viewer], Any]:
-    """A reader of what only administrators see."""
+    """Return a reader that hides a field unless the caller passes the rule EXTENDED_ATTRIBUTES."""
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
-# The second part of PUT's and rebuild's answers came with 2.75.
+# The responses to PUT and rebuild have the fields of ``_extended`` from 2.75 on.
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
@@ -212,7 +219,7 @@ FIELDS = Fields(
     Field('flavor', _flavor, since=47),
     Field('created', lambda row, viewer: zulu(row['created_at'])),
     Field('updated', lambda row, viewer: zulu(row['updated_at'] or row['created_at'])),
-    # Until 2.75 what acts on a server answers with less.
+    # Before 2.75 the responses to PUT and rebuild have shorter addresses.
     Field('addresses', lambda row, viewer: plain_addresses(row), until=74, kinds=_ACTED),
     Field('addresses', lambda row, viewer: addresses(row), since=75, kinds=_ACTED),
     Field('addresses', lambda row, viewer: addresses(row), kinds=_LATER),
@@ -240,7 +247,7 @@ FIELDS = Fields(
     *_extended('OS-EXT-SRV-ATTR:ramdisk_id', _attribute(column('ramdisk_id', '')), since=3),
     *_extended('OS-EXT-SRV-ATTR:root_device_name', _attribute(column('root_device_name')), since=3),
     Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3, kinds=_LATER),
-    # Rebuild's answer has user_data instead.
+    # The response to rebuild has the field user_data instead.
     Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=75, kinds=frozenset((CHANGED,))),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89,
@@ -264,23 +271,26 @@ FIELDS = Fields(
 
 
 def render(row: Row, viewer: Viewer, kind: str = ONE) -> dict[str, Any]:
-    """The whole body of a server."""
+    """Return the whole body of a server."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 
 def brief(row: Row, viewer: Viewer) -> dict[str, Any]:
-    """An entry of a plain list."""
+    """Return an entry of the list without details."""
     return {'id': row['uuid'], 'name': row['display_name'], 'links': viewer.links.of('servers', row['uuid'])}
 
 
 def unknown(row: Row, viewer: Viewer, detailed: bool) -> dict[str, Any]:
-    """A server whose cell doesn't answer (from 2.69): only what its mapping knows."""
+    """Return a list entry of a server whose cell does not answer (from 2.69 on).
+
+    It has only values from the server's mapping.
+    """
     body = {'id': row['uuid'], 'status': 'UNKNOWN', 'links': viewer.links.of('servers', row['uuid'])}
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
 
 
 def _silent(row: Row, viewer: Viewer) -> dict[str, Any]:
-    """The server itself of whose cell nothing is heard (from 2.69)."""
+    """Return the body of a single server whose cell does not answer (from 2.69 on)."""
     return {**unknown(row, viewer, detailed=True), 'user_id': row['user_id'] or '', 'flavor': _flavor(row, viewer),
             'image': _image(row, viewer), 'OS-EXT-AZ:availability_zone': row['availability_zone'] or 'UNKNOWN',
             'OS-EXT-STS:power_state': int(states.PowerState.NOSTATE)}
@@ -291,18 +301,19 @@ GROUPS_SINCE = 71
 
 
 def viewer(call: Call, **facts: Any) -> Viewer:
-    """What the views need of this request."""
+    """Return the Viewer of a request; ``facts`` are further fields of it."""
     options = call.backend.options
     return Viewer(links=call.links, may=call.may, is_admin=call.ctxt.is_admin, version=call.version,
                 default_zone=options.default_zone, instance_name_template=options.instance_name_template, **facts)
 
 
 def sees_hosts(call: Call) -> bool:
+    """Return whether the caller may see the state of a server's host, at least the state UNKNOWN."""
     return call.may(HOST_STATUS) or call.may(HOST_STATUS_UNKNOWN)
 
 
 def show(call: Call) -> Any:
-    """GET /servers/{id}."""
+    """Return a server (``GET /servers/{id}``)."""
     server = call.server
     if server.silent:
         return {'server': _silent(server.row, viewer(call))}
@@ -310,7 +321,10 @@ def show(call: Call) -> Any:
 
 
 def body(call: Call, kind: str, changed: Found | None = None) -> dict[str, Any]:
-    """The server of this request; ``changed``: as it is since."""
+    """Return the body of the request's server.
+
+    ``changed`` is the server as it was read after the request changed it; None if it was not read again.
+    """
     server = changed or call.server
     row = server.row
     host_states: dict[str, str] = {}
@@ -324,15 +338,17 @@ def body(call: Call, kind: str, changed: Found | None = None) -> dict[str, Any]:
     if call.version >= 96:
         with call.backend.api_db.read() as conn:
             wishes = queries.wishes(conn, [server.uuid])
-        # Nobody gets into a group but by the hint.
+        # A server becomes a member of a group only by its hint 'group'.
         asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
     groups = server_groups.of_server(call.backend, server.uuid) if asked else []
     return render(row, viewer(call, host_states=host_states, wishes=wishes, groups=groups), kind)
 
 
 def add_facts(conn: Connection, rows: Sequence[dict[str, Any]], version: int) -> None:
-    """What stands in other tables of the cell: metadata, tags, volumes, image properties, faults. Two
-    statements at most."""
+    """Add metadata, tags, volumes, image properties and faults to rows of servers of one cell.
+
+    Runs at most two SQL statements.
+    """
     facts = queries.facts(conn, [row['uuid'] for row in rows], with_tags=version >= 26, with_image=version >= 98,
                           with_reason=version >= 73)
     failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
