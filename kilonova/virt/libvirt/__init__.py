@@ -1,1 +1,1 @@
-"""The libvirt driver: kvm and qemu guests, and libvirt's own test driver for hosts that are a file."""
+"""The libvirt driver for kvm and qemu guests. It also supports libvirt's test driver, whose hosts are files."""

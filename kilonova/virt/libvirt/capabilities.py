@@ -1,9 +1,11 @@
-"""libvirt's capabilities XML as data.
+"""Parsers of libvirt's capabilities: what the host is, and what its guests can have.
 
     caps = parse(connection.capabilities_xml(), test=connection.is_test)
     caps.arch, caps.cells, caps.supported()
     guests = of_guests(connection, caps.arch, 'kvm', {'pc', 'q35'})
     guests.video_models
+
+Properties that libvirt does not report are derived from the versions of libvirt and QEMU.
 """
 from __future__ import annotations
 
@@ -22,15 +24,16 @@ from kilonova.virt.libvirt.domain.guest import X86, DeviceModels
 
 LOG = logging.getLogger(__name__)
 
-# Versions as major * 1000000 + minor * 1000 + micro: of libvirt that gives guests a virtio IOMMU and widths of
-# addresses; of libvirt and QEMU that have virtio sound; of QEMU that lacks what libvirt gives it for a PC speaker.
+# Versions as major * 1000000 + minor * 1000 + micro. _VIRTIO_IOMMU and _ADDRESS_SPACES are the first libvirt versions
+# with a virtio IOMMU and with address widths for guests. _VIRTIO_SOUND are the first libvirt and QEMU versions with
+# virtio sound. _NO_SPEAKER is the first QEMU version that lacks the device libvirt uses for a PC speaker.
 _NEWEST = 10 ** 9
 _VIRTIO_IOMMU, _ADDRESS_SPACES, _VIRTIO_SOUND, _NO_SPEAKER = 8003000, 8007000, (10004000, 8002000), 7001000
 
 
 @dataclass(frozen=True)
 class HostCapabilities:
-    """The host's CPU and the kinds of guests that it runs: (architecture, domain types)."""
+    """The host's CPU, and the kinds of guests that it can run as pairs of architecture and domain types."""
 
     arch: str
     cpu_model: str
@@ -39,18 +42,22 @@ class HostCapabilities:
     cells: tuple[HostCell, ...]
     guests: tuple[tuple[str, tuple[str, ...]], ...]
     uuid: str | None = None
-    # {architecture: {machine type: most vCPUs, None if libvirt doesn't say}}.
+    # A dict from architecture to machine types with the maximum number of vCPUs, None if libvirt does not report it.
     machines: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
-    # {'mode': 'emulate', 'bits': 46}: how wide the physical addresses are; None: libvirt doesn't say.
+    # The width of the host's physical addresses, {'mode': 'emulate', 'bits': 46}. None: libvirt does not report it.
     address_space: dict[str, Any] | None = None
 
     def supported(self) -> list[list[str]]:
-        """compute_nodes.supported_instances: [[architecture, kind of hypervisor, 'hvm']]."""
+        """Return the value of compute_nodes.supported_instances: [[architecture, kind of hypervisor, 'hvm']]."""
         return [[arch, kind, 'hvm'] for arch, kinds in self.guests for kind in kinds]
 
 
 def parse(text: str, test: bool = False) -> HostCapabilities:
-    """``test``: libvirt's test driver calls itself an i686 that runs 'test' guests; it plays an x86_64 for us."""
+    """Return the capabilities of the host from libvirt's XML.
+
+    libvirt's test driver describes itself as an i686 host with guests of type 'test'. With ``test`` it is treated as an
+    x86_64 host with kvm and qemu.
+    """
     root = ElementTree.fromstring(text)
     cpu = root.find('./host/cpu')
     cpu = cpu if cpu is not None else ElementTree.Element('cpu')
@@ -68,7 +75,10 @@ def parse(text: str, test: bool = False) -> HostCapabilities:
 
 
 def _machines(root: ElementTree.Element) -> dict[str, dict[str, int | None]]:
-    """Of one that kinds of domains (kvm, qemu) tell differently the most vCPUs of any."""
+    """Return the machine types of each architecture with their maximum number of vCPUs.
+
+    If kvm and qemu have different maxima for a machine type, the larger one is used.
+    """
     found: dict[str, dict[str, int | None]] = {}
     for arch in root.iterfind('guest/arch'):
         known = found.setdefault(arch.get('name', ''), {})
@@ -86,8 +96,11 @@ def _address_space(element: ElementTree.Element | None) -> dict[str, Any] | None
 
 @dataclass(frozen=True)
 class GuestCapabilities:
-    """What guests of the host's architecture can have on one of its machine types: buses of disks, graphics adapters,
-    firmware, other devices; ``has_address_spaces``: whether the width of their addresses can be chosen."""
+    """The hardware that guests of the host's architecture can have on its machine types.
+
+    This includes disk buses, video models, graphics servers, firmware and other devices. ``has_address_spaces`` is True
+    if the width of the guests' physical addresses can be set.
+    """
 
     buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
@@ -98,27 +111,29 @@ class GuestCapabilities:
     has_address_spaces: bool = False
 
     def __or__(self, other: GuestCapabilities) -> GuestCapabilities:
-        """Of two machine types of one host."""
+        """Return the combined capabilities of two machine types of one host."""
         return replace(self, buses=self.buses | other.buses, video_models=self.video_models | other.video_models,
                        graphics=self.graphics | other.graphics, has_uefi=self.has_uefi or other.has_uefi,
                        has_secure_boot=self.has_secure_boot or other.has_secure_boot)
 
 
 def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[str]) -> GuestCapabilities:
-    """All that libvirt says of these machine types; what guests of the architecture have everywhere if it says nothing
-    (its test driver does)."""
+    """Return what libvirt reports for guests of these machine types.
+
+    If libvirt reports nothing, as its test driver does, the usual capabilities of the architecture are returned.
+    """
     found: GuestCapabilities | None = None
     for machine in sorted(machines):
         try:
             text = connection.domain_capabilities(arch, machine, virt_type)
         except libvirt.libvirtError as error:
-            # Not each QEMU has each machine type.
+            # QEMU builds differ in the machine types that they have.
             LOG.debug('libvirt says nothing of guests of type %s: %s', machine, error)
             continue
         one = parse_guest(text)
         found = one if found is None else found | one
     libvirt_version = connection.libvirt_version()
-    # The test driver's own version says nothing of QEMU.
+    # The test driver's version is not a version of QEMU.
     qemu_version = _NEWEST if connection.is_test else connection.version()
     return replace(found if found is not None else usual(arch),
                    models=device_models(arch, libvirt_version, qemu_version),
@@ -126,7 +141,7 @@ def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[s
 
 
 def device_models(arch: str, libvirt_version: int = _NEWEST, qemu_version: int = _NEWEST) -> DeviceModels:
-    """What QEMU has for guests of an architecture."""
+    """Return the device models that QEMU of this version has for guests of an architecture."""
     sound, usb, iommu = {'ac97', 'es1370', 'ich6', 'ich9', 'usb'}, {'ehci', 'nec-xhci', 'pci-ohci', 'qemu-xhci'}, set()
     if arch in X86:
         sound |= {'sb16'} if qemu_version >= _NO_SPEAKER else {'sb16', 'pcspk'}
@@ -142,7 +157,7 @@ def device_models(arch: str, libvirt_version: int = _NEWEST, qemu_version: int =
 
 
 def usual(arch: str) -> GuestCapabilities:
-    """Guests of an architecture, by QEMU as it is packaged everywhere."""
+    """Return the capabilities that QEMU packages of all distributions have for guests of an architecture."""
     buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in X86 else set())
     models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in X86 else set())
     return GuestCapabilities(frozenset(buses), frozenset(models), frozenset({'vnc', 'spice'}),
@@ -151,7 +166,7 @@ def usual(arch: str) -> GuestCapabilities:
 
 
 def parse_guest(text: str) -> GuestCapabilities:
-    """Domain capabilities of one machine type."""
+    """Return the capabilities of one machine type from libvirt's domain capabilities (XML)."""
     root = ElementTree.fromstring(text)
 
     def values(path: str, name: str) -> frozenset[str]:
@@ -179,7 +194,7 @@ def _cell(cell: ElementTree.Element) -> HostCell:
 
 
 def _cpu_set(text: str) -> set[int]:
-    """'0-2,5' → {0, 1, 2, 5}"""
+    """Return the set of CPUs of a text such as '0-2,5', which is {0, 1, 2, 5}."""
     found: set[int] = set()
     for part in text.split(','):
         first, _, last = part.partition('-')

@@ -1,11 +1,11 @@
-"""Whose fault an error of libvirt is: the host's, the request's, or a device's. Pure data, without a connection.
+"""The cause of a libvirt error: the host, the request, or a device. The functions use data only and no connection.
 
     judge(libvirt.VIR_ERR_INTERNAL_ERROR, 'vfio 0000:08:00.0: group 14 is not viable', ['0000:08:00.0'])
     # Verdict(Cause.DEVICE, ('0000:08:00.0',))
     raise failed('start', guest.uuid, error, given) from error
 
-libvirt's codes say little: most failures of a start are VIR_ERR_INTERNAL_ERROR with the last words of QEMU. So the text
-counts as well. It is only read where it names something that is well known; every other error is the host's.
+libvirt's error codes are not precise: most failures of a start are VIR_ERR_INTERNAL_ERROR with the last output of QEMU.
+Therefore the text is checked as well, for well-known expressions only. All other errors are attributed to the host.
 """
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import libvirt
 from kilonova.errors import Cause, DevicesFailed, KilonovaError
 from kilonova.virt.parts.guests import GuestFailed
 
-# Codes that are one cause whatever the text says.
+# Error codes that determine the cause, whatever the text is.
 CODES: Mapping[int, Cause] = MappingProxyType({
-    # A port's MAC address is that of no card.
+    # A port's MAC address is not a valid address of a network card.
     libvirt.VIR_ERR_INVALID_MAC: Cause.REQUEST,
-    # The host has no memory left.
+    # The host has no free memory.
     libvirt.VIR_ERR_NO_MEMORY: Cause.HOST,
-    # Another daemon, module or file system of the host doesn't let libvirt do it.
+    # Another daemon, a kernel module or a file system of the host does not permit the operation.
     libvirt.VIR_ERR_ACCESS_DENIED: Cause.HOST,
     libvirt.VIR_ERR_OPERATION_DENIED: Cause.HOST,
     libvirt.VIR_ERR_AUTH_FAILED: Cause.HOST,
@@ -35,49 +35,51 @@ CODES: Mapping[int, Cause] = MappingProxyType({
     libvirt.VIR_ERR_CPU_INCOMPATIBLE: Cause.HOST,
     libvirt.VIR_ERR_OPERATION_TIMEOUT: Cause.HOST,
     libvirt.VIR_ERR_HOOK_SCRIPT_FAILED: Cause.HOST,
-    # libvirt's network, secret or storage on this host.
+    # A network, secret or storage of libvirt is missing on this host.
     libvirt.VIR_ERR_NO_NETWORK: Cause.HOST,
     libvirt.VIR_ERR_NO_SECRET: Cause.HOST,
     libvirt.VIR_ERR_NO_STORAGE_POOL: Cause.HOST,
     libvirt.VIR_ERR_NO_STORAGE_VOL: Cause.HOST,
 })
-# Of an error with one of these codes each device that the text names has failed, or the only one that there is.
+# For an error with one of these codes, the devices that the text names have failed, or the guest's only device.
 _OF_DEVICES = frozenset({libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_INVALID_NODE_DEVICE})
 
-# What the host lacks for each device, or for all guests alike, though the text may name one.
+# Texts of errors of the host that concern all devices or all guests, even if the text names a device.
 _HOST = re.compile(
     r"cgroup|cannot allocate memory|out of memory|no space left|memory ?lock|MEMLOCK|VFIO_MAP_DMA|VFIO_IOMMU_MAP_DMA"
     r"|host doesn't support|no iommu|failed to setup container|failed to open /dev/vfio/vfio|failed to open /dev/iommu"
     r"|interrupt remapping|failed to load PCI (driver|stub) module|vfio-pci driver.*(missing|not (found|loaded))"
     r'|no more available PCI', re.IGNORECASE)
-# What every QEMU refuses.
+# Texts of errors for values that QEMU refuses on every host.
 _REQUEST = re.compile(
     r'(bps|iops|max).{0,40} values must be within \[0, \d+\]'
     r'|(bps|iops)/?(bps|iops)? and .* cannot be used at the same time'
     r'|total and read/write of .* cannot be set at the same time', re.IGNORECASE)
 _DEVICE = re.compile(r'vfio|iommu[ _]group|\bPCI device\b|\bmdev\b|mediated device|\bhostdev\b|\bnode device\b'
                      r'|sysfsdev', re.IGNORECASE)
-# QEMU tells again which argument it was reading: names in it say nothing of the reason.
+# QEMU repeats the argument that it was parsing. Names in the argument don't tell the reason of the error.
 _ARGUMENT = re.compile(r'-(device|netdev|blockdev|object) (\{.*?\}|\S+?)(?=: )')
-# Also as libvirt's names of node devices have them: pci_0000_08_00_0.
+# Addresses are also found in libvirt's names of node devices, such as pci_0000_08_00_0.
 _ADDRESS = re.compile(r'(?<![0-9a-f])([0-9a-f]{4})[:_]([0-9a-f]{2})[:_]([0-9a-f]{2})[._]([0-7])(?![0-9a-f])')
 _UUID = re.compile(r'(?<![0-9a-f])[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}(?![0-9a-f])')
 
 
 class Verdict(NamedTuple):
-    """``cause``, and of a device's the addresses or uuids of those that failed."""
+    """The cause of an error, and the addresses or uuids of the devices that failed if the cause is a device."""
 
     cause: Cause
     addresses: tuple[str, ...] = ()
 
 
 def judge(code: int, text: str, given: Iterable[str] = ()) -> Verdict:
-    """Return whose fault an error is. ``given``: PCI addresses and uuids of the devices that the guest has; a device
-    fails only where the text names one of these, or speaks of devices and there is one alone. Whatever isn't known is
-    the host's."""
+    """Return the cause of a libvirt error.
+
+    ``given`` are the PCI addresses and uuids of the guest's devices. A device is the cause only if the text names one
+    of them, or if the text is about devices and the guest has exactly one. Unknown errors are attributed to the host.
+    """
     if code in CODES:
         return Verdict(CODES[code])
-    # A warning that QEMU wrote before isn't the reason.
+    # Warnings that QEMU printed before are not the reason.
     said = '\n'.join(_ARGUMENT.sub('', line) for line in text.splitlines() if 'warning:' not in line)
     if _HOST.search(said):
         return Verdict(Cause.HOST)
@@ -96,8 +98,10 @@ def _named(text: str) -> set[str]:
 
 
 def failed(act: str, uuid: str, error: libvirt.libvirtError, given: Iterable[str] = ()) -> KilonovaError:
-    """Return what a refused act for a guest is for callers of the driver: DevicesFailed where devices among ``given``
-    are at fault, else GuestFailed with its cause."""
+    """Return the exception for callers of the driver: DevicesFailed or GuestFailed.
+
+    It is DevicesFailed if devices among ``given`` are the cause, otherwise GuestFailed with its cause.
+    """
     text = str(error)
     verdict = judge(error.get_error_code(), text, given)
     if verdict.cause is Cause.DEVICE:

@@ -1,19 +1,19 @@
-"""libvirt on one host: its connections, used as if they were one, and what is asked of the hypervisor as a whole.
+"""libvirt on one host: a pool of connections that is used like one connection, and queries to the hypervisor.
 
     connection = Connection('qemu:///system', 'gpu1')
-    connection.listen(listener)            # guests that change, and a hypervisor that goes and comes
+    connection.listen(listener)            # events of guests, loss and return of the hypervisor
     guest = connection.find(uuid)          # None: no such domain
 
-Each call has a connection to itself while it lasts, out of a few that are kept open. Several on one would come to harm:
-when keepalive gives a connection up libvirt wakes only one of those that wait on it (seen with 9.0), and libvirtd reads
-no keepalive from a client that has five calls under way. One connection more tells what happens; nobody except
-the watchdog asks it anything.
+Each call uses one connection exclusively, from a small pool of open connections. Several calls must not share a
+connection: when keepalive closes a connection, libvirt wakes only one of the calls that wait on it (observed with 9.0),
+and libvirtd reads no keepalive messages from a client that has five calls in progress. One additional connection
+receives events, and only the watchdog makes calls on it.
 
-A daemon may be restarted at any time: a call that loses its connection is made again on a new one, so what is called
-here must be fine to repeat. A daemon that is hung is noticed by keepalive: calls that wait for it fail then, and later
-ones fail at once until it answers. A daemon that answers keepalives and no calls is noticed by ``watchdog``: later
-calls fail at once until it answers one; those under way stay, because libvirt can't end them. Libvirt's test driver has
-one connection for all, which is never lost.
+The daemon may be restarted at any time: a call that loses its connection is repeated on a new one, so all calls must be
+safe to repeat. Keepalive detects a daemon that hangs completely: the calls in progress fail, and later calls fail at
+once until the daemon answers. ``watchdog`` detects a daemon that answers keepalive messages but no calls: later calls
+fail at once until it answers a call. Calls in progress remain, because libvirt cannot end them. Libvirt's test driver
+uses one connection for all calls, which is never lost.
 """
 from __future__ import annotations
 
@@ -42,23 +42,25 @@ _LOST = {libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.V
          libvirt.VIR_ERR_INVALID_CONN}
 _FROM_WIRE = {libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC}
 
-# Seconds until a daemon that doesn't answer is left; a loss that lasts no longer than PATIENCE is waited for and told
-# to nobody; RETRY: between two tries to get a connection back.
+# Seconds. OPEN_WAIT: time limit for opening a connection. PATIENCE: a loss of the connection that is not longer is not
+# reported. RETRY: interval between attempts to reconnect.
 OPEN_WAIT, PATIENCE, RETRY = 10.0, 3.0, 2.0
-# Silent keepalives until a connection is given up.
+# Unanswered keepalive messages after which a connection is closed.
 KEEPALIVES = 3
-# Keepalive intervals between two calls of the watchdog, and until one is hung. More than the KEEPALIVES + 1
-# after which a connection to a daemon that is silent is closed: such a daemon has another reason.
+# Keepalive intervals between two calls of the watchdog, and until a call counts as hung. A connection to a daemon that
+# does not answer at all is closed after KEEPALIVES + 1 intervals. This value is larger, so that only other failures are
+# reported as hung.
 HUNG_AFTER = KEEPALIVES + 2
-# Calls under way at once, fewer than the threads that eventlet has for all; seconds that one more waits for its turn.
+# Maximum number of calls in progress, less than the number of threads that eventlet has for all. TURN_WAIT is the time
+# in seconds that a further call waits for one of them to end.
 CALLS, TURN_WAIT = 16, 120.0
 
-# libvirt prints each error to stderr unless told not to; ours are raised.
+# By default libvirt prints each error to stderr. Errors are raised here, so that is switched off.
 libvirt.registerErrorHandler(lambda context, error: None, None)
 
 
 class _Opening:
-    """A connection on its way, in a thread of its own: a daemon that is hung holds up nobody else, and one thread."""
+    """A connection that is being opened in a separate thread, so that a hung daemon blocks only this thread."""
 
     def __init__(self, uri: str, keepalive: int, watcher: weakref.ReferenceType[events.Watcher] | None = None) -> None:
         self.connection: libvirt.virConnect | None = None
@@ -83,7 +85,7 @@ class _Opening:
             self.done = True
 
     def wait(self) -> bool:
-        """Whether it ended until its deadline."""
+        """Wait until the attempt has ended or its deadline is reached. Return True if it has ended."""
         pause = 0.001
         while not self.done and time.monotonic() < self._deadline:
             time.sleep(pause)
@@ -92,20 +94,20 @@ class _Opening:
 
 
 class Connection:
-    """The hypervisor of one host, by libvirt. ``keepalive``: seconds between two looks whether the daemon answers."""
+    """The libvirt hypervisor of one host. ``keepalive`` is the interval of keepalive messages in seconds."""
 
     def __init__(self, uri: str, name: str, keepalive: int = 5) -> None:
         self.uri, self.name = uri, name
-        # Whether libvirt's test driver plays the host.
+        # True if the hypervisor is libvirt's test driver.
         self.is_test = uri.startswith('test:')
         self._keepalive = keepalive
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(CALLS)
-        # Connections that nobody uses, the last used last; the one that is being opened.
+        # Idle connections, the one used last at the end, and the connection that is being opened.
         self._idle: list[libvirt.virConnect] = []
         self._opening: _Opening | None = None
         self._lost_at = float('-inf')
-        # The connection that tells, and to whom.
+        # The listener for events, and the connection that receives them.
         self._listener: Listener | None = None
         self._telling: libvirt.virConnect | None = None
         self._watchdog = Watchdog(keepalive * HUNG_AFTER)
@@ -113,7 +115,10 @@ class Connection:
     # -- calls ---------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Be connected; raises HypervisorUnavailable or DriverMisconfigured."""
+        """Connect to libvirt.
+
+        Raises HypervisorUnavailable if it does not answer, DriverMisconfigured if the URI cannot be used.
+        """
         with self._borrowed():
             pass
         if self._listener is not None and self._telling is None and not self.is_test:
@@ -121,9 +126,11 @@ class Connection:
             self._watchdog.watch(self._telling, self._listener)
 
     def do(self, act: Callable[[libvirt.virConnect], T], again: bool = True) -> T:
-        """``act(connection)`` without stopping other threads; once more on a new one when its connection was lost.
+        """Call ``act(connection)`` without blocking other threads, and return its result.
 
-        ``again`` False: a lost connection raises HypervisorUnavailable at once, whether the daemon did it isn't known.
+        If the connection is lost, the call is repeated once on a new one. With ``again`` False it is not repeated: a
+        lost connection raises HypervisorUnavailable at once, and it is not known whether the daemon has executed the
+        call.
         """
         lost_at = self._lost_at
         try:
@@ -138,7 +145,7 @@ class Connection:
                     self._lost_at = time.monotonic()
                     raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
         except HypervisorUnavailable:
-            if not again or self._lost_at == lost_at:      # it never had one
+            if not again or self._lost_at == lost_at:      # there was no connection
                 raise
             return self.do(act, again=False)
 
@@ -181,13 +188,13 @@ class Connection:
             try:
                 return self._open()
             except HypervisorUnavailable:
-                # It is being restarted, perhaps.
+                # The daemon may be restarting.
                 if time.monotonic() - self._lost_at >= PATIENCE:
                     raise
                 time.sleep(0.1)
 
     def _open(self) -> libvirt.virConnect:
-        """One is opened at a time, whoever needs it."""
+        """Return a new connection. Only one connection is opened at a time, and threads share the attempt."""
         while True:
             with self._lock:
                 opening = self._opening = self._opening or _Opening(self.uri, self._keepalive)
@@ -214,19 +221,19 @@ class Connection:
     # -- what it tells -------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
-        """Tell it what happens by itself, from ``connect`` on."""
+        """Set the listener for events. It receives them after ``connect`` was called."""
         self._listener = listener
 
     def _watcher(self) -> weakref.ReferenceType[events.Watcher] | None:
         return weakref.ref(self) if self._listener is not None else None
 
     def guest_changed(self, uuid: str) -> None:
-        """Told by the event loop."""
+        """Report a change of a guest to the listener. Called by the event loop."""
         if self._listener is not None:
             self._listener.guest_changed(uuid)
 
     def closed(self, connection: libvirt.virConnect, reason: int) -> None:
-        """Told by the event loop."""
+        """Handle the loss of the event connection. Called by the event loop."""
         if connection is not self._telling or self._listener is None:
             return
         self._telling, self._lost_at = None, time.monotonic()
@@ -235,7 +242,7 @@ class Connection:
         concurrency.spawn(self._regain, self._listener, reason, name='libvirt, regain')
 
     def _regain(self, listener: Listener, reason: int) -> None:
-        """Be told again what happens. A loss that lasts is told, and its end."""
+        """Reconnect for events. A loss that lasts longer than PATIENCE and its end are reported to the listener."""
         told, since, opening = False, self._lost_at, None
         while True:
             opening = opening or _Opening(self.uri, self._keepalive, self._watcher())
@@ -257,7 +264,7 @@ class Connection:
     # -- domains -------------------------------------------------------------------------------------
 
     def find(self, uuid: str) -> Guest | None:
-        """The domain of that uuid, running or not."""
+        """Return the domain of this uuid, running or not, or None if there is none."""
         try:
             return Guest(self, self.do(lambda connection: connection.lookupByUUIDString(uuid)))
         except libvirt.libvirtError as error:
@@ -266,11 +273,14 @@ class Connection:
             raise
 
     def guests(self) -> list[Guest]:
-        """All domains, running or not."""
+        """Return all domains, running or not."""
         return [Guest(self, domain) for domain in self.do(lambda connection: connection.listAllDomains())]
 
     def define(self, xml: str, uuid: str) -> Guest:
-        """Keep a domain; one of the same uuid gets this as its next start's XML."""
+        """Define a domain. If the domain exists, the XML applies from its next start on.
+
+        Raises GuestFailed or DevicesFailed if libvirt refuses the XML.
+        """
         try:
             return Guest(self, self.do(lambda connection: connection.defineXML(xml)))
         except libvirt.libvirtError as error:
@@ -280,29 +290,35 @@ class Connection:
     # -- the machine ---------------------------------------------------------------------------------
 
     def info(self) -> list[int]:
-        """[model (a text), memory MiB, CPUs, MHz, NUMA nodes, sockets a node, cores a socket, threads a core]"""
+        """Return libvirt's data of the machine as a list.
+
+        The values are: CPU model (text), memory in MiB, CPUs, MHz, NUMA nodes, sockets per node, cores per socket, and
+        threads per core.
+        """
         return self.do(lambda connection: connection.getInfo())
 
     def capabilities_xml(self) -> str:
+        """Return libvirt's capabilities of the host as XML."""
         return str(self.do(lambda connection: connection.getCapabilities()))
 
     def kind(self) -> str:
-        """QEMU, TEST …"""
+        """Return the kind of hypervisor, such as 'QEMU' or 'TEST'."""
         return str(self.do(lambda connection: connection.getType()))
 
     def version(self) -> int:
-        """The hypervisor's version as major * 1000000 + minor * 1000 + micro."""
+        """Return the hypervisor's version as major * 1000000 + minor * 1000 + micro."""
         return int(self.do(lambda connection: connection.getVersion()))
 
     def domain_capabilities(self, arch: str, machine: str, virt_type: str) -> str:
-        """What guests of that machine type can have, as XML."""
+        """Return libvirt's domain capabilities as XML: what guests of this machine type can have."""
         return str(self.do(lambda connection: connection.getDomainCapabilities(None, arch, machine, virt_type, 0)))
 
     def libvirt_version(self) -> int:
+        """Return libvirt's version as major * 1000000 + minor * 1000 + micro."""
         return int(self.do(lambda connection: connection.getLibVersion()))
 
     def has_node_device(self, name: str) -> bool:
-        """Whether the machine has the device that libvirt calls so now."""
+        """Return True if the host has the node device of this libvirt name now."""
         try:
             self.do(lambda connection: connection.nodeDeviceLookupByName(name))
         except libvirt.libvirtError as error:
@@ -312,7 +328,7 @@ class Connection:
         return True
 
     def node_device(self, name: str) -> str | None:
-        """XML of the device that libvirt calls so; None: the machine has none now."""
+        """Return the XML of the node device of this libvirt name, or None if the host does not have it now."""
         try:
             return str(self.do(lambda connection: connection.nodeDeviceLookupByName(name).XMLDesc(0)))
         except libvirt.libvirtError as error:
@@ -321,7 +337,7 @@ class Connection:
             return None
 
     def mediated_devices(self) -> list[str]:
-        """libvirt's names of all mediated devices, those too that are defined and not active."""
+        """Return libvirt's names of all mediated devices, including those that are defined but not active."""
         def names(connection: libvirt.virConnect) -> list[str]:
             return [str(device.name()) for device in connection.listAllDevices(
                 libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)]
@@ -333,8 +349,11 @@ class Connection:
             return []
 
     def node_devices(self) -> list[str]:
-        """XML of all PCI functions, network devices, vDPA devices and mediated devices. Without a flag that asks for
-        active or inactive ones libvirt lists both."""
+        """Return the XML of all PCI functions, network devices, vDPA devices and mediated devices.
+
+        Active and inactive devices are included, because libvirt lists them all if no flag selects one kind. The list
+        is empty if this hypervisor does not support it.
+        """
         flags = (libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_PCI_DEV | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_NET
                  | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_VDPA | libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
 
@@ -344,7 +363,7 @@ class Connection:
                 try:
                     found.append(device.XMLDesc(0))
                 except libvirt.libvirtError as error:
-                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:    # unplugged since it was listed
+                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:    # unplugged after it was listed
                         raise
             return found
         try:
@@ -357,7 +376,7 @@ class Connection:
 
 
 class Part(Protocol):
-    """A part of the driver that speaks to libvirt."""
+    """A part of the driver that uses libvirt."""
 
     _libvirt: Connection
 
@@ -366,8 +385,11 @@ S = TypeVar('S', bound=Part)
 
 
 def translated(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """libvirt's errors end here: whoever calls a driver doesn't know the library. A call for a guest raises
-    GuestFailed, any other HypervisorUnavailable."""
+    """Decorate a method of a ``Part`` so that libvirt's errors are replaced by errors of the driver interface.
+
+    Callers of the driver don't know libvirt. An error in a call for a guest is raised as GuestFailed or DevicesFailed,
+    any other as HypervisorUnavailable.
+    """
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:

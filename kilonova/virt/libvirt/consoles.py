@@ -1,9 +1,11 @@
-"""Where the consoles of guests listen: TCP ports for serial ports, and what a running domain says of its own.
+"""Addresses of the guests' consoles: TCP ports for serial ports, and the ports of a running domain.
 
     ports = SerialPorts('10000:20000', '127.0.0.1', read=lambda: {uuid: (10000,)})
-    ports.take(uuid, 2)                 # (10001, 10002), the same each time until they are freed
+    ports.take(uuid, 2)                 # (10001, 10002); the same ports until they are freed
     ports.free(uuid)
     find(ElementTree.fromstring(xml), 'vnc')       # Listening(port=5900)
+
+``SerialPorts`` keeps its assignments in memory and reads those of existing domains once.
 """
 from __future__ import annotations
 
@@ -26,17 +28,21 @@ class NoSerialPorts(errors.KilonovaError):
 
 
 class Listening(NamedTuple):
-    """``tls_port``: SPICE's, where it has one."""
+    """The TCP ports of a console. ``tls_port`` is SPICE's port with TLS, or None."""
 
     port: int
     tls_port: int | None = None
 
 
 class SerialPorts:
-    """Who has which TCP port of this host. ``port_range``: first:last, without the last; ``read()``: what the domains
-    that are there have, asked once. Raises DriverMisconfigured for a range that has no port."""
+    """The assignment of TCP ports of this host to the serial ports of guests."""
 
     def __init__(self, port_range: str, address: str, read: Callable[[], Mapping[str, tuple[int, ...]]]) -> None:
+        """Create the assignment for ``port_range``, which has the form first:last; last is excluded.
+
+        ``read()`` returns the ports of the existing domains and is called once. Raises DriverMisconfigured if the range
+        is empty.
+        """
         first, _, last = port_range.partition(':')
         self._range, self._address, self._read = range(int(first), min(int(last), MOST_PORT)), address, read
         if not self._range or self._range.start < 1:
@@ -46,7 +52,10 @@ class SerialPorts:
         self._next = self._range.start
 
     def take(self, uuid: str, count: int) -> tuple[int, ...]:
-        """``count`` ports for a server's guest; those that it has already first. NoSerialPorts."""
+        """Return ``count`` ports for a server's guest. Ports that it already has come first.
+
+        Raises NoSerialPorts if too few ports are free.
+        """
         with self._lock:
             held = self._load()
             mine = held.get(uuid, ())[:count]
@@ -61,7 +70,7 @@ class SerialPorts:
             return mine
 
     def free(self, uuid: str) -> None:
-        """The guest is gone."""
+        """Release the ports of a guest that no longer exists."""
         with self._lock:
             if self._held is not None:
                 self._held.pop(uuid, None)
@@ -72,7 +81,7 @@ class SerialPorts:
         return self._held
 
     def _free(self, others: set[int]) -> Iterator[int]:
-        """From the one after the last on, so that a port that was just freed is given out late."""
+        """Yield free ports, beginning after the port assigned last, so that a released port is reused late."""
         ports = self._range
         begin = self._next - ports.start
         for step in range(len(ports)):
@@ -93,7 +102,7 @@ class SerialPorts:
 
 
 def find(domain: ElementTree.Element, protocol: str) -> Listening | None:
-    """Where a domain's console of a protocol (vnc, spice, serial) listens; None: it has none."""
+    """Return the TCP ports of a domain's console for a protocol (vnc, spice, serial), or None if it has none."""
     if protocol == 'serial':
         ports = serial_ports(domain)
         return Listening(ports[0]) if ports else None
@@ -105,11 +114,11 @@ def find(domain: ElementTree.Element, protocol: str) -> Listening | None:
 
 
 def serial_ports(domain: ElementTree.Element) -> tuple[int, ...]:
-    """The TCP ports of a domain's serial ports, in their order."""
+    """Return the TCP ports of a domain's serial ports, in their order."""
     return tuple(port for source in domain.findall("devices/serial[@type='tcp']/source[@mode='bind']")
                  if (port := _port(source.get('service'))))
 
 
 def _port(text: str | None) -> int | None:
-    """None also for -1: libvirt has not chosen one yet."""
+    """Return the port number, or None if it is missing or -1 (libvirt has not assigned one yet)."""
     return int(text) if text and text.isdigit() and int(text) else None

@@ -1,7 +1,9 @@
-"""The CPUs that guests of a host can have, by libvirt.
+"""The CPU models that guests of a host can have, as libvirt reports them.
 
     features(connection, 'x86_64', 'Haswell')                       # {'avx2', 'aes', …}
     lacks(connection, 'Haswell', 'x86_64', 'pc', 'kvm')             # None: guests can have one here
+
+``host`` uses these functions to check the configuration and to report CPU traits.
 """
 from __future__ import annotations
 
@@ -19,12 +21,15 @@ LOG = logging.getLogger(__name__)
 
 
 def lacks(connection: Connection, model: str, arch: str, machine: str | None, virt_type: str) -> str | None:
-    """Why guests can't have a CPU of that model here; None: they can, or the hypervisor can't tell."""
+    """Return why guests on this host can't have a CPU of this model. None: they can, or the hypervisor can't tell."""
     return lacks_cpu(connection, _bare(arch, model), arch, machine, virt_type)
 
 
 def features(connection: Connection, arch: str, model: str, more: Iterable[str] = ()) -> frozenset[str]:
-    """All features of a model, and ``more``. None at all: libvirt doesn't know the model, or its features."""
+    """Return all features of a CPU model, and those in ``more``.
+
+    The result is empty if libvirt does not know the model or its features.
+    """
     flags = libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES
     try:
         text = connection.do(lambda raw: raw.baselineCPU([_bare(arch, model, more)], flags))
@@ -36,13 +41,13 @@ def features(connection: Connection, arch: str, model: str, more: Iterable[str] 
 
 
 def _bare(arch: str, model: str, more: Iterable[str] = ()) -> str:
-    """A CPU as a host has it."""
+    """Return the XML of a CPU as libvirt describes a host's CPU."""
     return to_text(node('cpu', node('arch', arch), node('model', model), *(node('feature', name=name)
                                                                            for name in more)))
 
 
 def of_host_model(connection: Connection, arch: str, machine: str, virt_type: str) -> frozenset[str]:
-    """The features of the CPU that guests see as their host's; none where libvirt doesn't say it."""
+    """Return the features of the CPU that guests see with cpu_mode host-model. Empty if libvirt does not report it."""
     try:
         text = connection.domain_capabilities(arch, machine, virt_type)
     except libvirt.libvirtError as error:

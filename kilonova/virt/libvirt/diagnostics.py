@@ -1,8 +1,10 @@
-"""What libvirt counts of a running guest: as it stands (libvirt's names) and in the words of all drivers.
+"""Statistics of a running guest, with libvirt's names and in the format that all drivers share.
 
     found = measure(guest)
     flat(found)                                     # {'cpu0_time': …, 'memory': …, 'vda_read': …, 'vnet1_rx': …}
     standard(found, instance, 'kvm')                # objects.Diagnostics
+
+``guests`` returns them to the API's server diagnostics.
 """
 from __future__ import annotations
 
@@ -15,15 +17,23 @@ from kilonova import objects
 from kilonova.states import POWER_WORDS, PowerState
 from kilonova.virt.libvirt.guest import Guest
 
-# In the order in which libvirt counts.
+# Names of the counters, in libvirt's order.
 _DISK = ('read_req', 'read', 'write_req', 'write', 'errors')
 _NIC = ('rx', 'rx_packets', 'rx_errors', 'rx_drop', 'tx', 'tx_packets', 'tx_errors', 'tx_drop')
 
 
 @dataclass(frozen=True)
 class Measured:
-    """``cpus``: the time of each in nanoseconds, None where it isn't counted. Memory in KiB. ``disks``: target →
-    counters; ``nics``: target → (MAC, counters); counters are {} where the hypervisor has none."""
+    """Statistics of one guest.
+
+    Attributes:
+        cpus: CPU time of each vCPU in nanoseconds. None if it is not counted.
+        memory_max: Maximum memory in KiB.
+        memory_now: Current memory in KiB.
+        memory: The balloon's memory statistics in KiB, by libvirt's names.
+        disks: A dict from target to counters. The counters are empty if the hypervisor has none.
+        nics: A dict from target to (MAC address, counters).
+    """
 
     state: PowerState
     cpus: tuple[int | None, ...]
@@ -35,7 +45,7 @@ class Measured:
 
 
 def measure(guest: Guest) -> Measured:
-    """A handful of questions, one a disk and a network device."""
+    """Read the statistics of a guest. Makes a few calls, and one more per disk and network device."""
     state = guest.power_state()
     _, memory_max, memory_now, count, _ = guest.measured('info')
     vcpus = guest.measured('vcpus')
@@ -64,7 +74,7 @@ def _counted(names: tuple[str, ...], counters: Sequence[int] | None) -> dict[str
 
 
 def flat(found: Measured) -> dict[str, int]:
-    """One level, libvirt's names."""
+    """Return the statistics as one dict with libvirt's names."""
     values = {f'cpu{number}_time': spent for number, spent in enumerate(found.cpus) if spent is not None}
     values['memory'] = found.memory_max
     values.update((f'memory-{name}', value) for name, value in found.memory.items())
@@ -76,7 +86,7 @@ def flat(found: Measured) -> dict[str, int]:
 
 
 def standard(found: Measured, instance: objects.Instance, hypervisor: str) -> objects.Diagnostics:
-    """``hypervisor``: kvm or qemu."""
+    """Return the statistics as a Diagnostics object. ``hypervisor`` is kvm or qemu."""
     return objects.Diagnostics(
         state=POWER_WORDS[found.state], driver='libvirt', hypervisor=hypervisor, hypervisor_os='linux',
         uptime=_uptime(instance), config_drive=bool(getattr(instance, 'config_drive', None)),
@@ -89,14 +99,14 @@ def standard(found: Measured, instance: objects.Instance, hypervisor: str) -> ob
 
 
 def _used(found: Measured) -> int:
-    """MiB: what the guest's balloon says, else what the guest was given."""
+    """Return the used memory in MiB: as the guest's balloon reports it, else the current memory of the guest."""
     if {'available', 'unused'} <= found.memory.keys():
         return (found.memory['available'] - found.memory['unused']) // 1024
     return found.memory_now // 1024
 
 
 def _uptime(instance: objects.Instance) -> int | None:
-    """Seconds since the server was launched."""
+    """Return the seconds since the server was launched, or None if that time is not known."""
     launched = getattr(instance, 'launched_at', None)
     return None if launched is None else int((datetime.datetime.now(datetime.UTC) - launched).total_seconds())
 

@@ -1,11 +1,11 @@
-"""The libvirt driver: kvm and qemu guests. It puts its parts together, and has nothing of its own.
+"""The libvirt driver for kvm and qemu guests. This file creates the parts of the driver and connects them.
 
     driver = LibvirtDriver(conf, image_client)
     driver.host.init_host()
     driver.guests.spawn(instance, image_meta, pci_devices=devices)
 
-With [libvirt]connection_uri = test:///FILE libvirt's test driver plays the host: real XML, real domains, real
-disks, no hypervisor. What the calls promise stands in ``kilonova.virt.parts``.
+With [libvirt]connection_uri = test:///FILE, libvirt's test driver simulates the host: XML, domains and disks are real,
+but there is no hypervisor. The interface of the parts is documented in ``kilonova.virt.parts``.
 """
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from kilonova.virt.parts.disks import ImageClient
 
 
 class LibvirtDriver:
-    """``driver.ComputeDriver`` by libvirt."""
+    """The driver for kvm and qemu guests, which it runs by libvirt. Implements ``driver.ComputeDriver``."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 

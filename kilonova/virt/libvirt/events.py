@@ -1,11 +1,11 @@
-"""libvirt's event loop, one a process: what connections tell by themselves, brought to whoever has them.
+"""libvirt's event loop, one per process. It passes events of connections to the objects that own the connections.
 
     start()                                    # before the first connection is opened
     watch(connection, weakref.ref(host))       # from now on: host.guest_changed(uuid),
                                                # host.closed(connection, reason)
 
-libvirt runs its loop in a thread of the operating system's; what it tells is read by one (green) thread. Keepalive
-works only while that loop runs.
+libvirt runs its loop in a native thread. One (green) thread reads the events from it. Keepalive works only while the
+loop runs.
 """
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ from kilonova import concurrency
 
 LOG = logging.getLogger(__name__)
 
-# The rest of what libvirt tells of a guest's life: it was defined or forgotten.
+# The other lifecycle events report only that a guest was defined or undefined.
 _STATES = {libvirt.VIR_DOMAIN_EVENT_STARTED, libvirt.VIR_DOMAIN_EVENT_SUSPENDED, libvirt.VIR_DOMAIN_EVENT_RESUMED,
            libvirt.VIR_DOMAIN_EVENT_STOPPED, libvirt.VIR_DOMAIN_EVENT_SHUTDOWN, libvirt.VIR_DOMAIN_EVENT_PMSUSPENDED,
            libvirt.VIR_DOMAIN_EVENT_CRASHED}
 
 
 class Watcher(Protocol):
-    """Who has a connection. Both return at once."""
+    """The owner of a connection. Its methods must return quickly."""
 
     def guest_changed(self, uuid: str) -> None:
-        """A guest started, stopped, was paused or went on."""
+        """Handle that a guest started, stopped, was paused or was resumed."""
 
     def closed(self, connection: libvirt.virConnect, reason: int) -> None:
-        """The connection is gone; VIR_CONNECT_CLOSE_REASON_*."""
+        """Handle that the connection was closed. ``reason`` is a VIR_CONNECT_CLOSE_REASON_* value."""
 
 
 class _Loop:
-    """The loop and its reader, started once. Who reads does nothing that takes long."""
+    """The event loop and the thread that reads its events, started once per process.
+
+    The reading thread must not block, so the methods that it calls must return quickly.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,13 +77,15 @@ _LOOP = _Loop()
 
 
 def start() -> None:
-    """Run the loop; libvirt wants it before the first connection."""
+    """Start the event loop, if it is not running. libvirt requires this before the first connection is opened."""
     _LOOP.start()
 
 
 def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher]) -> None:
-    """Tell ``watcher`` (a ``Watcher``) of this connection's guests and of its end. Runs in a native thread: it asks the
-    daemon. A hypervisor that tells nothing is fine."""
+    """Register ``watcher`` (a ``Watcher``) for events of this connection's guests and for the end of the connection.
+
+    Must run in a native thread, because it calls the daemon. A hypervisor without events is accepted.
+    """
     def changed(_connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int,
                 _opaque: object) -> None:
         if event in _STATES:
@@ -95,7 +100,7 @@ def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher
 
 
 def unless_unsupported(act: Callable[..., object], *args: int) -> None:
-    """Call it, unless this kind of hypervisor doesn't know it."""
+    """Call ``act``, and ignore the error that this kind of hypervisor does not support it."""
     try:
         act(*args)
     except libvirt.libvirtError as error:

@@ -1,4 +1,4 @@
-"""One domain of libvirt: its state, its XML, and the acts on it, each fine to repeat."""
+"""One libvirt domain: its state, its XML, and the operations on it. Each operation is safe to repeat."""
 from __future__ import annotations
 
 import time
@@ -18,16 +18,16 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
-# Seconds that the agent in a guest has to answer.
+# Time limit in seconds for an answer of the guest's agent.
 _AGENT_WAIT = 60
 
 POWER_STATES = {
     libvirt.VIR_DOMAIN_NOSTATE: PowerState.NOSTATE,
     libvirt.VIR_DOMAIN_RUNNING: PowerState.RUNNING,
-    # A guest that waits for a CPU or for I/O runs.
+    # A guest that waits for a CPU or for I/O is running.
     libvirt.VIR_DOMAIN_BLOCKED: PowerState.RUNNING,
     libvirt.VIR_DOMAIN_PAUSED: PowerState.PAUSED,
-    # Shutting down isn't down, but the field shows it so.
+    # A guest that is shutting down is still on, but Nova shows it as SHUTDOWN.
     libvirt.VIR_DOMAIN_SHUTDOWN: PowerState.SHUTDOWN,
     libvirt.VIR_DOMAIN_SHUTOFF: PowerState.SHUTDOWN,
     libvirt.VIR_DOMAIN_CRASHED: PowerState.CRASHED,
@@ -36,17 +36,17 @@ POWER_STATES = {
 
 
 class Connected(Protocol):
-    """What a guest asks of libvirt (``connection.Connection``)."""
+    """The methods of ``connection.Connection`` that a guest uses."""
 
-    # Whether libvirt's test driver plays the host.
+    # True if the hypervisor is libvirt's test driver.
     is_test: bool
 
     def do(self, act: Callable[[libvirt.virConnect], T], again: bool = True) -> T:
-        """``act(connection)``, once more when the connection was lost, unless ``again`` is False."""
+        """Call ``act(connection)``, and repeat it once if the connection was lost, unless ``again`` is False."""
 
 
 class Guest:
-    """A domain that libvirt knew when it was looked up."""
+    """A domain that existed in libvirt when it was looked up."""
 
     def __init__(self, host: Connected, domain: libvirt.virDomain) -> None:
         self._host, self._domain = host, domain
@@ -54,15 +54,18 @@ class Guest:
         self.name: str = domain.name()
 
     def call(self, method: str, *args: str | int | None) -> Any:
-        """Call a method of the domain; once more when the connection was lost."""
+        """Call a method of the domain. Repeat the call once if the connection was lost."""
         return self._host.do(lambda connection: getattr(self._on(connection), method)(*args))
 
     def call_once(self, method: str, *args: str | int | dict[str, Any] | None) -> Any:
-        """The same once: HypervisorUnavailable when nobody knows whether it was done."""
+        """Call a method of the domain and do not repeat it.
+
+        Raises HypervisorUnavailable if the connection was lost and it is not known whether the call was executed.
+        """
         return self._host.do(lambda connection: getattr(self._on(connection), method)(*args), again=False)
 
     def _on(self, connection: libvirt.virConnect) -> libvirt.virDomain:
-        """The domain, as this connection knows it."""
+        """Return the domain object of this connection."""
         domain = self._domain
         if domain.connect() is not connection:
             self._domain = domain = connection.lookupByUUIDString(self.uuid)
@@ -72,7 +75,10 @@ class Guest:
         return error.get_error_code() in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 
     def power_state(self) -> PowerState:
-        """SHUTDOWN too when the domain has gone meanwhile; SUSPENDED when its memory is saved."""
+        """Return the guest's power state.
+
+        It is SHUTDOWN if the domain no longer exists, and SUSPENDED if the guest is off and its memory is saved.
+        """
         try:
             state, _reason = self.call('state')
             if state == libvirt.VIR_DOMAIN_SHUTOFF and self.is_saved():
@@ -84,25 +90,28 @@ class Guest:
         return POWER_STATES[state]
 
     def is_saved(self) -> bool:
-        """Whether its next start goes on from saved memory: [libvirt's save directory]/<domain>.save."""
+        """Return True if the next start continues from saved memory ([libvirt's save directory]/<domain>.save)."""
         return bool(self.call('hasManagedSaveImage', 0))
 
     def save(self) -> None:
-        """Save its memory while it runs, and stop it: it ``is_saved`` then. Raises GuestFailed; it runs on then."""
+        """Save the memory of the running guest and stop it.
+
+        Raises GuestFailed if that fails; the guest is still running then.
+        """
         try:
             self.call('managedSave', 0)
         except libvirt.libvirtError as error:
-            # Asked again after the connection was lost, it may be saved already.
+            # After a lost connection the call is repeated, and the memory may be saved already.
             if self.is_active() or not self.is_saved():
                 raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
     def forget_saved(self) -> None:
-        """Its next start begins anew. Fine if nothing is saved."""
+        """Delete the saved memory, so that the next start is a normal boot. Do nothing if there is none."""
         if self.is_saved():
             self.call('managedSaveRemove', 0)
 
     def is_active(self) -> bool:
-        """Whether it holds its devices: running, paused or on its way down."""
+        """Return True if the guest is running, paused or shutting down, so that it uses its devices."""
         try:
             return bool(self.call('isActive'))
         except libvirt.libvirtError as error:
@@ -111,11 +120,11 @@ class Guest:
             return False
 
     def xml(self) -> str:
-        """What libvirt holds of it now."""
+        """Return the domain's current XML."""
         return str(self.call('XMLDesc', 0))
 
     def measured(self, method: str, *args: str | int) -> Any:
-        """What a method of the domain counts; None where this hypervisor doesn't count that."""
+        """Return the statistics of a domain method, or None if this hypervisor does not have them."""
         try:
             return self.call(method, *args)
         except libvirt.libvirtError as error:
@@ -125,18 +134,18 @@ class Guest:
             return None
 
     def start(self, *, paused: bool = False) -> None:
-        """Start it. ``paused``: its CPUs stand still until it may ``go_on``.
+        """Start the guest. With ``paused`` its CPUs are stopped until ``go_on`` is called.
 
-        Raises errors.DevicesFailed where devices that it has are at fault, else GuestFailed with its cause.
+        Raises errors.DevicesFailed if devices of the guest are the cause of a failure, else GuestFailed with its cause.
         """
-        # libvirt's test driver can't start it so.
+        # libvirt's test driver does not support a paused start.
         by_flag = paused and not self._host.is_test
         create = ('createWithFlags', libvirt.VIR_DOMAIN_START_PAUSED) if by_flag else ('create',)
         try:
             try:
                 self.call_once(*create)
             except HypervisorUnavailable:
-                # Nobody knows whether the daemon came so far.
+                # It is not known whether the daemon executed the call.
                 if not self.is_active():
                     self.call_once(*create)
         except libvirt.libvirtError as error:
@@ -147,7 +156,7 @@ class Guest:
             self.hold()
 
     def destroy(self) -> None:
-        """Cut its power."""
+        """Power the guest off. Do nothing if it is off. Raises GuestFailed if that fails."""
         try:
             self.call('destroy')
         except libvirt.libvirtError as error:
@@ -155,7 +164,7 @@ class Guest:
                 raise GuestFailed(act='stop', uuid=self.uuid, reason=str(error)) from error
 
     def undefine(self) -> None:
-        """Forget it; it must not be active."""
+        """Undefine the domain, which must not be active. Raises GuestFailed if that fails."""
         flags = libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
         if not self._host.is_test:
             flags |= libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
@@ -166,7 +175,7 @@ class Guest:
                 raise GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
 
     def hold(self) -> None:
-        """Stop its CPUs; QEMU writes out what it holds of the disks. Raises GuestFailed."""
+        """Stop the guest's CPUs. QEMU flushes its writes to the disks. Raises GuestFailed if that fails."""
         try:
             self.call('suspend')
         except libvirt.libvirtError as error:
@@ -174,7 +183,7 @@ class Guest:
                 raise GuestFailed(act='hold', uuid=self.uuid, reason=str(error)) from error
 
     def go_on(self) -> None:
-        """Let a held guest run again; one that is off or runs stays so."""
+        """Resume a paused guest. Do nothing if it is off or running."""
         if self.power_state() == PowerState.PAUSED:
             try:
                 self.call('resume')
@@ -182,32 +191,42 @@ class Guest:
                 if not self._gone(error):
                     raise GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
 
-    # -- the agent in it ----------------------------------------------------------------------------------------------
+    # -- the agent in the guest ----------------------------------------------------------------------------------------
 
     def set_password(self, user: str, password: str) -> None:
-        """The agent sets it; libvirt's errors, whose text may hold what the agent says."""
+        """Set a user's password by the guest agent.
+
+        Raises libvirt's errors, whose text may contain output of the agent.
+        """
         self.bound_agent()
         self.call('setUserPassword', user, password, 0)
 
     def bound_agent(self) -> None:
-        """libvirt would wait without end for an agent that took a command and doesn't answer."""
+        """Set a time limit for answers of the guest agent.
+
+        Without it, libvirt waits forever for an agent that has received a command and does not answer.
+        """
         self.measured('agentSetResponseTimeout', _AGENT_WAIT, 0)
 
-    # -- a copy of a disk while it runs: QEMU keeps what the guest overwrites meanwhile, the disk stays as it is ------
+    # -- copy of a disk while the guest runs: QEMU keeps a copy of blocks that the guest overwrites in the meantime
+    # ------
 
     def begin_copy(self, disk: str, target: str) -> bool:
-        """Let QEMU copy the disk of that file as it is now to ``target``, one new qcow2; False: it won't."""
+        """Start to copy the disk of this file in its current state to ``target``, a new qcow2 file.
+
+        Return False if QEMU refuses.
+        """
         try:
             self.call('backupBegin', _backup(ElementTree.fromstring(self.xml()), disk, target), None, 0)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk can not be copied while the guest runs: %s', error, instance_uuid=self.uuid)
-            # Asked again after the connection was lost, it refuses a second copy.
+            # After a lost connection the call is repeated, and libvirt refuses a second copy.
             return self.is_copying(target)
         return True
 
     def is_copying(self, target: str) -> bool:
-        """Whether a copy to that file is being made."""
+        """Return True if a copy to this file is in progress."""
         try:
             targets = ElementTree.fromstring(self.call('backupGetXMLDesc', 0)).iterfind('disks/disk/target')
         except libvirt.libvirtError as error:
@@ -218,7 +237,7 @@ class Guest:
         return any(found.get('file') == target for found in targets)
 
     def has_copied(self) -> bool:
-        """Whether the last copy came to its end."""
+        """Return True if the last copy was completed."""
         try:
             return bool(self.call('jobStats', libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED).get('success'))
         except libvirt.libvirtError as error:
@@ -227,17 +246,20 @@ class Guest:
             return False
 
     def end_copy(self, target: str) -> None:
-        """Stop a copy to that file; returns when it has ended. Fine if there is none."""
+        """Stop the copy to this file and wait until it has ended. Do nothing if there is none."""
         while self.is_copying(target):
             try:
                 self.call('abortJob')
             except libvirt.libvirtError as error:
-                if not self._gone(error):       # it came to its end just now
+                if not self._gone(error):       # it has just ended
                     raise GuestFailed(act='end the copy of', uuid=self.uuid, reason=str(error)) from error
             time.sleep(0.1)
 
     def shut_down(self, timeout: int, retry_interval: int = 0) -> bool:
-        """Ask it to go down and wait up to ``timeout`` seconds; asked again each ``retry_interval`` seconds."""
+        """Request a shutdown and wait up to ``timeout`` seconds. Return True if the guest is off.
+
+        The request is sent again each ``retry_interval`` seconds (0: not sent again).
+        """
         begun = time.monotonic()
         asked, pause = begun, 0.05
         self._ask_to_go()
@@ -259,12 +281,12 @@ class Guest:
         try:
             self.call('shutdown')
         except libvirt.libvirtError as error:
-            # A guest without ACPI can't be asked; its time runs out and the power is cut.
+            # A guest without ACPI can't receive the request. When the time is over, it is powered off.
             LOG.debug('Guest %s did not take the shutdown request: %s', self.uuid, error)
 
 
 def _backup(domain: ElementTree.Element, disk: str, target: str) -> str:
-    """What libvirt wants to know: one disk of a domain takes part, to a file of our choice."""
+    """Return the XML of libvirt's backup: only the disk of file ``disk`` is copied, to the file ``target``."""
     backup = ElementTree.Element('domainbackup', mode='push')
     disks = ElementTree.SubElement(backup, 'disks')
     for found in domain.iterfind('devices/disk'):
