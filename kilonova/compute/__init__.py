@@ -1,1 +1,1 @@
-"""The compute service: what one host does when a conductor asks (``manager``), and its ledger (``tracker``)."""
+"""The compute service of one host. ``manager`` assembles it, ``ops`` carries out calls, ``tracker`` records claims."""

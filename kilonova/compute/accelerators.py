@@ -1,13 +1,15 @@
-"""Accelerators of Cyborg on a host: what of a server's accelerator requests its guest is given.
+"""Cyborg accelerators on a host: get the devices for a guest from the server's accelerator requests.
 
     accelerators = Accelerators(client, timeout=300)
-    accelerators.await_bound(flavor, uuid, check)    # requests: when all that are bound to this uuid are
+    accelerators.await_bound(flavor, uuid, check)    # the requests, once all that belong to this uuid are bound
     accelerators.devices(flavor, uuid)               # [PciDevice] of a server that has them
 
-Both raise AcceleratorRequestBindingFailed unless the server has as many as its device profile and its ports ask for.
+Both methods raise AcceleratorRequestBindingFailed unless the server has as many requests as its device profile and its
+ports ask for.
 
-The conductor has bound the requests before a host is asked to build. A device that must be programmed is ready later,
-and Cyborg says so by an event. That is only a hint to look: one that comes early, twice or never changes nothing.
+The conductor binds the requests before it asks a host to build. A device that must be programmed is ready later, and
+Cyborg sends an event then. The event only triggers a query: an event that arrives early, twice or never changes nothing
+else.
 """
 from __future__ import annotations
 
@@ -25,36 +27,45 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks while no event comes.
+# Seconds between two queries while no event arrives.
 LOOK = 5.0
-# Seconds for which it is known how many accelerators a device profile asks for: a burst of boots asks once.
+# Seconds for which the number of accelerators of a device profile is cached, so that many boots make one query.
 KNOWN = 60.0
 
 
 class Accelerators:
-    """``client``: None where this host has no account for the accelerator service. ``timeout``: seconds for which a
-    build waits for bindings."""
+    """The accelerators of this host's servers.
+
+    ``client`` is None if this host has no account for the accelerator service. ``timeout`` is the number of seconds
+    that a build waits for bindings.
+    """
 
     def __init__(self, client: AcceleratorClient | None, timeout: float) -> None:
         self._client, self._timeout = client, timeout
-        # {name of a device profile: (until when it is known, how many accelerators it asks for; None: no such profile)}
+        # {name of a device profile: (expiry time, number of accelerators it asks for, or None if there is no such
+        # profile)}
         self._profiles: dict[str, tuple[float, int | None]] = {}
         self._waiting = Waiting()
-        # An event about this uuid came; whether somebody waits for one.
+        # ``tell(uuid)`` reports an event about this uuid, and returns whether a thread waits for one.
         self.tell = self._waiting.tell
 
     @property
     def available(self) -> bool:
-        """Whether servers with accelerators may come here."""
+        """True if servers with accelerators can run on this host."""
         return self._client is not None
 
     def devices(self, flavor: objects.Flavor, holder: str, *, has_ports: bool = False,
                 ports: Collection[str] = ()) -> list[objects.PciDevice]:
-        """Return what the guest is given of the requests that are bound to the uuid ``holder`` (``accel.holder``).
+        """Return the devices of the accelerator requests that are bound to the uuid ``holder`` (``accel.holder``).
 
-        The list is empty for a flavor without accelerators, unless the server ``has_ports`` that are accelerators;
-        ``ports``: the requests of these. Raises Unanswered, AttachHandleInvalid, and AcceleratorRequestBindingFailed if
-        a request isn't bound or the server has other than as many as its profile and its ports ask for.
+        ``has_ports`` is True if the server has ports that are accelerators, and ``ports`` are their requests. The list
+        is empty if the flavor has no accelerators and ``has_ports`` is False.
+
+        Raises:
+            Unanswered: Cyborg does not answer.
+            AttachHandleInvalid: A request's attach handle can't be used.
+            AcceleratorRequestBindingFailed: A request is not bound, or their number differs from what the device
+                profile and the ports ask for.
         """
         if device_profile.name_of(flavor.extra_specs) is None and not has_ports:
             return []
@@ -62,15 +73,16 @@ class Accelerators:
 
     def await_bound(self, flavor: objects.Flavor, holder: str, check: Callable[[], None], *, has_ports: bool = False,
                     ports: Collection[str] = ()) -> list[AcceleratorRequest]:
-        """Return these requests as soon as it is known of all that they are bound.
+        """Wait until all accelerator requests of ``holder`` are bound, and return them.
 
-        ``check()`` is called now and then, what it raises ends the waiting. Raises AcceleratorRequestBindingFailed if
-        one failed, if it took too long, or if they are other than as many as ``devices`` says.
+        ``check()`` is called repeatedly, and an error that it raises ends the waiting. Raises
+        AcceleratorRequestBindingFailed if a binding failed, if the time is up, or if the number of requests is wrong
+        (``devices``).
         """
         if device_profile.name_of(flavor.extra_specs) is None and not has_ports:
             return []
         deadline = time.monotonic() + self._timeout
-        # Heard from before the first look on: an event between the two isn't missed.
+        # Events are recorded from before the first query, so that none is missed in between.
         with self._waiting.heard(holder) as told:
             while True:
                 check()
@@ -86,9 +98,10 @@ class Accelerators:
 
     def _checked(self, flavor: objects.Flavor, holder: str, found: list[AcceleratorRequest], ports: Collection[str]
                  ) -> list[AcceleratorRequest]:
-        """Return ``found`` if all are bound and there are as many as the server asks for.
+        """Return ``found`` if all requests are bound and their number is what the server asks for.
 
-        Raises AcceleratorRequestBindingFailed if not. A profile that Cyborg no longer has can't be compared.
+        Raises AcceleratorRequestBindingFailed if not. If Cyborg no longer has the device profile, the number is not
+        checked.
         """
         checked(holder, found)
         name = device_profile.name_of(flavor.extra_specs)
@@ -107,9 +120,9 @@ class Accelerators:
         return found
 
     def _wanted(self, name: str) -> int | None:
-        """Return how many accelerators a device profile asks for, None if Cyborg has no such profile.
+        """Return the number of accelerators that a device profile asks for, or None if Cyborg has no such profile.
 
-        Raises Unanswered. The answer is kept for a minute.
+        The answer is cached for a minute. Raises Unanswered if Cyborg does not answer.
         """
         until, wanted = self._profiles.get(name, (0.0, None))
         if time.monotonic() < until:
@@ -124,7 +137,7 @@ class Accelerators:
         return wanted
 
     def _resolved(self, holder: str) -> tuple[list[AcceleratorRequest] | None, str]:
-        """The requests, None while they aren't resolved; and what to say of a service that is silent."""
+        """Return the requests, or None while they are not resolved, and the error's text if Cyborg does not answer."""
         try:
             return self._asked().resolved(holder), ''
         except errors.Unanswered as error:
@@ -138,7 +151,7 @@ class Accelerators:
 
 
 def checked(holder: str, found: list[AcceleratorRequest]) -> list[AcceleratorRequest]:
-    """AcceleratorRequestBindingFailed: not all are bound."""
+    """Return the requests if there are any and all are bound. Raises AcceleratorRequestBindingFailed if not."""
     wrong = [one for one in found if one.state != accel_request.BOUND]
     if not found or wrong:
         said = ', '.join(f'{one.uuid} is {one.state}' for one in wrong) or 'it has none'
@@ -147,7 +160,10 @@ def checked(holder: str, found: list[AcceleratorRequest]) -> list[AcceleratorReq
 
 
 def attached(found: list[AcceleratorRequest], holder: str) -> list[objects.PciDevice]:
-    """What a guest is given of them. AttachHandleInvalid."""
+    """Return the devices of the requests' attach handles. Raises AttachHandleInvalid if a handle can't be used.
+
+    Handles of Cyborg's test type are ignored.
+    """
     ignored = sum(one.handle_kind == accel_request.TEST_PCI for one in found)
     if ignored:
         LOG.info('Ignoring %d accelerator requests of %s: their attach handles are of type %s, which is for tests',

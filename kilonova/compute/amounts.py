@@ -1,4 +1,4 @@
-"""Amounts of CPU, memory and disk, and places on NUMA cells: what a server takes, what a host has to give."""
+"""Amounts of CPU, memory and disk, and placement on NUMA cells, of servers and of the host. ``tracker`` uses them."""
 from __future__ import annotations
 
 import dataclasses
@@ -13,7 +13,10 @@ MB_PER_GB = 1024
 
 @dataclass(frozen=True)
 class Usage:
-    """What one server takes: shared vCPUs, MiB, GiB, dedicated CPUs; its place on the NUMA cells, which no sum has."""
+    """What one server takes: shared vCPUs, MiB of memory, GiB of disk, dedicated CPUs and its NUMA placement.
+
+    A sum of usages has no NUMA placement.
+    """
 
     vcpus: int = 0
     memory_mb: int = 0
@@ -24,8 +27,10 @@ class Usage:
     @classmethod
     def of(cls, flavor: objects.Flavor, topology: objects.InstanceNUMATopology | None = None,
            from_volume: bool = False) -> Usage:
-        """What a server of this flavor takes; swap counts as disk, in whole GiB. ``from_volume``: its root disk is
-        elsewhere."""
+        """Return what a server of this flavor takes. Swap counts as disk, in whole GiB.
+
+        ``from_volume`` means that the root disk is not on this host.
+        """
         swap = -(-(flavor.swap or 0) // MB_PER_GB) if 'swap' in flavor else 0
         root = 0 if from_volume else flavor.root_gb
         return cls(constraints.shared_cpus(flavor, topology), flavor.memory_mb,
@@ -38,7 +43,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What may be given away in all: totals times allocation ratios. None: not limited here."""
+    """The most that a host may give to servers: totals times allocation ratios. None means no limit here."""
 
     vcpus: float | None = None
     memory_mb: float | None = None
@@ -47,14 +52,17 @@ class Capacity:
 
     @classmethod
     def of(cls, inventory: Mapping[str, Mapping[str, float]]) -> Capacity:
-        """From the node's Placement inventory. Reserved amounts are left to Placement: this is the second look."""
+        """Return the capacity from the node's Placement inventory.
+
+        Reserved amounts are ignored, because Placement has checked them before.
+        """
         def limit(name: str) -> float | None:
             given = inventory.get(name)
             return given['total'] * given['allocation_ratio'] if given else None
         return cls(limit('VCPU'), limit('MEMORY_MB'), limit('DISK_GB'), limit('PCPU'))
 
     def lacking(self, used: Usage) -> str | None:
-        """What ``used`` goes beyond, as text for users and log, or None."""
+        """Return a text for users and the log that says which limit ``used`` exceeds, or None if it exceeds none."""
         pairs = (('memory', 'MB', used.memory_mb, self.memory_mb), ('disk', 'GB', used.local_gb, self.local_gb),
                  ('vcpus', '', used.vcpus, self.vcpus), ('pcpus', '', used.pcpus, self.pcpus))
         for name, unit, wanted, limit in pairs:
@@ -67,20 +75,20 @@ Places = Sequence[objects.InstanceNUMATopology]
 
 
 class Cells:
-    """The host's NUMA cells; None: it has none. ``topology`` is without what servers use of it."""
+    """The host's NUMA cells. ``topology`` is None for a host without cells, and does not count what servers use."""
 
     def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.CellLimits | None = None) -> None:
         self.topology, self.limits = topology, limits or numa.CellLimits()
-        # The last text, and the places of which it was made.
+        # The last result of ``text``, and the server placements that it was made from.
         self._places: Places = []
         self._text: str | None = None
 
     def used(self, places: Places) -> objects.NUMATopology | None:
-        """The cells with these servers on them."""
+        """Return the host's cells with the usage of servers with these placements, or None if the host has no cells."""
         return None if self.topology is None else numa.used(self.topology, places)
 
     def text(self, places: Places) -> str | None:
-        """``used`` as JSON. Most servers have no place on the cells, and leave it as it was."""
+        """Return ``used`` as JSON. The last text is reused if the placements have not changed."""
         if self._text is None or list(map(id, self._places)) != list(map(id, places)):
             used = self.used(places)
             self._places, self._text = places, None if used is None else used.to_json()
@@ -88,7 +96,10 @@ class Cells:
 
     def place(self, wanted: objects.InstanceNUMATopology, places: Places, limits: objects.SchedulerLimits | None,
               devices: numa.Devices) -> objects.InstanceNUMATopology:
-        """Where a server fits beside those at ``places``. HostRejected: it doesn't."""
+        """Return the placement of a server on the cells together with the servers at ``places``.
+
+        Raises HostRejected if it does not fit.
+        """
         host = self.used(places)
         asked = limits.numa_topology if limits is not None else None
         most = self.limits if asked is None else dataclasses.replace(

@@ -1,9 +1,9 @@
-"""Which type of mediated devices a card has, changed while its host goes on.
+"""Change the type of the mediated devices of a card while its host runs.
 
     types = CardTypes(host, book, node.kinds, node.update)
     types.set_mdev_type(ctxt, '0000:84:00.0', 'nvidia-36')       # [{'address': …, 'mdev_type': 'nvidia-36'}]
 
-What was chosen is kept in ``state_path`` and counts more than ``[mdev_<type>]device_addresses``.
+The choice is stored in ``state_path`` and has priority over ``[mdev_<type>]device_addresses``.
 """
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ LOG = logging.getLogger(__name__)
 
 
 class CardTypes:
-    """``look()``: see ``Node.update``."""
+    """Sets the types of mediated devices on one host's cards. ``look()`` is ``Node.update``."""
 
     def __init__(self, host: Host, book: DeviceBook, kinds: Iterable[Kind], look: Callable[[], None]) -> None:
         self._host, self._book, self._look = host, book, look
         self._mediated = next(kind for kind in kinds if isinstance(kind, MediatedDevices))
 
     def set_mdev_type(self, ctxt: RequestContext, address: str, mdev_type: str) -> list[dict[str, Any]]:
-        """The card at an address has devices of this type from now on; the devices that it has then. Nothing was
-        changed: NotFound, this host has no such card; Invalid, the card or the host doesn't give that type; Conflict,
-        servers hold devices of the card, or are about to."""
+        """Set the type of the mediated devices of the card at an address, and return the devices that it has then.
+
+        When an error is raised, nothing has been changed.
+
+        Raises:
+            NotFound: This host has no such card.
+            Invalid: The card or the host does not provide that type.
+            Conflict: Servers hold devices of the card, or are about to get them.
+        """
         host, tracker = self._host, self._host.tracker
         found = host.driver.host.get_available_resource()['pci_passthrough_devices']
         with tracker.writing(ctxt):

@@ -1,9 +1,11 @@
-"""The devices of a host in its rows and in Placement, those that are not given out (any more) too.
+"""Write the devices of a host to its rows and to Placement, including devices that are not offered.
 
     book = DeviceBook(host, placement, get_admin_context)
     with tracker.writing(ctxt):
         book.save(ctxt, tracker.host_devices.looked(found))       # rows first: only a device with a row can be claimed
     providers = book.report(ctxt, inventory, refresh=True)        # then Placement offers them
+
+``node``, ``device_care``, ``device_rest`` and ``card_types`` use it.
 """
 from __future__ import annotations
 
@@ -29,19 +31,23 @@ from kilonova.virt.inventory import RATIOS
 
 LOG = logging.getLogger(__name__)
 
-# What an operator who enables a device takes back.
+# Reasons that are removed when an operator enables a device.
 ENABLED = (DISABLED, UNHEALTHY, *FAILED_KEYS)
 
 
 class DeviceBook:
-    """``placement`` None: a compute without Placement (tests)."""
+    """The writer of one host's devices to rows and Placement.
+
+    ``placement`` is None for a compute without Placement, in tests.
+    """
 
     def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], RequestContext]) -> None:
         self._host, self._placement, self._ctxt = host, placement, ctxt
-        # Held from the look at what is reserved in Placement to the end of its change; ``writing`` is taken within it.
+        # Held from the reading of reserved amounts in Placement to the end of their change. ``writing`` is taken inside
+        # it.
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
-        # Why devices that are free in a moment are not offered then: see ``HostDevices.barred``.
+        # Returns the reasons why devices that are about to be freed must not be offered (``HostDevices.barred``).
         self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property
@@ -50,7 +56,10 @@ class DeviceBook:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     def save(self, ctxt: RequestContext, devices: HostDevices) -> None:
-        """The host's devices are these now; rows say so. Hold ``writing``."""
+        """Set the host's devices in the tracker, and write the changes to their rows. The caller must hold ``writing``.
+
+        Servers whose devices have become unavailable are notified.
+        """
         tracker = self._host.tracker
         told = [_told(device) for device in devices.barred_since(tracker.host_devices)]
         tracker.host_devices, changes = devices, devices.unwritten()
@@ -58,7 +67,7 @@ class DeviceBook:
             try:
                 ids = records.save_devices(ctxt, self._record.id, changes, told)
             except Exception:
-                # Perhaps it was written.
+                # The rows may have been written.
                 tracker.distrust()
                 raise
             tracker.host_devices = devices.written(changes, ids)
@@ -66,7 +75,10 @@ class DeviceBook:
             self._host.notify.later(ctxt, 'instance.device_barred', functools.partial(_facts, ctxt, uuid, text))
 
     def publish(self, ctxt: RequestContext) -> NodeUsage:
-        """The node's row says what is used; that. Hold ``writing``."""
+        """Write the usage to the node's row if it has changed, and return the usage.
+
+        The caller must hold ``writing``.
+        """
         tracker = self._host.tracker
         usage = tracker.usage()
         if usage != tracker.published:
@@ -77,8 +89,11 @@ class DeviceBook:
     # -- Placement -----------------------------------------------------------------------------------------------------
     def report(self, ctxt: RequestContext, inventory: dict[str, dict[str, Any]], refresh: bool
                ) -> tuple[dict[str, str], NodeUsage]:
-        """Tell Placement and rows what there is: the provider of each device, physical function or parent of mediated
-        devices by its address, and what is used."""
+        """Write the devices and the inventory to Placement and to rows.
+
+        Return a dict of provider uuids, and the usage of the node. The dict's keys are the addresses of devices, of
+        physical functions, and of parents of mediated devices.
+        """
         tracker, providers, guarantors = self._host.tracker, dict[str, str](), dict[str, str]()
         with self._reserving:
             if self._placement is not None:
@@ -90,7 +105,10 @@ class DeviceBook:
                 return providers, self.publish(ctxt)
 
     def inventory(self) -> dict[str, dict[str, Any]]:
-        """Ratios that the configuration leaves open are Placement's: operators change them there."""
+        """Return the node's Placement inventory.
+
+        Allocation ratios that the configuration does not set are read from Placement, where operators change them.
+        """
         existing: dict[str, dict[str, Any]] = {}
         conf = self._host.conf
         if self._placement is not None and None in [conf[name] for name, _ in RATIOS]:
@@ -102,8 +120,12 @@ class DeviceBook:
 
     def _tell(self, placement: PlacementClient, inventory: dict[str, dict[str, Any]], refresh: bool,
               leaving: Collection[str] = ()) -> tuple[dict[str, str], dict[str, str]]:
-        """The provider of each device, physical function or parent of mediated devices by its address; and those of
-        others that guarantee something to ports, by interface. ``leaving``: devices that are free in a moment."""
+        """Write the node's inventory and its devices to Placement.
+
+        Return two dicts: the provider uuids by address (of devices, physical functions, and parents of mediated
+        devices), and the providers that guarantee resources to ports, by interface. ``leaving`` are devices that are
+        about to be freed.
+        """
         nodename, view = self._record.hypervisor_hostname, self.view(leaving)
         if view:
             LOG.log(logging.INFO if refresh else logging.DEBUG, 'Placement PCI resource view: %s',
@@ -119,13 +141,15 @@ class DeviceBook:
                 pci_placement.guarantors(uuids))
 
     def view(self, leaving: Collection[str] = ()) -> dict[str, pci_placement.Provider]:
-        """What Placement is told of the devices: providers by name."""
+        """Return the providers that Placement gets for the devices, by name."""
         return self._host.tracker.host_devices.providers(self._record.hypervisor_hostname, leaving)
 
-    # -- devices that are not given out --------------------------------------------------------------------------------
+    # -- devices that are not offered ----------------------------------------------------------------------------------
     def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> list[dict[str, Any]]:
-        """A device, with those below it, is not given out any more, or is again (``reason`` None); what became of each.
-        NotFound: this host has no such device."""
+        """Disable a device and the devices below it, or enable them if ``reason`` is None.
+
+        Return address, status and server of each. Raises NotFound if this host has no such device.
+        """
         text = None if reason is None else checked_reason(reason)
         named = self._host.tracker.host_devices.named(address)
         if not named:
@@ -136,9 +160,12 @@ class DeviceBook:
                 for device in self._host.tracker.host_devices.all() if device.address in named]
 
     def bar(self, ctxt: RequestContext, reasons: Mapping[str, Mapping[str, str | None]]) -> None:
-        """See ``HostDevices.barred``; devices that are gone meanwhile are left out. Rows and what schedulers count say
-        so when this returns; where Placement doesn't answer it follows at the next look, and until then this host
-        refuses servers that were to get such a device."""
+        """Add or remove reasons why devices are not offered (``HostDevices.barred``).
+
+        Devices that have left the host are ignored. Rows and the schedulers' counts are up to date when this returns.
+        If Placement does not answer, it is updated at the next periodic update. Until then this host refuses servers
+        that were to get such a device.
+        """
         tracker = self._host.tracker
         with tracker.writing(ctxt):
             here = {address: given for address, given in reasons.items() if address in tracker.host_devices.entries}
@@ -157,7 +184,10 @@ class DeviceBook:
                         ', '.join(sorted(reasons)), error)
 
     def _mark(self, ctxt: RequestContext, placement: PlacementClient) -> None:
-        """Before barred devices are reserved: their rows say what was reserved of their providers without them."""
+        """Store the reserved amounts of providers in the rows of unavailable devices.
+
+        This is done before Placement reserves these devices, so that the amounts can be restored later.
+        """
         tracker = self._host.tracker
         before = self._before(placement, tracker.host_devices)
         if before:
@@ -172,8 +202,11 @@ class DeviceBook:
         return found
 
     def _leaving(self, addresses: Collection[str]) -> None:
-        """These devices are free in a moment: the server's allocation goes a moment later, and then Placement must not
-        offer those that are not given out again. Called by a writer of the tracker."""
+        """Write to Placement which of these devices must not be offered after they are freed.
+
+        A writer of the tracker calls this just before it frees them. The server's allocation is deleted a moment later,
+        and Placement must not offer the devices then.
+        """
         self.use_up(addresses)
         tracker, ctxt = self._host.tracker, self._ctxt()
         reasons = self.leave([address for address in addresses if not tracker.host_devices.entries[address].gone])
@@ -191,12 +224,12 @@ class DeviceBook:
                         ', '.join(sorted(barred)), error)
 
     def use_up(self, addresses: Collection[str]) -> None:
-        """Before these devices are free: Placement must know of one_time_use ones that they were used.
+        """Write to Placement that one_time_use devices among these were used, before they are freed.
 
-        Each look at the host tells it, too; only, a server may go before the next one.
+        Each periodic update writes that as well, but the server may be deleted before the next one.
         """
         if self._placement is not None and self._host.tracker.host_devices.use_up(addresses):
-            # Read again: an operator may have set ``reserved`` back since the last look.
+            # Refresh, because an operator may have reset ``reserved`` since the last update.
             self._tell(self._placement, self.inventory(), refresh=True)
 
 
@@ -206,13 +239,13 @@ def _reserved(placement: PlacementClient, rp_uuid: str) -> int:
 
 
 def _told(device: PciDevice) -> tuple[str, str]:
-    """A device's holder, and what its users read when the device has a reason not to be given out."""
+    """Return a device's server and the text for its users about the reasons why the device is not offered."""
     return device.instance_uuid, f'Device {device.address} ' + ', '.join(
         f'is {name}: {why}' for name, why in bars(device).items())
 
 
 def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
-    """Return what a notification of a device's holder is made of, None if the server is gone or can't be read."""
+    """Return the facts of a notification to a device's holder, or None if the server is deleted or can't be read."""
     try:
         instance = records.instance(ctxt, uuid)
     except errors.ServerUnreadable as error:
@@ -222,6 +255,6 @@ def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
 
 
 def _traits(host: Host) -> set[str]:
-    """The driver's; and whether servers with accelerators may come, which takes an account for their service."""
+    """Return the driver's traits, and the trait for accelerators if this host has an account for their service."""
     found = host.driver.host.traits()
     return found | {os_traits.COMPUTE_ACCELERATORS} if host.accelerators.available else found

@@ -1,12 +1,12 @@
-"""The operator's commands for devices: one that cleans a device between two servers, one that says whether it is well.
+"""Run the operator's commands for devices: one cleans a device between two servers, one checks its health.
 
     care = DeviceCare(host, book, get_admin_context, stopping)
-    care.start()                          # at the start of the service: what an earlier process left unclean
-    care.look()                           # now and then: what could not be cleaned, and the health of free devices
-    host.before_use(ctxt, devices)        # HostRejected: one of these is not well
+    care.start()                          # at the start of the service: clean what an earlier process left
+    care.look()                           # periodically: retry cleanings, check the health of free devices
+    host.before_use(ctxt, devices)        # raises HostRejected if one of these devices is not healthy
 
-A device that a server gives back is barred as DIRTY in the same writing, so it is offered only after the command ended
-well. One that isn't well is barred as UNHEALTHY until an operator enables it.
+A device that a server releases is marked as DIRTY in the same transaction, so it is not offered before the command has
+succeeded. A device that is not healthy is marked as UNHEALTHY until an operator enables it.
 """
 from __future__ import annotations
 
@@ -30,15 +30,18 @@ from kilonova.virt import command
 
 LOG = logging.getLogger(__name__)
 
-# Commands of one host that run at the same time.
+# Maximum number of commands that run at the same time on one host.
 AT_ONCE = 8
 NOT_YET = 'it is not cleaned yet'
 
 
 @dataclass(frozen=True)
 class Program:
-    """A command of the configuration: the address of a device and its kind (pci, pf, vf, vdpa, mdev) are its last
-    arguments. It ends with 0 within ``timeout`` seconds, or it failed."""
+    """A command from the configuration, run for one device.
+
+    Its last arguments are the device's address and kind (pci, pf, vf, vdpa, mdev). It fails unless it exits with 0
+    within ``timeout`` seconds.
+    """
 
     option: str
     argv: tuple[str, ...]
@@ -46,7 +49,10 @@ class Program:
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts, option: str) -> Program | None:
-        """``[devices]option``; None: it is empty. errors.Invalid: it can't be run."""
+        """Return the command of ``[devices]option``, or None if the option is empty.
+
+        Raises Invalid if the command can't be run.
+        """
         text = conf.devices[option]
         if not text.strip():
             return None
@@ -59,7 +65,10 @@ class Program:
         return cls(option, argv, conf.devices[f'{option}_timeout'])
 
     def failed(self, device: PciDevice, stopping: threading.Event) -> str | None:
-        """Run it for a device; why it failed, as operators read it. It is killed when this service is ``stopping``."""
+        """Run the command for a device. Return None if it succeeds, otherwise the reason as operators read it.
+
+        The command is killed when this service stops.
+        """
         end = time.monotonic() + self.timeout
 
         def check() -> None:
@@ -76,7 +85,10 @@ class Program:
 
 
 class DeviceCare:
-    """``ctxt()`` makes the service's own contexts. errors.Invalid: a command that can't be run."""
+    """Cleaning and health checks for one host's devices.
+
+    ``ctxt()`` makes the service's own contexts. The constructor raises Invalid if a command can't be run.
+    """
 
     def __init__(self, host: Host, book: DeviceBook, ctxt: Callable[[], RequestContext],
                  stopping: threading.Event) -> None:
@@ -84,7 +96,7 @@ class DeviceCare:
         self._clean = Program.of(host.conf, 'clean_command')
         self._health = Program.of(host.conf, 'health_check')
         self._slots = threading.BoundedSemaphore(AT_ONCE)
-        # Addresses that a thread cleans, or waits for.
+        # Addresses of devices that a thread cleans or waits to clean.
         self._cleaning: set[str] = set()
         self._lock = threading.Lock()
         if self._clean is not None:
@@ -94,11 +106,11 @@ class DeviceCare:
 
     @property
     def has_commands(self) -> bool:
-        """Whether there is anything to do at each look."""
+        """True if a command is configured, so that ``look`` has something to do."""
         return self._clean is not None or self._health is not None
 
     def start(self) -> None:
-        """Clean what an earlier process left unclean; without a command there is nothing to wait for."""
+        """Clean the devices that an earlier process left dirty. If no command is configured, offer them as they are."""
         dirty = [device.address for device in self._free() if DIRTY in device.extra_info]
         if not dirty:
             return
@@ -109,26 +121,29 @@ class DeviceCare:
             self._clean_all()
 
     def look(self) -> None:
-        """Once more what could not be cleaned; the health of free devices."""
+        """Retry failed cleanings, and check the health of free devices."""
         if self._clean is not None:
             self._clean_all()
         if self._health is not None:
             self._check(self._ctxt(), [device for device in self._free() if not is_barred(device)])
 
     def _free(self) -> list[PciDevice]:
-        """Devices that no server holds and that are there."""
+        """Return the devices of this host that no server holds."""
         devices = self._host.tracker.host_devices
         held = {device.address for device in devices.held()}
         return [device for device in devices.all() if device.address not in held]
 
     # -- between two servers -------------------------------------------------------------------------------------------
     def _leave(self, addresses: Collection[str]) -> dict[str, dict[str, str | None]]:
-        """Why these devices, which are free in a moment, are not offered then. Called by a writer of the tracker."""
+        """Return the reasons that mark devices as dirty which are about to be freed, and start their cleaning.
+
+        Called by a writer of the tracker.
+        """
         concurrency.spawn(self._clean_after, name='clean devices')
         return {address: {DIRTY: NOT_YET} for address in addresses}
 
     def _clean_after(self) -> None:
-        # Behind the writer that frees them.
+        # Wait for the writer that frees the devices.
         with self._host.tracker.writing(self._ctxt()):
             pass
         self._clean_all()
@@ -147,7 +162,7 @@ class DeviceCare:
             with self._slots:
                 why = self._clean.failed(device, self._stopping)
             if self._stopping.is_set():
-                # The next process cleans it.
+                # The next process cleans the device.
                 return
             if why is not None:
                 LOG.error('Device %s was not cleaned and is not offered: %s; again at the next look', device.address,
@@ -161,22 +176,24 @@ class DeviceCare:
 
     # -- health --------------------------------------------------------------------------------------------------------
     def why_unhealthy(self, device: PciDevice) -> str | None:
-        """Run ``[devices]health_check`` for a device. Return why it is not well, or None if it is, or if there is no
-        such command."""
+        """Run ``[devices]health_check`` for a device. Return the reason if it fails.
+
+        Return None if the device is healthy, or if no command is configured.
+        """
         if self._health is None:
             return None
         with self._slots:
             return self._health.failed(device, self._stopping)
 
     def _before_use(self, ctxt: RequestContext, devices: list[PciDevice]) -> None:
-        """HostRejected: one of these, which were claimed for a server, is not well."""
+        """Check the health of devices that were claimed for a server. Raises HostRejected if one is not healthy."""
         failed = self._check(ctxt, devices)
         if failed:
             raise errors.HostRejected(reason='; '.join(f'Device {address} is unhealthy: {why}'
                                                        for address, why in sorted(failed.items())))
 
     def _check(self, ctxt: RequestContext, devices: Iterable[PciDevice]) -> dict[str, str]:
-        """{address: why} of those that are not well; they are barred."""
+        """Check devices in parallel, mark the unhealthy ones, and return a dict from their addresses to the reasons."""
         assert self._health is not None
         health, failed = self._health, dict[str, str]()
 
@@ -196,6 +213,6 @@ class DeviceCare:
 
 
 def _line(text: str) -> str:
-    """One printable line, not longer than a reason may be."""
+    """Return the text as one printable line, shortened to the maximum length of a reason."""
     words = ' '.join(text.split())
     return errors.shortened(''.join(letter for letter in words if letter.isprintable()), MOST_REASON)

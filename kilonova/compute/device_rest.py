@@ -1,13 +1,13 @@
-"""Devices with which a guest could not be started: they are given to no server until a look finds them well.
+"""Keep devices with which a guest could not be started unavailable until a check finds them well.
 
     rest = DeviceRest(host, book, care.why_unhealthy, get_admin_context)
-    host.devices_failed(ctxt, uuid, error)      # what ended an operation; errors of other kinds change nothing
-    host.devices_used(ctxt, uuid)               # an operation of this server went well
-    rest.look()                                 # now and then: devices whose time is over
+    host.devices_failed(ctxt, uuid, error)      # after an operation failed; only errors that name devices count
+    host.devices_used(ctxt, uuid)               # after an operation of this server succeeded
+    rest.look()                                 # periodically: check the devices whose time has passed
 
-Such a device is barred as FAILED. Its time begins with ``[devices]failed_rest`` and doubles with each failure. It is
-looked at when the time is over, and comes back by itself when the look is good. The times are in the device's row, so
-they outlive this process. The failures are forgotten when a guest runs with the device.
+Such a device is marked as FAILED for a time that begins with ``[devices]failed_rest`` and doubles with each failure.
+When the time has passed, the device is checked, and it is offered again if the check succeeds. The times are stored in
+the device's row, so a restart keeps them. The failures are forgotten when a guest runs with the device.
 """
 from __future__ import annotations
 
@@ -31,27 +31,31 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 _GONE = 'its host does not have it any more'
-# A time is doubled at most so often: the longest one that the options allow is reached long before.
+# Maximum number of doublings. The longest time that the options allow is reached long before.
 _MOST_DOUBLINGS = 40
 
 
 class DeviceRest:
-    """The failed devices of one host. ``health(device)`` runs the operator's check and returns why the device is not
-    well, or None. ``clock`` returns seconds since 1970."""
+    """The failed devices of one host.
+
+    ``health(device)`` runs the operator's check and returns why the device is not healthy, or None. ``clock`` returns
+    seconds since 1970.
+    """
 
     def __init__(self, host: Host, book: DeviceBook, health: Callable[[PciDevice], str | None],
                  ctxt: Callable[[], RequestContext], clock: Callable[[], float] = time.time) -> None:
         self._host, self._book, self._health, self._ctxt, self.clock = host, book, health, ctxt, clock
         self._first, self._most = host.conf.devices.failed_rest, host.conf.devices.failed_rest_max
-        # Errors that were seen: one passes several places on its way.
+        # Errors that were handled already: the same error is passed to ``failed`` at several levels.
         self._seen: weakref.WeakSet[BaseException] = weakref.WeakSet()
         host.devices_failed, host.devices_used = self.failed, self.used
 
     def failed(self, ctxt: RequestContext, uuid: str, error: BaseException) -> None:
-        """Bar the devices that an error, or what it came from, names. ``uuid``: the server that was to get them.
+        """Mark the devices as failed that an error, or one of its causes, names.
 
-        Devices that another server holds aren't touched, nor those that are in none of this host's books, nor those
-        whose time is not over yet. Never raises: the error itself is what callers go on with.
+        ``uuid`` is the server that was to get them. Devices that another server holds are not changed, nor devices that
+        this host does not manage, nor devices whose time has not passed yet. Never raises, because callers continue
+        with the error itself.
         """
         found = _devices_of(error)
         if found is None or found[0] in self._seen or not self._first:
@@ -69,8 +73,10 @@ class DeviceRest:
                           ', '.join(sorted(failed)))
 
     def used(self, ctxt: RequestContext, uuid: str) -> None:
-        """Forget the failures of the devices with which this server's guest runs. Asks libvirt only if there are
-        such failures. Never raises."""
+        """Forget the failures of the devices with which this server's guest runs.
+
+        Makes a call to libvirt only if there are such failures. Never raises.
+        """
         flagged = [address for address, entry in self._host.tracker.host_devices.entries.items()
                    if FAILED_TIMES in entry.device.extra_info and entry.device.instance_uuid == uuid]
         if not flagged:
@@ -86,7 +92,10 @@ class DeviceRest:
             LOG.exception('The failures of devices %s stay noted', ', '.join(flagged), instance_uuid=uuid)
 
     def look(self) -> None:
-        """Look at the devices whose time is over: those that are well are offered again, the others rest longer."""
+        """Check the failed devices whose time has passed.
+
+        Devices that are well are offered again. Others stay unavailable for a longer time.
+        """
         for address, entry in self._host.tracker.host_devices.entries.items():
             if FAILED not in entry.device.extra_info or self._rests(entry.device):
                 continue
@@ -96,7 +105,7 @@ class DeviceRest:
                 LOG.exception('Device %s could not be looked at; again in a moment', address)
 
     def _rests(self, device: PciDevice) -> bool:
-        """Return whether the time of a device is not over yet."""
+        """Return whether the time of a failed device has not passed yet."""
         info = device.extra_info
         return FAILED in info and float(info.get(FAILED_UNTIL, 0)) > self.clock()
 
@@ -108,12 +117,12 @@ class DeviceRest:
             return
         if not entry.removed:
             LOG.info('Device %s is offered again: it was looked at and nothing is wrong with it', address)
-        # Of a device that left the host only this row is left, which goes then.
+        # A device that left the host has only this row, which is deleted when the marks are removed.
         names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
         self._book.bar(ctxt, {address: dict.fromkeys(names)})
 
     def _why(self, device: PciDevice, held: bool) -> str | None:
-        """Return what is wrong with a device, or None."""
+        """Return the reason why a device can't be used, or None if it can."""
         if self._host.driver.devices.missing_devices([device]):
             return _GONE
         unusable: str | None = self._host.driver.devices.unusable([device]).get(device.address)
@@ -126,7 +135,7 @@ class DeviceRest:
         return None if held else self._health(device)
 
     def _rest(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
-        """Bar devices, {address: why}, each for a time that is twice the one before."""
+        """Mark devices as failed, each for twice its last time. ``failed`` is a dict from address to reason."""
         reasons = {}
         for address, why in failed.items():
             times = int(self._host.tracker.host_devices.entries[address].device.extra_info.get(FAILED_TIMES, 0)) + 1
@@ -138,7 +147,7 @@ class DeviceRest:
 
 
 def _text(why: str, times: int, until: float) -> str:
-    """Return the reason as operators read it, cut between words where it is too long."""
+    """Return the reason as operators read it, shortened between words if it is too long."""
     moment = datetime.datetime.fromtimestamp(until, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     end = f'; failure {times}, looked at again after {moment}'
     words = ''.join(letter if letter.isprintable() else ' ' for letter in why)
@@ -146,7 +155,10 @@ def _text(why: str, times: int, until: float) -> str:
 
 
 def _devices_of(error: BaseException) -> tuple[BaseException, list[str], str] | None:
-    """Return the error that names devices among an error and its causes, with their addresses and the reason."""
+    """Return the error that names devices, among an error and its causes, with the addresses and the reason.
+
+    Return None if no error names devices.
+    """
     one: BaseException | None = error
     while one is not None:
         if isinstance(one, errors.DevicesFailed):

@@ -1,15 +1,15 @@
-"""From an RPC method to what does it: the endpoint of this host is made from the declaration (``rpc.compute``).
+"""Connect the RPC methods that ``rpc.compute`` declares with the functions of this host that implement them.
 
     @order(Compute.stop_instance)
-    def stop(op, clean_shutdown): ...               # part of an operation: once a key, on ``op.instance``
+    def stop(op, clean_shutdown): ...               # a step of an operation: run once per key, for ``op.instance``
 
     @answer(Compute.get_diagnostics)
-    def diagnostics(host, ctxt, instance): ...      # no part of one
+    def diagnostics(host, ctxt, instance): ...      # not part of an operation
 
     endpoint = Endpoint(host, keys, [power, answers])
 
-Names and arguments are those of the declaration, and there is no other list of them: a method that nobody does, or that
-takes other arguments, refuses the start. Errors leave as ``kilonova.errors`` say them.
+The declaration alone gives the names and arguments. The service does not start if a declared method has no function, or
+if the function takes other arguments. Errors are sent to the caller as classes of ``kilonova.errors``.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Nothing went wrong here: somebody else decided, or another host shall try.
+# These errors are not failures of this host: the operation ended elsewhere, or another host is to try.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
@@ -40,10 +40,11 @@ Verdict = Callable[[Operation, Exception], Exception]
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a method of an operation behaves.
+    """How a method of an operation is run.
 
-    ``forward``: it only goes forward or only gives back, so nobody cancels it and a failure under a key isn't final.
-    ``verdict(op, error)``: what the flow is told of what the act raised.
+    ``forward`` is True for a method that only goes forward or only releases something. Such a method can't be
+    cancelled, and a failure is not kept as the key's final result. ``verdict(op, error)`` converts an error of the
+    function to the one that the flow receives.
     """
 
     checks: Check = Check.STEP
@@ -53,8 +54,10 @@ class Behaviour:
 
 def order(declared: Callable[..., object], checks: Check = Check.STEP, forward: bool = False,
           verdict: Verdict | None = None) -> Callable[[_Act], _Act]:
-    """``act(op, …)`` does this method of ``Compute``; … are the declared arguments besides context, instance and
-    key, which ``op`` has."""
+    """Mark a function ``act(op, …)`` as the implementation of a ``Compute`` method that is a step of an operation.
+
+    The function takes the declared arguments except context, instance and key, which are attributes of ``op``.
+    """
     def mark(act: _Act) -> _Act:
         act.does = (declared.__name__, Behaviour(checks, forward, verdict))  # type: ignore[attr-defined]
         return act
@@ -62,7 +65,7 @@ def order(declared: Callable[..., object], checks: Check = Check.STEP, forward: 
 
 
 def answer(declared: Callable[..., object]) -> Callable[[_Act], _Act]:
-    """``act(host, ctxt, …)`` answers this method of ``Compute``, which is no part of an operation."""
+    """Mark a function ``act(host, ctxt, …)`` as the implementation of a ``Compute`` method outside operations."""
     def mark(act: _Act) -> _Act:
         act.does = (declared.__name__, None)  # type: ignore[attr-defined]
         return act
@@ -70,8 +73,11 @@ def answer(declared: Callable[..., object]) -> Callable[[_Act], _Act]:
 
 
 class Endpoint:
-    """What a host answers: each declared method, done by the marked function of one of the ``modules``, or by one of
-    ``own``: ``method(ctxt, …)`` of the declared name."""
+    """The RPC endpoint of this host, with one attribute for each method that ``rpc.compute`` declares.
+
+    A method is implemented by the marked function of one of the ``modules``, or by a callable ``method(ctxt, …)`` of
+    the declared name in ``own``.
+    """
 
     def __init__(self, host: Host, keys: Keys, modules: Iterable[ModuleType],
                  own: Iterable[Callable[..., object]] = ()) -> None:
@@ -88,13 +94,14 @@ class Endpoint:
 
 
 class Answer:
-    """One method that is no part of an operation."""
+    """An RPC method that is not part of an operation."""
 
     def __init__(self, method: str, act: Callable[..., object]) -> None:
         self._method, self._act = method, act
         self.__signature__ = inspect.signature(act)
 
     def __call__(self, ctxt: RequestContext, **given: object) -> object:
+        """Call the function. Raise its errors as classes that the caller's process knows (``as_known``)."""
         try:
             return self._act(ctxt, **given)
         except Exception as error:
@@ -103,7 +110,7 @@ class Answer:
 
 
 class Order:
-    """One method of an operation: done once a key."""
+    """An RPC method that is a step of an operation. It runs once per key."""
 
     def __init__(self, method: str, act: Callable[..., object], behaviour: Behaviour, host: Host, keys: Keys) -> None:
         self._method, self._act, self._behaviour, self._host, self._keys = method, act, behaviour, host, keys
@@ -113,6 +120,11 @@ class Order:
         self.__signature__ = inspect.Signature([*first, *taken, key])
 
     def __call__(self, ctxt: RequestContext, *, key: str, **given: Any) -> object:
+        """Run the step, or wait for the execution that has the same key, and return the result.
+
+        Errors are raised as classes that the caller's process knows (``as_known``). Raises Unanswered if the step has
+        no result yet.
+        """
         forward = self._behaviour.forward
         with self._keys.doing(self._method, key, cancellable=not forward, remember_errors=not forward) as (work, first):
             if not first:
@@ -135,15 +147,18 @@ class Order:
 
     def _told(self, op: Operation, error: Exception) -> Exception:
         if isinstance(error, (Stopping, errors.ReleasePending)):
-            # Nothing was decided: it is to be asked again.
+            # The step has no result yet: the flow must send the call again.
             return errors.Unanswered(error.message)
         verdict = self._behaviour.verdict
         return as_known(error if verdict is None else verdict(op, error))
 
 
 def as_known(error: Exception) -> Exception:
-    """Return the error as one of a class that the other side of the bus can rebuild: of its own name, else the nearest
-    base. The request's own fault stays one: Invalid, where that class is not."""
+    """Return the error as an instance of a class that the caller's process can rebuild.
+
+    That is the class of the same name in ``kilonova.errors``, otherwise the nearest base class there. An error that the
+    request caused becomes Invalid if the class found so has another cause.
+    """
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))
     if type(error).__module__ == errors.__name__:

@@ -1,8 +1,8 @@
-"""What a host still has of servers that were evacuated from it while it was down: guests, disks, devices.
+"""Remove what this host still has of servers that were evacuated from it while it was down: guests, disks, devices.
 
-``clean_all`` runs when the compute starts, before anything of servers is looked at and before it reports up; ``clean``
-is the same for one server, for a host that never restarted (``ops.evacuate``). Disks on storage that the new host has
-taken over aren't this host's any more.
+``clean_all`` runs when the compute service starts, before servers are read and before the service is reported as up.
+``clean`` does the same for one server, on a host that was never restarted (``ops.evacuate``). Disks on shared storage
+that the new host has taken over are not removed.
 """
 from __future__ import annotations
 
@@ -20,16 +20,23 @@ LOG = logging.getLogger(__name__)
 
 
 def clean_all(host: Host, ctxt: RequestContext) -> None:
-    """Once, at start. Unanswered, HypervisorUnavailable: nothing is lost, start again."""
+    """Clean up after all evacuations from this host. Called once, at the start of the service.
+
+    Raises Unanswered or HypervisorUnavailable if a service does not answer. The function can then be called again,
+    nothing is lost.
+    """
     for migration in records.evacuated(ctxt, host.name):
         instance = objects.Instance(ctxt, uuid=migration.instance_uuid)
         with host.locks.hold(instance.uuid):
-            # No operation's: there is no row that it could stand at.
+            # This work has an empty key, because no operation row belongs to it.
             clean(Operation(host, Work(''), ctxt, instance), migration)
 
 
 def clean(op: Operation, migration: objects.Migration) -> None:
-    """The guest, its disks and what it holds here go; the migration is completed. Hold the server's lock."""
+    """Destroy an evacuated server's guest and disks on this host, free its devices, and complete the migration.
+
+    The caller must hold the server's lock.
+    """
     LOG.info('Deleting instance as it has been evacuated from this host', instance_uuid=op.instance.uuid)
     op.host.driver.guests.destroy(op.instance)
     op.give_back(move.of_source(migration), undo=True, migration={'uuid': migration.uuid, 'status': 'completed'})

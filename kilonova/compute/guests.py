@@ -1,9 +1,9 @@
-"""Guests against their rows: after the host booted, and now and then.
+"""Compare guests with their servers' rows after the host has booted, and periodically.
 
-A domain that is not there is a guest that is off. A server that ran when its host went down and can't be started again
-at once gets an operation row, by which conductors have it tried again (``db.queries.resumes``): something that it needs
-may come back later than its host. Without such a row no server is ACTIVE without its guest. A server with an operation
-row belongs to its flow and is looked at when that is over.
+A guest whose domain does not exist counts as off. If a server ran when its host went down and can't be started again at
+once, conductors create an operation row for it and try again later (``db.queries.resumes``), because something that it
+needs may come back later than its host. No server is ACTIVE without a running guest unless it has such a row. A server
+with an operation row belongs to its flow and is checked when the operation has ended.
 """
 from __future__ import annotations
 
@@ -22,33 +22,36 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# What a guest is called that its server's vm_state wants running.
+# vm_states of servers whose guest is to run.
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED, VmState.RESCUED)
-# What a server at rest is called whose guest is there, each with the power states that its guest may be in.
+# vm_states of servers without an operation whose guest exists, each with the allowed power states of the guest.
 KEPT = {VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
         VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
         VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED)}
-# A host that was down when its server was soft-deleted comes back with the guest running.
+# vm_states of servers whose guest is to be off. If a host was down when its server was soft-deleted, the guest may run.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
-# Seconds that a start of the service spends on servers that can't be started; the others are left to conductors then.
+# Seconds that a start of the service spends on servers that can't be started. The rest is then left to conductors.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: others of its host took long to fail'
 
 
 class Guests:
-    """The guests of one host. ``recount(ctxt, uuid)`` is called for each server of ``host.interrupted``, the servers
-    that were in an operation when this process started, as soon as its operation is over."""
+    """The guests of one host.
+
+    ``recount(ctxt, uuid)`` is called for each server of ``host.interrupted`` when its operation has ended. These
+    servers were in an operation when this process started.
+    """
 
     def __init__(self, host: Host, ctxt: Callable[[], RequestContext],
                  recount: Callable[[RequestContext, str], None]) -> None:
         self._host, self._ctxt, self._recount = host, ctxt, recount
 
     def boot(self) -> None:
-        """Start the guests that ran, or say that they are off; stop those that were to be off while we were away.
+        """Start the guests that ran before, mark others as off, and stop guests that were to be off meanwhile.
 
-        Called once, when the service starts. Servers whose start fails, or that were waiting for it already, are left
-        to conductors.
+        Called once, when the service starts. Servers that can't be started, or that were waiting to be started already,
+        are left to conductors.
         """
         ctxt, host = self._ctxt(), self._host
         host.interrupted.clear()
@@ -71,7 +74,10 @@ class Guests:
             self._resume_later(ctxt, failed)
 
     def await_hypervisor(self, error: Exception) -> None:
-        """Say of each server that ran here that it waits for the hypervisor, which doesn't answer since this start."""
+        """Record for each server that ran here that it waits for the hypervisor.
+
+        Called if the hypervisor has not answered since this process started.
+        """
         ctxt, host = self._ctxt(), self._host
         busy = records.busy(ctxt, host.name)
         waiting = {instance.uuid: readable(error) for instance in records.instances(ctxt, host.name)
@@ -80,13 +86,15 @@ class Guests:
             host.upcalls.resume_later(ctxt, host.name, waiting, is_off=False)
 
     def _is_wanted(self, instance: objects.Instance) -> bool:
-        """Return whether a server that is at rest is to be started again after its host went down."""
+        """Return whether a server without an operation is to be started again after its host went down."""
         return bool(self._host.conf.resume_guests_state_on_host_boot and instance.power_state == PowerState.RUNNING
                     and instance.vm_state in WANTED_RUNNING and instance.task_state is None)
 
     def _resume_later(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
-        """Leave servers that could not be started, {uuid: why}, to conductors; those of the release before know only
-        that they are off."""
+        """Leave servers that could not be started to conductors. ``failed`` is a dict from uuid to reason.
+
+        Conductors of the previous release don't know this call. The servers are then only marked as off.
+        """
         host = self._host
         try:
             host.upcalls.resume_later(ctxt, host.name, failed, is_off=True)
@@ -99,7 +107,10 @@ class Guests:
                         self._end(ctxt, instance, host.driver.guests.get_info(instance))
 
     def look_again(self) -> None:
-        """Those that a flow worked on: when it is over and left a server whose guest is not running, like ``boot``."""
+        """Start guests as ``boot`` does, for servers whose operation has ended and left them without a running guest.
+
+        These are the servers that were in an operation when this process started.
+        """
         if not self._host.interrupted:
             return
         ctxt, host = self._ctxt(), self._host
@@ -117,9 +128,9 @@ class Guests:
             host.interrupted.discard(uuid)
 
     def sync(self) -> None:
-        """Say of a guest that stopped by itself that it is SHUTOFF, and stop one that started by itself.
+        """Set a server to SHUTOFF if its guest stopped by itself, and stop a guest that started by itself.
 
-        A server whose row cannot be read is logged and left as it is.
+        A server whose row can't be read is logged and left as it is.
         """
         ctxt, host = self._ctxt(), self._host
         states = self._states()
@@ -131,7 +142,7 @@ class Guests:
                     LOG.error('%s It is left as it is.', error, instance_uuid=seen.uuid)
 
     def sync_one(self, uuid: str) -> bool:
-        """The same for one server; False: an operation works on it, and it was left alone."""
+        """Compare one server with its guest, as ``sync`` does. Return False if an operation works on the server."""
         return self._sync_fresh(self._ctxt(), uuid)
 
     def _states(self) -> dict[str, int]:
@@ -139,10 +150,10 @@ class Guests:
 
     # -- one server ----------------------------------------------------------------------------------------------------
     def _restore(self, ctxt: RequestContext, seen: objects.Instance) -> str | None:
-        """Start the guest of a server that is to run, or say that the server is off.
+        """Start the guest of a server that is to run, or mark the server as off.
 
-        Returns why the guest could not be started, else None. Raises HypervisorUnavailable, which says nothing about
-        the guest.
+        Return why the guest could not be started, or None. Raises HypervisorUnavailable, which says nothing about the
+        guest.
         """
         host = self._host
         with host.locks.hold(seen.uuid):
@@ -169,7 +180,10 @@ class Guests:
             return None
 
     def _end(self, ctxt: RequestContext, instance: objects.Instance, state: int) -> None:
-        """Its guest doesn't run: the server is off. Nobody who asked us suspended the guest, so it is stopped."""
+        """Mark a server as off whose guest does not run.
+
+        A guest that is suspended although no request suspended it is stopped first.
+        """
         if state == PowerState.SUSPENDED:
             LOG.warning('Instance is %s and its guest is suspended. It is stopped', instance.vm_state,
                         instance_uuid=instance.uuid)
@@ -178,7 +192,7 @@ class Guests:
         self._say_off(ctxt, instance, state)
 
     def _say_off(self, ctxt: RequestContext, instance: objects.Instance, power_state: int) -> None:
-        """SHUTOFF; a resized or rescued server stays so and is off."""
+        """Write that the guest is off. The vm_state becomes STOPPED, except for a resized or rescued server."""
         save = objects.Save(instance_uuid=instance.uuid, values={'power_state': int(power_state)},
                             expect={'host': self._host.name, 'task_state': [None]})
         if instance.vm_state in KEPT:
@@ -188,12 +202,12 @@ class Guests:
         self._save(ctxt, save)
 
     def _sync_fresh(self, ctxt: RequestContext, uuid: str) -> bool:
-        """False: the server isn't at rest."""
+        """Compare a server with its guest, from its current row. Return False if an operation works on the server."""
         host = self._host
         with host.locks.hold(uuid):
             if uuid in host.interrupted or uuid in records.busy(ctxt, host.name):
-                # ``look_again`` may have to start it, or something waits to be given back here: the disk of a move that
-                # ended elsewhere, and with it the guest.
+                # ``look_again`` may have to start the guest. Or a pending release still has to delete something here,
+                # such as the guest and disk of a move that ended on another host.
                 return False
             fresh = records.instance(ctxt, uuid)
             if fresh is None or fresh.host != host.name:
@@ -236,13 +250,14 @@ def _save(ctxt: RequestContext, host: Host, save: objects.Save) -> None:
 def resume(ctxt: RequestContext, host: Host, instance: objects.Instance) -> None:
     """Start the guest of a server that ran when this host went down, with the devices that it had.
 
-    The caller holds the server's lock. Raises whatever keeps the guest from running; nothing is left of the try then.
+    The caller must hold the server's lock. Raises the error that keeps the guest from running; nothing is left of the
+    failed start then.
     """
     LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
     devices = _devices(host, instance)
     host.check_devices(instance, devices)
     devices = devices + host.accelerators_of(instance)
-    # A rescued server goes on with the rescue: its own disk is what is to be repaired.
+    # A rescued server is started in rescue mode again, because its own disk is to be repaired.
     rescued = instance.vm_state == VmState.RESCUED
     start = host.driver.rescues.restart if rescued else host.driver.power.power_on
     start(instance, image_of(instance), devices)
@@ -251,7 +266,10 @@ def resume(ctxt: RequestContext, host: Host, instance: objects.Instance) -> None
 
 
 def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
-    """Return the devices of a server; during VERIFY_RESIZE the destination's, as on one host both ends are here."""
+    """Return the devices of a server. In VERIFY_RESIZE, return only the devices of the move's destination.
+
+    If source and destination are one host, the devices of both are on this host.
+    """
     context = instance.migration_context if 'migration_context' in instance else None
     devices = host.tracker.devices(instance.uuid)
     if instance.vm_state != VmState.RESIZED or context is None:
@@ -261,7 +279,7 @@ def _devices(host: Host, instance: objects.Instance) -> list[objects.PciDevice]:
 
 
 def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
-    """Whether nothing is to be restored: the guest runs, or isn't expected to."""
+    """Return whether nothing must be restored: the guest runs, or is not expected to run."""
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
     if instance.vm_state in KEPT:
         return not _is_off(instance, state)
@@ -270,7 +288,7 @@ def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
 
 
 def _is_off(instance: objects.Instance, state: int) -> bool:
-    """Whether a server that has a guest lost it: nothing of what it did goes on. NOSTATE is no answer."""
+    """Return whether a server whose guest must exist has lost its running guest. NOSTATE does not count as off."""
     return state != PowerState.NOSTATE and state not in KEPT[VmState(instance.vm_state)]
 
 

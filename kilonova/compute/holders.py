@@ -1,10 +1,10 @@
-"""Who has a host's devices besides the server that is to get them: other servers, domains of libvirt, starts under way.
+"""Find who else has devices that a server's guest is to get: other servers, libvirt domains, or guests being started.
 
     holders = Holders(driver, tracker, locks)
-    holders.check(uuid, devices)      # before the guest of this server is built; DevicesFailed names the holder
+    holders.check(uuid, devices)      # before this server's guest is built; DevicesFailed names the holder
 
-The books of this host (``Tracker``) are right about its servers and the devices of ``[pci]device_spec``. They know
-nothing of devices that Cyborg gave away, nor of domains that somebody else made.
+The tracker of this host knows its servers and the devices of ``[pci]device_spec``. It does not know devices that Cyborg
+assigned, nor domains that were created outside Kilonova.
 """
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from kilonova.states import PowerState
 from kilonova.virt.driver import ComputeDriver
 from kilonova.virt.parts.guests import DomainInfo
 
-# A domain in one of these power states uses no device; it takes its devices when it is started.
+# A domain in one of these power states uses no device. It takes its devices when it is started.
 _OFF = frozenset((PowerState.SHUTDOWN, PowerState.CRASHED, PowerState.SUSPENDED))
 
 
 class Holders:
-    """The holders of one host's devices. ``locks``: the locks of servers; an operation holds that of its server."""
+    """The holders of one host's devices. ``locks`` are the locks of servers; an operation holds its server's lock."""
 
     def __init__(self, driver: ComputeDriver, tracker: Tracker, locks: Locks) -> None:
         self._driver, self._tracker, self._locks = driver, tracker, locks
-        # {server: addresses that no other guest may have}, of starts under way: libvirt doesn't run their domains yet.
+        # {server: addresses that no other guest may have} for guests that are being started. Libvirt does not run them
+        # yet.
         self._starting: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
     def check(self, uuid: str, devices: Collection[objects.PciDevice]) -> None:
-        """Compare what a server's guest will get with what all others of this host have.
+        """Check that no other guest of this host has the devices that a server's guest will get.
 
-        Raises DevicesFailed if somebody else has one of the devices, a card that one is a part of, or a part of one.
-        The error names devices and holder. Costs one listing of libvirt's domains with the XML of each, and one look at
+        Raises DevicesFailed, which names devices and holder, if another guest has one of the devices, the card that one
+        is a part of, or a part of one. Costs one listing of libvirt's domains with the XML of each, and one lookup of
         each device; nothing for a server without devices.
         """
         if not devices:
@@ -49,7 +50,10 @@ class Holders:
                 raise _refused(related, domain['hostdevs'], _name(domain, ours))
 
     def _begin(self, uuid: str, related: Mapping[str, frozenset[str]], addresses: frozenset[str]) -> None:
-        """Note that a server's guest is about to have devices, unless the books or another start have them."""
+        """Record that a server's guest is about to get devices.
+
+        Raises DevicesFailed if the tracker or another start has one of them.
+        """
         with self._lock:
             for entry in self._tracker.host_devices.entries.values():
                 if entry.held and entry.device.instance_uuid != uuid and entry.device.address in addresses:
@@ -62,14 +66,14 @@ class Holders:
 
 
 def _name(domain: DomainInfo, ours: bool) -> str:
-    """Return what an error calls the holder."""
+    """Return the name of the holder for an error's text."""
     if ours:
         return f"server {domain['uuid']}"
     return f"domain '{domain['name']}' ({domain['uuid']}), which is no server of this host,"
 
 
 def _refused(related: Mapping[str, frozenset[str]], held: Iterable[str], holder: str) -> errors.DevicesFailed:
-    """Return the error for devices that can't be given to a guest as ``holder`` has the devices at ``held``."""
+    """Return the error for devices that can't be given to a guest because ``holder`` has the devices at ``held``."""
     taken = sorted(held)
     return errors.DevicesFailed(
         addresses=sorted(address for address, others in related.items() if not others.isdisjoint(taken)),

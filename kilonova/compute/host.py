@@ -1,13 +1,13 @@
-"""``Host``: what every operation on this host works with, and its calls upward.
+"""``Host``: the objects that every operation on this host uses. ``Upcalls``: the calls that it makes to the conductor.
 
-    host.upcalls.check_key(ctxt, key, host.name)    # KeyGone: the operation doesn't stand here (any more)
+    host.upcalls.check_key(ctxt, key, host.name)    # raises KeyGone if the operation is no longer at this step
     host.upcalls.claim(ctxt, claim)                 # objects.Claim, objects.Save
     host.upcalls.save(ctxt, save)
-    host.upcalls.bind_ports(ctxt, key, uuid, …)     # those that are functions of devices which were claimed here
-    host.upcalls.resume_later(ctxt, host.name, …)   # servers that could not be started when this host was
+    host.upcalls.bind_ports(ctxt, key, uuid, …)     # ports that use devices which were claimed on this host
+    host.upcalls.resume_later(ctxt, host.name, …)   # servers that could not be started when this host started
 
-Silence means ask, never undo (operations.md, rules 12–14): a claim or save that isn't answered is sent again with the
-same key, with growing pauses. The conductor recognises what it wrote under that key.
+If a call is not answered, it is sent again and nothing is undone (operations.md, rules 12–14). A claim or save is
+repeated with the same key and with growing pauses. The conductor recognises what it wrote under that key.
 """
 from __future__ import annotations
 
@@ -36,50 +36,66 @@ from kilonova.virt.driver import ComputeDriver
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between askings; the last one repeats.
+# Seconds between two sends of a call that is not answered. The last value repeats.
 PAUSES = (1.0, 2.0, 4.0, 8.0, 10.0)
 
 
 class Stopping(errors.Unanswered):
-    """This process ends while nobody answers: nothing is undone, the next process is asked again."""
+    """This process ends while a call is not answered. Nothing is undone, and the next process gets the work again."""
 
 
 class ConductorClient(Protocol):
-    """What is used of ``rpc.interface.Client(rpc.conductor.Conductor, …)``."""
+    """The methods that this host uses of ``rpc.interface.Client(rpc.conductor.Conductor, …)``."""
 
-    def check_key(self, ctxt: RequestContext, *, key: str, undo: bool, host: str) -> object: ...
+    def check_key(self, ctxt: RequestContext, *, key: str, undo: bool, host: str) -> object:
+        """Check that the operation is at this key."""
 
-    def claim_instance(self, ctxt: RequestContext, *, claim: objects.Claim) -> object: ...
+    def claim_instance(self, ctxt: RequestContext, *, claim: objects.Claim) -> object:
+        """Write a claim."""
 
-    def save_instance(self, ctxt: RequestContext, *, save: objects.Save) -> object: ...
+    def save_instance(self, ctxt: RequestContext, *, save: objects.Save) -> object:
+        """Write the result of a step."""
 
     def bind_ports(self, ctxt: RequestContext, *, key: str, instance_uuid: str, host: str,
-                   profiles: Mapping[str, Mapping[str, Any]]) -> Any: ...
+                   profiles: Mapping[str, Mapping[str, Any]]) -> Any:
+        """Bind ports to devices of this host and return the server's network info."""
 
-    def resume_later(self, ctxt: RequestContext, *, host: str, reasons: Mapping[str, str], is_off: bool) -> object: ...
+    def resume_later(self, ctxt: RequestContext, *, host: str, reasons: Mapping[str, str], is_off: bool) -> object:
+        """Create operations that try to start servers again later."""
 
 
 class Upcalls:
-    """``stopping`` ends the asking when the process ends; ``pauses`` are the seconds between two askings."""
+    """The calls of this host to the conductor, each repeated until it is answered.
+
+    ``stopping`` ends the retries when the process ends. ``pauses`` are the seconds between two sends.
+    """
 
     def __init__(self, client: ConductorClient, stopping: threading.Event,
                  pauses: tuple[float, ...] = PAUSES) -> None:
         self._client, self._stopping, self._pauses = client, stopping, pauses
-        # What was written last of each guest, since the last order for it began.
+        # The power state last written for each server, since the last step for it began.
         self.power_states: dict[str, int] = {}
 
     def check_key(self, ctxt: RequestContext, key: str, host: str, undo: bool = False) -> object:
-        """Whether the operation stands at this key, or is being undone there: KeyGone if not. HostRejected: this
-        ``host`` did it before and undid it. ReleasePending: it has something of the server to give back first."""
+        """Check that the operation is at this key, or, with ``undo``, that it is being undone there.
+
+        Raises:
+            KeyGone: The operation is at another step or has ended.
+            HostRejected: The ``host`` has already done this step and undone it.
+            ReleasePending: The ``host`` must first release something of the server.
+        """
         return self._ask(f'check of {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
 
     def claim(self, ctxt: RequestContext, claim: objects.Claim) -> object:
-        """Write a claim in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""
+        """Write a claim in one transaction. Raises KeyGone, ClaimConflict or Conflict if nothing was written."""
         return self._ask(f'claim for {claim.instance_uuid}',
                          lambda: self._client.claim_instance(ctxt, claim=claim))
 
     def save(self, ctxt: RequestContext, save: objects.Save) -> object:
-        """Write the result of a step in one transaction. KeyGone, ClaimConflict or Conflict: nothing was written."""
+        """Write the result of a step in one transaction.
+
+        Raises KeyGone, ClaimConflict or Conflict if nothing was written.
+        """
         answer = self._ask(f'save for {save.instance_uuid}',
                            lambda: self._client.save_instance(ctxt, save=save))
         power_state = (save.values or {}).get('power_state')
@@ -89,17 +105,20 @@ class Upcalls:
 
     def bind_ports(self, ctxt: RequestContext, key: str, uuid: str, host: str,
                    profiles: Mapping[str, Mapping[str, Any]], check: Callable[[], None]) -> list[dict[str, Any]]:
-        """Ports of a server, {id: what their binding says of the device that this host claimed}, are bound to it; the
-        server's interfaces as they are then. HostRejected, BuildAbort, KeyGone. It takes as long as the network service
-        does; what ``check()`` raises ends the asking."""
+        """Bind ports of a server to devices that this host claimed, and return the server's interfaces after that.
+
+        ``profiles`` is a dict from port id to the binding profile of its device. The call takes as long as the network
+        service does. ``check()`` is called before each send, and an error that it raises ends the retries. Raises
+        HostRejected, BuildAbort or KeyGone.
+        """
         found: Any = self._ask(f'binding of ports of {uuid}', lambda: self._client.bind_ports(
             ctxt, key=key, instance_uuid=uuid, host=host, profiles=profiles), check)
         return list(found)
 
     def resume_later(self, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
-        """Have these servers, {uuid: why they were not started}, tried again later; see ``rpc.conductor``.
+        """Let conductors try later to start these servers, a dict from server uuid to the reason of the failed start.
 
-        Raises VersionCapError if conductors of the release before are still there.
+        See ``rpc.conductor``. Raises VersionCapError if conductors of the previous release still run.
         """
         self._ask(f'word of servers of {host} that wait to be started', lambda: self._client.resume_later(
             ctxt, host=host, reasons=reasons, is_off=is_off))
@@ -120,7 +139,7 @@ class Upcalls:
 
 @dataclass
 class Host:
-    """One compute service. ``name`` is the service's host, the node's name is the tracker's."""
+    """One compute service. ``name`` is the service's host; the tracker has the node's name."""
 
     name: str
     conf: cfg.ConfigOpts
@@ -133,21 +152,21 @@ class Host:
     locks: Locks = field(default_factory=Locks)
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF
-    # HostRejected: one of these devices, which were claimed for a server, is not well.
+    # Raises HostRejected if one of the devices, which were claimed for a server, fails its health check.
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
     accelerators: Accelerators = field(default_factory=lambda: Accelerators(None, 0))
     ports: Ports = field(default_factory=Ports)
-    # What is done of devices that failed, and of those with which a guest runs: see ``DeviceRest``.
+    # Called for devices that failed, and after a guest has been started with its devices (``DeviceRest``).
     devices_failed: Callable[[RequestContext, str, BaseException], None] = lambda ctxt, uuid, error: None
     devices_used: Callable[[RequestContext, str], None] = lambda ctxt, uuid: None
-    # Servers that an operation works on which was under way when this process started: see ``Guests``.
+    # Servers with an operation that was running when this process started (``Guests``).
     interrupted: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.holders = Holders(self.driver, self.tracker, self.locks)
 
     def shutdown_wait(self, instance: objects.Instance, clean: bool = True) -> tuple[int, int]:
-        """(seconds to wait for the guest, seconds between requests) of a power-off."""
+        """Return the seconds that a power-off waits for the guest, and the seconds between two shutdown requests."""
         if not clean:
             return 0, 0
         asked = metadata(instance).get('image_os_shutdown_timeout')
@@ -155,8 +174,11 @@ class Host:
         return timeout, self.conf.compute.shutdown_retry_interval
 
     def check_devices(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """A guest must never be built with other devices than its flavor asks for, nor without one that left the host.
-        DevicesMissing, before anything is changed."""
+        """Check that a guest gets exactly the devices that its flavor asks for, and that all are still on the host.
+
+        The check is made before anything is changed. Raises KilonovaError if the number of devices is wrong, and the
+        errors of ``check_present``.
+        """
         requests = instance.pci_requests if 'pci_requests' in instance else None
         wanted = sum(request.count for request in self.tracker.host_devices.asked(requests))
         if wanted != units(devices):
@@ -165,20 +187,29 @@ class Host:
         self.check_present(instance, devices)
 
     def check_claimed(self, ctxt: RequestContext, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """Devices that were claimed just now, before a guest gets them: DevicesMissing, HostRejected."""
+        """Check devices that were just claimed, before a guest gets them.
+
+        Raises the errors of ``check_present``, and HostRejected if a device fails its health check.
+        """
         self.check_present(instance, devices)
         if devices:
             self.before_use(ctxt, devices)
 
     def devices_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
-        """What the guest of a server that is at home here has: all that its flavor asks for, and all of it is there, or
-        it isn't started."""
+        """Return the devices of the guest of a server of this host, PCI devices and accelerators.
+
+        Raises an error if a device that its flavor asks for is missing, so that the guest is not started
+        (``check_devices``).
+        """
         devices = self.tracker.devices(instance.uuid)
         self.check_devices(instance, devices)
         return devices + self.accelerators_of(instance)
 
     def accelerators_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
-        """Those of a server that is at home here, which are none of the host's ledger. DevicesMissing."""
+        """Return the accelerators of a server of this host. The tracker does not contain them.
+
+        Raises the errors of ``Accelerators.devices`` and of ``check_present``.
+        """
         about = metadata(instance)
         has_ports = holder.has_ports(instance.uuid, about)
         found = self.accelerators.devices(instance.flavor, holder.of(instance.uuid, about), has_ports=has_ports,
@@ -188,15 +219,20 @@ class Host:
 
     def await_accelerators(self, instance: objects.Instance, flavor: objects.Flavor, bound_to: str,
                            check: Callable[[], None]) -> list[objects.PciDevice]:
-        """Those of a server that comes here with ``flavor``, when they are bound. DevicesMissing;
-        AcceleratorRequestBindingFailed."""
+        """Wait until the accelerators are bound for a server that arrives with ``flavor``, and return them.
+
+        Raises AcceleratorRequestBindingFailed and the errors of ``check_present``.
+        """
         found = attached(self.accelerators.await_bound(flavor, bound_to, check), bound_to)
         self.check_present(instance, found)
         return found
 
     def await_new(self, instance: objects.Instance, check: Callable[[], None]
                   ) -> tuple[list[objects.PciDevice], dict[str, dict[str, str | None]]]:
-        """``await_accelerators`` of a new server; and what the bindings of ports say that are some of them."""
+        """Wait for a new server's accelerators, and return them with the binding profiles of its accelerator ports.
+
+        Raises AcceleratorRequestBindingFailed and the errors of ``check_present``.
+        """
         ports = _requests_of_ports(instance)
         requests = self.accelerators.await_bound(instance.flavor, instance.uuid, check, has_ports=bool(ports),
                                                  ports=ports)
@@ -205,10 +241,10 @@ class Host:
         return found, accel_request.profiles(requests, ports)
 
     def check_present(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """Check before a guest is built that it can have these devices: each way to start one passes here.
+        """Check that a guest can have these devices. Each way to start a guest calls this before the guest is built.
 
-        Raises DevicesMissing if some left the host since it was last looked at, DevicesFailed if some can't be used now
-        or if another domain or server has them (``Holders.check``).
+        Raises DevicesMissing if a device has left the host since the last check. Raises DevicesFailed if a device can't
+        be used now, or if another domain or server has it (``Holders.check``).
         """
         if not devices:
             return
@@ -222,23 +258,23 @@ class Host:
 
 
 def _requests_of_ports(instance: objects.Instance) -> dict[str, str]:
-    """Return a dict from the accelerator request of each of the server's ports that is an accelerator to the port."""
+    """Return a dict from accelerator request to port, for each of the server's ports that is an accelerator."""
     return {vif.profile[REQUEST]: vif.id for vif in instance.vifs if REQUEST in vif.profile}
 
 
 def metadata(instance: objects.Instance) -> dict[str, str]:
-    """The server's system metadata, {} when it didn't come with it."""
+    """Return the server's system metadata, or an empty dict if it was not sent with the server."""
     return (instance.system_metadata or {}) if 'system_metadata' in instance else {}
 
 
 def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The plain image dict for the driver: as given, or what the server keeps of its image."""
+    """Return the plain image dict for the driver: the given one, or the image properties that the server keeps."""
     if image:
         return image
     return objects.ImageMeta.from_system_metadata(metadata(instance), instance.image_ref).to_dict()
 
 
 def was_active(instance: objects.Instance) -> bool:
-    """Whether a server in a move was running before it, and is to run after it: not one that somebody deletes."""
+    """Return whether a server in a move ran before it and must run after it. False if the server is being deleted."""
     return ((metadata(instance).get('old_vm_state') or instance.vm_state) == 'active'
             and instance.task_state not in states.ENDING)

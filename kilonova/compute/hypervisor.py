@@ -1,17 +1,18 @@
-"""What the driver tells by itself, brought to where it counts: ``virt.parts.host.Listener``.
+"""Process the driver's own messages about guests and the hypervisor (``virt.parts.host.Listener``).
 
     hypervisor = Hypervisor(host, guests, follow, get_admin_context, stopping)
     driver.host.listen(hypervisor)
     …
-    hypervisor.start(service)             # once the records are there
+    hypervisor.start(service)             # once the records exist
 
-- A guest that stopped or started is compared with its server within a second. A burst is one look a guest, one guest
-  after the other. What an order of this host does to its guest costs no question to the conductor.
-- A host whose hypervisor is away counts as disabled and gets no servers: the service record says so, for schedulers and
-  people, with a reason that begins with AUTO. It is enabled again when the hypervisor is back, unless an administrator
-  disabled it meanwhile or before.
+- A guest that stopped or started is compared with its server within a second. Several messages about a guest lead to
+  one comparison, and guests are compared one after the other. A change that a step of this host made causes no call to
+  the conductor.
+- A host whose hypervisor does not answer counts as disabled and gets no servers. Its service record says so, with a
+  reason that begins with AUTO. It is enabled again when the hypervisor is back, unless an administrator disabled it
+  before or meanwhile.
 
-Threads are there while there is something to do.
+Threads exist only while there is something to do.
 """
 from __future__ import annotations
 
@@ -30,10 +31,12 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# How reasons begin that no administrator gave.
+# Prefix of disabled reasons that this service wrote, not an administrator.
 AUTO = 'AUTO: '
-# Seconds until a guest is looked at: what belongs together has come by then. Seconds between two looks whether an order
-# for it is over; and, growing, whether its operation elsewhere is, until the look at all guests is enough.
+# SETTLE: seconds until a guest is checked, so that messages that belong together have arrived.
+# ORDER_LOOK: seconds between two checks whether a step for the guest has ended on this host.
+# BUSY_LOOKS: growing seconds between two checks whether its operation has ended elsewhere. After the last one, the
+# periodic check of all guests must do.
 SETTLE = 0.2
 ORDER_LOOK = 0.5
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
@@ -41,7 +44,10 @@ BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 @dataclass
 class _Look:
-    """When a guest is looked at, how often that was too early, and whether only an order's time heard of it."""
+    """A pending check of a guest: its due time, the number of tries that were too early, and its cause.
+
+    ``during_order`` is True if all messages about the guest came while a step of this host held the server's lock.
+    """
 
     due: float
     tries: int
@@ -49,7 +55,11 @@ class _Look:
 
 
 class Hypervisor:
-    """``follow()`` brings what the service record says to Placement; ``pauses``: seconds between tries to tell."""
+    """The listener for the driver's messages on one host.
+
+    ``follow()`` copies the state of the service record to Placement. ``pauses`` are the seconds between two tries to
+    write the service record.
+    """
 
     def __init__(self, host: Host, guests: Guests, follow: Callable[[], None], ctxt: Callable[[], RequestContext],
                  stopping: threading.Event, pauses: tuple[float, ...] = PAUSES) -> None:
@@ -61,8 +71,9 @@ class Hypervisor:
         self._reason: str | None = None
         self._started = self._changed = self._missed = self._telling = False
 
-    # -- told by the driver --------------------------------------------------------------------------------------------
+    # -- called by the driver ------------------------------------------------------------------------------------------
     def guest_changed(self, uuid: str) -> None:
+        """Schedule a comparison of a guest that changed with its server."""
         look = _Look(self._host.clock() + SETTLE, 0, self._host.locks.is_held(uuid))
         with self._lock:
             known = self._looks.setdefault(uuid, look)
@@ -73,28 +84,33 @@ class Hypervisor:
         concurrency.spawn(self._look, name='guests that changed')
 
     def hypervisor_lost(self, reason: str) -> None:
+        """Disable the service, because the hypervisor does not answer."""
         self._reason = reason
         self._tell(missed=False)
 
     def hypervisor_back(self) -> None:
+        """Enable the service again and compare all guests, because the hypervisor answers again."""
         self._reason = None
         self._tell(missed=True)
 
-    # -- told by the manager -------------------------------------------------------------------------------------------
+    # -- called by the manager -----------------------------------------------------------------------------------------
     def start(self, service: objects.Service) -> None:
-        """The records are there. A host that was disabled by an earlier process is enabled again."""
+        """Begin to write the service record, which exists now.
+
+        A host that an earlier process disabled automatically is enabled again if its hypervisor answers.
+        """
         self._started = True
         if self._reason is not None or _is_auto(service):
             self._tell(missed=False)
 
     def look_again(self) -> None:
-        """The service was enabled or disabled by somebody: without a hypervisor it is disabled."""
+        """Disable the service again if it has been enabled while the hypervisor does not answer."""
         if self._reason is not None:
             self._tell(missed=False)
 
     # -- guests --------------------------------------------------------------------------------------------------------
     def _look(self) -> None:
-        """Look at each guest when it is due, until none is left."""
+        """Check each guest when its check is due, until no check is pending."""
         while not self._stopping.is_set():
             with self._lock:
                 if not self._looks:
@@ -121,16 +137,16 @@ class Hypervisor:
                     newer.during_order = newer.during_order and look.during_order
 
     def _look_at(self, uuid: str, look: _Look) -> float | None:
-        """None: done; else seconds until it is tried again."""
+        """Compare one guest with its server. Return None if that is done, or the seconds until the next try."""
         host = self._host
         if not host.tracker.sides(uuid):
-            return None     # not a server's, or deleted meanwhile
+            return None     # not the guest of a server of this host, or deleted meanwhile
         if host.locks.is_held(uuid):
             return ORDER_LOOK
         try:
             state = host.driver.guests.get_info(objects.Instance(uuid=uuid))
         except HypervisorUnavailable:
-            return None     # all are looked at when it is back
+            return None     # all guests are compared when the hypervisor is back
         told = host.upcalls.power_states.get(uuid)
         if told == state or (told is None and look.during_order):
             return None
@@ -150,7 +166,7 @@ class Hypervisor:
         concurrency.spawn(self._keep_telling, name='hypervisor')
 
     def _keep_telling(self) -> None:
-        """Until the record says what is, and guests were looked at if something was missed."""
+        """Write the service record until it is up to date, and compare the guests if messages were missed."""
         failed = 0
         while not self._stopping.is_set():
             with self._lock:
@@ -176,7 +192,7 @@ class Hypervisor:
                 self._stopping.wait(pause)
 
     def _write(self) -> None:
-        """Compared with the record as it stands: an administrator's word stays. The database looks at that again."""
+        """Update the service record. An administrator's decision in it stays; the database checks that again."""
         ctxt, reason = self._ctxt(), self._reason
         service = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY)
         if reason is not None and not service.disabled:
@@ -192,5 +208,5 @@ class Hypervisor:
 
 
 def _is_auto(service: objects.Service) -> bool:
-    """Whether a host that is disabled was so by itself."""
+    """Return whether the host is disabled and the service itself wrote the reason."""
     return bool(service.disabled) and (service.disabled_reason or '').startswith(AUTO.strip())

@@ -1,17 +1,17 @@
-"""Who may work when on this host: orders by key, one lock a server, slots for what is done a few at a time.
+"""Concurrency on one host: one execution per key, one lock per server, and slots that limit parallel work.
 
     with keys.doing('build_and_run_instance', '<operation>/<step>/<attempt>') as (work, first):
         if not first:
             return work.outcome()
-        work.result = …                     # work.check() at each boundary
+        work.result = …                     # call work.check() at each boundary
     keys.cancel('<operation>')
 
     with locks.hold(instance.uuid), slots.hold(work.check):
         …
 
-An order that is sent twice is done once. The same key while the work runs: wait for its end and give its result. After
-the end: give the result again. Never heard of: do it (its first act asks the conductor whether the operation still
-stands, see ``Operation.turn``).
+A call that is sent twice is executed once. If the same key arrives while the work runs, the second call waits for the
+end and returns the same result. If it arrives after the end, the stored result is returned. A key that is not known is
+executed: the first act asks the conductor whether the operation is still at this step (``Operation.turn``).
 """
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ from kilonova import errors
 
 KEEP_SECONDS = 600.0
 KEEP_COUNT = 1000
-# Seconds between checks, while a slot is waited for, whether the work was cancelled.
+# Seconds between two checks for cancellation while work waits for a slot.
 SLOT_LOOK = 0.5
 
 Name = tuple[str, str]
 
 
 class Work:
-    """One piece of running work. ``check()`` is called at each step's boundary; ``result`` is set before its end."""
+    """One piece of running work.
+
+    It must call ``check()`` at the boundary of each step, and must set ``result`` before it ends.
+    """
 
     def __init__(self, key: str, cancellable: bool = True) -> None:
         self.key, self.cancellable = key, cancellable
@@ -42,22 +45,22 @@ class Work:
         self._done = threading.Event()
 
     def check(self) -> None:
-        """Raise Cancelled when the operation was cancelled meanwhile."""
+        """Raise Cancelled if the operation has been cancelled."""
         if self._cancelled.is_set():
             raise errors.Cancelled(key=self.key)
 
     def cancel(self) -> None:
-        """Let the work stop at its next boundary, if it is of a kind that may stop."""
+        """Make the work stop at its next boundary, if it is cancellable."""
         if self.cancellable:
             self._cancelled.set()
 
     def end(self, error: Exception | None = None) -> None:
-        """It is over; everybody who waits gets how it ended."""
+        """Mark the work as ended and wake all threads that wait for its outcome."""
         self.error = error
         self._done.set()
 
     def outcome(self) -> object:
-        """Wait for the end; the result, or the error raised."""
+        """Wait for the end of the work and return its result. Raises the work's error if it failed."""
         self._done.wait()
         if self.error is not None:
             raise self.error
@@ -65,12 +68,18 @@ class Work:
 
 
 def matches(key: str, prefix: str) -> bool:
-    """Whole parts only: 'o/1.build/1' is no prefix of 'o/1.build/10'."""
+    """Return whether the key begins with the prefix, compared in whole parts.
+
+    For example, 'o/1.build/1' is no prefix of 'o/1.build/10'.
+    """
     return key == prefix or key.startswith(prefix.rstrip('/') + '/')
 
 
 class Keys:
-    """The registry of one process. Finished work is kept for ten minutes, a thousand pieces at most."""
+    """The registry of running and finished work of one process.
+
+    Finished work is kept for ten minutes, at most a thousand pieces.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, keep_seconds: float = KEEP_SECONDS,
                  keep_count: int = KEEP_COUNT) -> None:
@@ -83,9 +92,11 @@ class Keys:
     @contextlib.contextmanager
     def doing(self, method: str, key: str, *, cancellable: bool = True,
               remember_errors: bool = True) -> Iterator[tuple[Work, bool]]:
-        """The work of this key, and whether the block is to do it; else it runs or ran already: see its outcome.
+        """Yield the work of this key and whether the block must do it.
 
-        ``remember_errors`` False: a step that only goes forward is tried again after a failure under the same key.
+        If the second value is False, the work already runs or has run, and ``outcome()`` returns its result. With
+        ``remember_errors=False``, a call with the same key after a failure runs the work again. Steps that only go
+        forward use this.
         """
         name = (method, key)
         with self._lock:
@@ -105,21 +116,22 @@ class Keys:
             work.end(error)
             raise
         except BaseException:
-            # The thread is being ended from outside: to those who wait that is silence.
+            # The thread is being ended from outside: threads that wait for the outcome see it as a missing answer.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:
             with self._lock:
                 del self._running[name]
-                # No answer is no outcome: when the call is repeated, the other side may be back.
+                # A missing answer is not a final outcome: the other service may be back when the call is repeated.
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)
 
     def cancel(self, prefix: str) -> int:
-        """Let running work under this key prefix stop at its next boundary, and what comes late not start.
+        """Cancel the running work under a key prefix, and work under this prefix that arrives later.
 
-        Undos and steps that only go forward aren't touched. Returns how many were cancelled.
+        Running work stops at its next boundary. Undos and steps that only go forward are not cancelled. Return how many
+        running pieces of work were cancelled.
         """
         with self._lock:
             self._cancelled[prefix] = self._clock()
@@ -129,7 +141,7 @@ class Keys:
         return len(works)
 
     def running(self) -> list[str]:
-        """'<method> <key>' of what runs now."""
+        """Return '<method> <key>' for each piece of running work."""
         with self._lock:
             return [f'{method} {key}' for method, key in self._running]
 
@@ -150,8 +162,10 @@ class Keys:
 
 
 class Locks:
-    """Locks by name, made at their first use and dropped after the last. Each waiting thread holds a reference, so
-    there is never a second lock of the same name."""
+    """Locks by name, each created at its first use and deleted after its last.
+
+    Each waiting thread counts as a user of the lock, so there are never two locks of the same name.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -159,7 +173,7 @@ class Locks:
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Wait for the lock of ``name`` and keep it for the block."""
+        """Wait for the lock of ``name`` and hold it while the block runs."""
         with self._guard:
             lock, users = self._locks.get(name, (None, 0))
             lock = lock or threading.Lock()
@@ -176,7 +190,7 @@ class Locks:
                     self._locks[name] = (lock, users - 1)
 
     def is_held(self, name: str) -> bool:
-        """Whether it is held or waited for."""
+        """Return whether a thread holds the lock of ``name`` or waits for it."""
         return name in self._locks
 
     def __len__(self) -> int:
@@ -184,15 +198,18 @@ class Locks:
 
 
 class Slots:
-    """At most ``limit`` builds (snapshots, live migrations) at once; 0 = no limit."""
+    """A limit for builds, snapshots or live migrations that run at the same time. A ``limit`` of 0 means no limit."""
 
     def __init__(self, limit: int) -> None:
         self._slots = threading.Semaphore(limit) if limit else None
 
     @contextlib.contextmanager
     def hold(self, check: Callable[[], None], waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Wait for a slot; ``check()`` raises when the work that waits was cancelled, ``waits()`` is called once when
-        it has to wait."""
+        """Wait for a slot and hold it while the block runs.
+
+        While waiting, ``check()`` is called repeatedly: it raises an error if the work was cancelled. ``waits()`` is
+        called once if no slot is free at once.
+        """
         if self._slots is None:
             yield
             return

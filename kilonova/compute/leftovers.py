@@ -1,8 +1,9 @@
-"""What a host still has of servers that are deleted, and of images that nobody uses.
+"""Delete guests and files of deleted servers that are still on a host, and images that are no longer used.
 
-Deletes give back everything, and a host that was down does so when it is back (pending releases). These looks are for
-what came past them: a domain that somebody restored by hand, files that could not be removed. Only servers that the
-database calls deleted, and at which no operation works, are touched. A look at a host that has none such asks nobody.
+A delete removes everything, and for a host that was down it does so when the host is back (pending releases). The
+periodic checks of this module are for what remains nevertheless: a domain that was restored manually, or files that
+could not be removed. Only servers that the database calls deleted, and that have no operation, are touched. A check
+that finds no guest or file of an unknown server makes no call to the conductor.
 """
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from kilonova.virt.driver import guest_name
 
 LOG = logging.getLogger(__name__)
 
-# Servers that one question to the conductor names.
+# Number of servers in one call to the conductor.
 BATCH = 200
 _UUID_LENGTH = 36
 _SAID = {'log': "Detected instance with name label '%s' which is marked as DELETED but still present on host.",
@@ -28,14 +29,17 @@ _SAID = {'log': "Detected instance with name label '%s' which is marked as DELET
 
 
 class Leftovers:
-    """``attempts``: how often the files of a server could not be removed, by its uuid."""
+    """The remains of deleted servers on one host.
+
+    ``attempts`` counts, by server uuid, how often a server's files could not be removed.
+    """
 
     def __init__(self, host: Host, ctxt: Callable[[], RequestContext]) -> None:
         self._host, self._ctxt = host, ctxt
         self.attempts: Counter[str] = Counter()
 
     def reap(self) -> None:
-        """Guests of deleted servers: what [DEFAULT]running_deleted_instance_action says."""
+        """Process guests of deleted servers as ``[DEFAULT]running_deleted_instance_action`` says."""
         host, action = self._host, self._host.conf.running_deleted_instance_action
         if action == 'noop':
             return
@@ -50,11 +54,14 @@ class Leftovers:
                     elif action == 'reap':
                         host.driver.guests.destroy(instance)
             except Exception:
-                # The others' turn comes all the same.
+                # Continue with the other servers.
                 LOG.exception('A deleted instance that is still present on the host', instance_uuid=instance.uuid)
 
     def remove_files(self) -> None:
-        """Files of deleted servers without a guest; a few times, until this process starts again."""
+        """Remove files of deleted servers that have no guest.
+
+        Each server is tried a few times until this process restarts.
+        """
         host, most = self._host, self._host.conf.maximum_instance_delete_attempts
         with_guests = set(host.driver.guests.list_instance_uuids())
         owners = {name[:_UUID_LENGTH] for name in host.driver.disks.list_directories()} - with_guests
@@ -71,13 +78,13 @@ class Leftovers:
                 del self.attempts[instance.uuid]
 
     def clean_image_cache(self) -> None:
-        """Remove images that nobody has used for long."""
+        """Remove cached images that have not been used for a long time."""
         options = self._host.conf.image_cache
         self._host.driver.disks.clean_image_cache(
             options.remove_unused_original_minimum_age_seconds if options.remove_unused_base_images else None)
 
     def _deleted(self, uuids: Iterable[str], seconds: float) -> Iterator[objects.Instance]:
-        """Of these the deleted servers. The ledger knows those that live here: nobody is asked about them."""
+        """Yield the deleted servers among these uuids. Servers that the tracker knows are not looked up."""
         strangers = sorted(uuid for uuid in uuids if not self._host.tracker.sides(uuid))
         for begin in range(0, len(strangers), BATCH):
             yield from records.deleted(self._ctxt(), strangers[begin:begin + BATCH], seconds)

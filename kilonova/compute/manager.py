@@ -1,11 +1,11 @@
-"""The compute service: what it is made of, and how it starts and stops.
+"""Assemble, start and stop the compute service of one host. ``cmd.compute`` uses it.
 
     manager = ComputeManager(conf, driver=driver, conductor=client, placement=placement)
-    manager.start(server.start)           # looks at its host, listens, reports up
+    manager.start(server.start)           # reads the host, listens, reports the service as up
     …
     manager.stop()
 
-Before it starts the process must have told the objects where the database is (``objects.base.set_indirection``).
+The process must call ``objects.base.set_indirection`` first, so that objects reach the database through the conductor.
 """
 from __future__ import annotations
 
@@ -60,23 +60,26 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at servers that a flow worked on when the host came up.
+# Seconds between two checks of the servers that had a running operation when this service started.
 LOOK_AGAIN = 5
-# Seconds between two looks whether a period of usage is over.
+# Seconds between two checks whether a usage audit period has ended.
 AUDIT_PERIOD = 60
-# Seconds after which the servers of a host say that they wait for its hypervisor.
+# Seconds after which the host's servers are marked as waiting for its hypervisor.
 HYPERVISOR_LATE = 10.0
-# Seconds that timers get to end.
+# Seconds that ``stop`` waits for the timers to end.
 STOP_TIMEOUT = 10.0
 
-# Whose functions do what ``rpc.compute`` declares.
+# Modules with the functions that implement the methods of ``rpc.compute``.
 OPERATIONS = (answers, build, confirm_revert, consoles, evacuate, interfaces, live_migration, power, rebuild,
               resize, shelve, snapshot, unshelve, volume_snapshots, volumes)
 
 
 class ComputeManager:
-    """One host. ``conductor``: a client of ``rpc.conductor.Conductor``; ``ctxt`` makes the service's own contexts;
-    ``report`` sends a heartbeat that nobody answers (``rpc.reports``)."""
+    """The compute service of one host.
+
+    ``conductor`` is a client of ``rpc.conductor.Conductor``. ``ctxt`` makes the service's own contexts. ``report``
+    sends a heartbeat that no conductor answers (``rpc.reports``).
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, *, driver: ComputeDriver, conductor: ConductorClient,
                  placement: PlacementClient | None, ctxt: Callable[[], RequestContext] = get_admin_context,
@@ -99,7 +102,7 @@ class ComputeManager:
         self.timers = Timers(self.stopping)
         self.hypervisor = Hypervisor(self.host, self.guests, self.node.follow, ctxt, self.stopping, pauses)
         self.heartbeat: Heartbeat | None = None
-        # Whether servers say that they wait for the hypervisor.
+        # True once the host's servers are marked as waiting for the hypervisor.
         self._told = False
         types = CardTypes(self.host, self.node.book, self.node.kinds, self.node.update)
         self.endpoint = Endpoint(self.host, self.keys, OPERATIONS,
@@ -108,9 +111,11 @@ class ComputeManager:
 
     # -- life ----------------------------------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:
-        """Look at the host, bring its guests in order, listen (``serve``), then report up. Errors refuse the start.
+        """Read the host, restore its guests, start to listen (call ``serve``), then report the service as up.
 
-        Guests are started before Placement is told of the host, as they need nothing of it.
+        Connection errors of the conductor, Placement and the hypervisor are retried until the process stops. Any other
+        error is raised and ends the start. Guests are started before the host is reported to Placement, because a
+        guest's start needs nothing from Placement.
         """
         self.host.driver.host.listen(self.hypervisor)
         self._until_answered(self.host.driver.host.init_host)
@@ -145,27 +150,33 @@ class ComputeManager:
             self.timers.every(self.conf.volume_usage_poll_interval or -1, self.poll_volume_usage, 'poll_volume_usage')
 
     def _heard_again(self) -> None:
-        """What was decided without us while nobody heard us: enabled or disabled, and which guests are to be off."""
+        """Apply what changed while no conductor received this host's reports.
+
+        That is the enabled or disabled state of the service, and which guests are to be off.
+        """
         self.node.follow()
         self.hypervisor.look_again()
         if self.conf.sync_power_state_interval >= 0:
             self.timers.once(self.guests.sync, 'sync_power_states')
 
     def stop(self) -> None:
-        """End the timers and all asking; work under way ends with the RPC server, which the caller stops first."""
+        """Stop the timers and all retries of calls to other services.
+
+        Operations that are running end with the RPC server, which the caller stops first.
+        """
         self.stopping.set()
         self.timers.join(STOP_TIMEOUT)
 
     def audit_usage(self) -> None:
-        """Tell the usage of the last period, if that isn't done."""
+        """Send the usage notifications of the last period, unless they have been sent already."""
         audit_usage(self.host, self._ctxt())
 
     def poll_volume_usage(self) -> None:
-        """Count what guests read and write of their volumes."""
+        """Record how much the guests have read from and written to their volumes."""
         volume_usage.poll(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
-        """Call ``act`` until the conductor, Placement and the hypervisor that it asks answer, or this process ends."""
+        """Call ``act`` until the conductor, Placement and the hypervisor all answer it, or until this process stops."""
         asked, waited = 0, 0.0
         while not self.stopping.is_set():
             try:
@@ -181,28 +192,38 @@ class ComputeManager:
                 waited += pause
 
     def _tell_of_hypervisor(self, error: HypervisorUnavailable) -> None:
-        """Say of the servers that ran here why they don't run yet; a conductor that doesn't answer hears it later."""
+        """Record for the servers that ran here why they don't run yet.
+
+        If the conductor does not answer, the next retry of the start tries again.
+        """
         try:
             self.guests.await_hypervisor(error)
             self._told = True
         except (errors.Unanswered, VersionCapError) as silent:
             LOG.info('Its servers do not say yet that they wait for the hypervisor: %s', silent)
 
-    # -- what is declared in ``rpc.compute`` and needs more than the host --------------------------------------------
+    # -- methods of ``rpc.compute`` that need more than ``Host`` -------------------------------------------------------
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> None:
-        """Running work of this operation (or step) stops at its next boundary; it isn't waited for."""
+        """Cancel the running work of an operation or step.
+
+        Each piece of work stops at its next boundary. This method does not wait for it.
+        """
         LOG.info('Cancelled %s: %d at work', key_prefix, self.keys.cancel(key_prefix))
 
     def report_again(self, ctxt: RequestContext) -> None:
-        """This host had counted as down when it was heard, or nobody knows its record."""
+        """Make the next report a call that is answered.
+
+        A conductor sends this message if a report came from a host that counted as down, or whose record it does not
+        know.
+        """
         if self.heartbeat is not None:
             self.heartbeat.again()
 
     def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> None:
-        """Tell Placement whether this host takes servers; one that misses the message reads its service record.
+        """Update in Placement whether this host takes servers, as its service record says.
 
-        The API has written the record, and doesn't wait for the host. The record counts, not ``enabled``: two messages
-        may arrive the other way round.
+        The API has written the record already and does not wait for the host. The record decides, not ``enabled``,
+        because two messages may arrive in the wrong order. A host that misses the message reads its record later.
         """
         LOG.info('The service of this host was %s', 'enabled' if enabled else 'disabled')
         self.node.follow()

@@ -1,9 +1,11 @@
-"""The compute node in step with its host: what the hypervisor tells goes to the database, the ledger and Placement.
+"""Keep the compute node's records, the tracker and Placement equal to what the hypervisor reports.
 
     node = Node(host, placement, get_admin_context)
-    node.start()           # records and ledger; before anything else happens here
-    node.announce()        # the first look: what the host has goes to the database and to Placement
-    node.update()          # the same look again, each update_resources_interval
+    node.start()           # records and tracker; before anything else happens on this host
+    node.announce()        # the first update: writes what the host has to the database and to Placement
+    node.update()          # repeats the update, each update_resources_interval
+
+``manager`` uses it.
 """
 from __future__ import annotations
 
@@ -32,24 +34,24 @@ from kilonova.virt.inventory import ratios
 
 LOG = logging.getLogger(__name__)
 
-# Addresses of devices and the requests that they were taken for.
+# Pairs of a device's address and the request that it was claimed for.
 Held = frozenset[tuple[str, str | None]]
 
 
 class Node:
-    """``placement`` None: a compute without Placement (tests)."""
+    """The compute node of one host. ``placement`` is None for a compute without Placement, in tests."""
 
     def __init__(self, host: Host, placement: PlacementClient | None, ctxt: Callable[[], RequestContext],
                  clock: Callable[[], float] = time.monotonic) -> None:
         self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
         self.kinds = kinds.from_conf(host.conf)
-        # Only the check: an alias that can't be parsed is refused here and not at the first move.
+        # Only checked: an alias that can't be parsed makes the start fail, not the first move.
         Aliases.from_conf(host.conf)
         self._refreshed = clock()
         self._disabled: bool | None = None
         self._disabling = threading.Lock()
-        # Devices that their servers' allocations have; servers to be compared with Placement, and those that a warning
-        # named.
+        # ``_allocated``: devices that their server's allocations contain. ``_doubted``: servers to compare with
+        # Placement. ``_warned``: servers that a warning has named.
         self._allocated: dict[str, Held] = {}
         self._doubted: set[str] = set()
         self._warned: set[str] = set()
@@ -59,20 +61,21 @@ class Node:
 
     @property
     def record(self) -> objects.ComputeNode:
+        """The compute node's record."""
         return self._host.tracker.node
 
     # -- start ---------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Make or find the records and fill the ledger.
+        """Load or create the records and fill the tracker.
 
-        Guests can be started from then on. Placement is not asked: it may come back later than this host. Raises
-        Unanswered; nothing is lost then, start again.
+        Guests can be started after that. Placement is not used, because it may come back later than this host. Raises
+        Unanswered if the conductor does not answer; the method can then be called again.
         """
         ctxt, host = self._ctxt(), self._host
         resources = host.driver.host.get_available_resource()
         for kind in self.kinds:
             kind.check(resources['pci_passthrough_devices'])
-        # The node first: a host that is refused, as it was renamed, leaves no service behind.
+        # Create the node first: a host that was renamed is refused here and must not leave a service record.
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
         self.service = records.service(ctxt, host.name, host.notify)
         stats = self.record.stats if 'stats' in self.record else None
@@ -85,12 +88,15 @@ class Node:
         self._adopt(ctxt)
 
     def announce(self) -> None:
-        """Write what the host has, and tell Placement. Raises Unanswered; nothing is lost then, call it again."""
+        """Write what the host has to its rows and to Placement.
+
+        Raises Unanswered if a service does not answer; the method can then be called again.
+        """
         self._report(self._ctxt(), self._host.driver.host.get_available_resource(), refresh=True)
         self.set_disabled(self.service.disabled)
 
     def set_disabled(self, disabled: bool) -> None:
-        """What the scheduler goes by: the trait on the node's provider."""
+        """Set or remove the trait on the node's provider that tells schedulers that the host is disabled."""
         if self._placement is not None:
             with self._disabling:
                 self._placement.set_host_disabled(self.record.uuid, disabled)
@@ -102,12 +108,12 @@ class Node:
             self.kinds, records.devices(ctxt, self.record.id), self.record.id, sockets_of(tracker.cells.topology)))
 
     def _reload(self, ctxt: RequestContext) -> None:
-        """The device rows were written by somebody else; called by a writer of the tracker."""
+        """Read the device rows again, because another process wrote them. Called by a writer of the tracker."""
         LOG.info('Reading the PCI devices of node %s again', self.record.hypervisor_hostname)
         self._fill_ledger(ctxt)
 
     def _adopt(self, ctxt: RequestContext) -> None:
-        """Who holds what here: the servers of this host, and both ends of moves."""
+        """Record in the tracker what servers of this host and servers in moves from or to it hold here."""
         host, tracker = self._host, self._host.tracker
         moves = {one.instance_uuid: one for one in records.moves(ctxt, host.name, tracker.nodename)}
         for instance in records.instances(ctxt, host.name):
@@ -136,12 +142,12 @@ class Node:
                 tracker.adopt(instance.uuid, RUN, instance.flavor, topology=move.place_of(instance),
                               from_volume=from_volume)
         else:
-            # Until finish_resize nobody has told us how big the server will be; finish_resize does.
+            # The server's new size is not known before ``finish_resize``, which then tells it.
             tracker.adopt(instance.uuid, side_of(migration), instance.flavor if finished else None,
                           topology=context.new_numa_topology if context is not None else None, from_volume=from_volume)
 
     def recount(self, ctxt: RequestContext, instance_uuid: str) -> None:
-        """Count a server anew: what it was in the middle of when this process started is over."""
+        """Count a server again, after the operation has ended that was running when this process started."""
         host = self._host
         with host.tracker.writing(ctxt):
             host.tracker.forget(instance_uuid)
@@ -150,9 +156,9 @@ class Node:
             if instance is not None and (instance.host == host.name or instance_uuid in moves):
                 self._adopt_one(instance, moves.get(instance_uuid))
 
-    # -- each look -----------------------------------------------------------------------------------------------------
+    # -- periodic update -----------------------------------------------------------------------------------------------
     def update(self) -> None:
-        """What the host has may have changed: CPUs, disks, devices."""
+        """Update rows, tracker and Placement, because CPUs, disks or devices of the host may have changed."""
         host = self._host
         LOG.debug('Auditing locally available compute resources for %s (node: %s)', host.name, host.tracker.nodename)
         every = host.conf.compute.resource_provider_association_refresh
@@ -163,11 +169,11 @@ class Node:
         self._report(ctxt, host.driver.host.get_available_resource(), refresh=refresh)
 
     def follow(self) -> None:
-        """Tell Placement what the service record says, unless it knows: the record changed, or may have."""
+        """Write the disabled state of the service record to Placement if it differs from what was written last."""
         placement, ctxt = self._placement, self._ctxt()
         if placement is None:
             return
-        # Read under the lock: an older answer must not undo what we are told meanwhile.
+        # Read while holding the lock, so that an older answer does not replace a newer state.
         with self._disabling:
             try:
                 disabled = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY).disabled
@@ -181,7 +187,7 @@ class Node:
         tracker = self._host.tracker
         resources = self._tidied(resources)
         with tracker.writing(ctxt):
-            # Before Placement offers them: only a device with a row can be claimed.
+            # Written before Placement offers the devices, because only a device with a row can be claimed.
             self.book.save(ctxt, tracker.host_devices.looked(resources['pci_passthrough_devices']))
         inventory = self.book.inventory()
         tracker.capacity = Capacity.of(inventory)
@@ -203,7 +209,7 @@ class Node:
                   tracker.used.vcpus, usage['pci_stats'])
 
     def _tidied(self, resources: dict[str, Any]) -> dict[str, Any]:
-        """The host without the devices that are in the way of others."""
+        """Remove mediated devices that prevent others from being created, and return the host's new resources."""
         driver, devices = self._host.driver, self._host.tracker.host_devices
         held = {device.address for device in devices.held()}
         unneeded = [address for kind in self.kinds
@@ -225,10 +231,11 @@ class Node:
 
     # -- healing -------------------------------------------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
-        """Heal: write what servers hold here and Placement doesn't know of into their allocations.
+        """Add devices that servers hold here, and that are missing in Placement, to the servers' allocations.
 
-        Placement is asked about all servers with devices at start; later only about those that lacked some or couldn't
-        be asked about, and those whose devices the scheduler didn't have allocated. What fails waits for the next look.
+        At the start all servers with devices are compared with Placement. Later only servers are compared that lacked
+        some, that could not be compared, or whose devices were not allocated by the scheduler. A failure is retried at
+        the next update.
         """
         view = self.book.view()
         held = pci_placement.in_use(view)
@@ -244,7 +251,7 @@ class Node:
         except errors.KilonovaError as error:
             self._warn(open_ & self._doubted, held, error)
             return
-        # Whatever begins after this makes the write fail: it changes the allocations, or takes them away.
+        # An operation that begins after this makes the write fail, because it changes or deletes the allocations.
         now = pci_placement.in_use(self.book.view()) if still else {}
         for uuid in still:
             if now.get(uuid) != held[uuid]:
@@ -260,7 +267,7 @@ class Node:
 
     def _lacking(self, ctxt: RequestContext, placement: PlacementClient, uuids: Collection[str], held: dict[str, Held],
                  wanted: dict[str, dict[str, dict[str, int]]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Return the servers that lack devices in Placement: {uuid: (its allocations as read, what is lacking)}."""
+        """Return the servers that lack devices in Placement: {uuid: (its allocations as read, what is missing)}."""
         lacking = {}
         for uuid, instance in self._at_rest(ctxt, uuids).items():
             if uuid not in self._doubted and _chosen_by_placement(instance):
@@ -278,7 +285,7 @@ class Node:
         return lacking
 
     def _at_rest(self, ctxt: RequestContext, uuids: Collection[str]) -> dict[str, objects.Instance]:
-        """Those of these servers that are at home here, with no move and no operation under way."""
+        """Return those of these servers that are on this host and in no move and no operation."""
         host = self._host
         if not uuids:
             return {}
@@ -291,13 +298,17 @@ class Node:
 
     def _add(self, placement: PlacementClient, uuid: str, there: dict[str, Any], more: dict[str, dict[str, int]],
              view: dict[str, pci_placement.Provider], providers: dict[str, str]) -> None:
-        """PlacementConflict: there is no room, or the allocations are no longer as they were read."""
+        """Add missing devices to a server's allocations.
+
+        Raises PlacementConflict if there is no room, or if the allocations have changed since they were read.
+        """
         devices = self._host.tracker.host_devices
         used_up = {provider.address: providers[provider.address] for provider in view.values()
                    if devices.use_up([provider.address]) and providers[provider.address] in more}
         try:
             for provider_uuid in used_up.values():
-                # All of it is reserved since the server has it, which leaves no room for its allocation.
+                # The whole inventory has been reserved since the server got the device, which leaves no room for its
+                # allocation.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(provider_uuid, generation, {
                     name: {**given, 'reserved': 0} for name, given in inventory.items()})
@@ -308,13 +319,13 @@ class Node:
             self.book.use_up(used_up)
 
     def _is_right(self, uuid: str, devices: Held) -> None:
-        """The allocations of a server have these devices."""
+        """Record that the allocations of a server contain its devices."""
         self._allocated[uuid] = devices
         self._doubted.discard(uuid)
         self._warned.discard(uuid)
 
     def _warn(self, uuids: Collection[str], held: dict[str, Held], why: object) -> None:
-        """Once for a server, as long as it is so."""
+        """Warn that allocations may lack devices. The warning is logged once for each server while this lasts."""
         for uuid in sorted(uuids):
             LOG.log(logging.DEBUG if uuid in self._warned else logging.WARNING,
                     'PCI devices %s of server %s may not all be in its Placement allocations, and were not added: %s',
@@ -327,6 +338,6 @@ def _addresses(devices: Held) -> str:
 
 
 def _chosen_by_placement(instance: objects.Instance) -> bool:
-    """Whether the scheduler had each device that this server asks for allocated."""
+    """Return whether the scheduler had each device that this server asks for allocated in Placement."""
     requests = as_list(instance.pci_requests if 'pci_requests' in instance else None)
     return bool(requests) and all(allocated_providers(request, None) for request in requests)

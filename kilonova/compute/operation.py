@@ -1,19 +1,19 @@
-"""``Operation``: what a function of ``ops`` is given to carry out one order for one server.
+"""``Operation``: the object with which a function of ``ops`` carries out one step of an operation for one server.
 
     @order(Compute.soft_delete_instance, forward=True)
     def soft_delete(op: Operation) -> Reply:
         op.begin('compute_soft_delete_instance')            # the event of the instance action
-        with op.turn():                                     # the server's lock; does the operation still stand?
+        with op.turn():                                     # take the server's lock; is the operation still current?
             op.host.driver.power.power_off(op.instance)
             op.save(transition='soft_delete.done', end=True, event=op.event())
         return {}
 
     with op.turn(), op.undoing('build'):
-        op.undo(_release, op)                               # before the act: a lost reply leaks nothing
+        op.undo(_release, op)                               # before the act, so that a lost reply leaks nothing
         devices = op.claim(RUN, flavor, pci_requests, numa_topology)
 
-``claim``, ``save`` and ``give_back`` keep ledger and database in step: the ledger plans, the conductor writes, the
-ledger commits.
+``claim``, ``save`` and ``give_back`` keep the tracker and the database equal: the tracker plans, the conductor writes,
+then the tracker commits.
 """
 from __future__ import annotations
 
@@ -40,15 +40,19 @@ LOG = logging.getLogger(__name__)
 
 DETAILS_LIMIT, TRACE_LIMIT = 4096, 16384
 
-# What a method answers, as JSON carries it; {column: value}; columns of instance_extra, as JSON text.
+# Reply: a method's result, as JSON. Columns: a dict from column to value. Extra: columns of instance_extra as JSON
+# text.
 Reply = Mapping[str, object]
 Columns = Mapping[str, object]
 Extra = Mapping[str, str | None]
 
 
 class Check(enum.Enum):
-    """What an order must find before it changes anything: STEP: the operation stands at this step of this attempt;
-    UNDO: it is undoing it; WRITE: its own first write looks (a claim, a state)."""
+    """The check that a step makes before it changes anything.
+
+    STEP: the operation is at this step of this attempt. UNDO: the operation is undoing this step. WRITE: no call to the
+    conductor, because the step's own first write checks (a claim, a state).
+    """
 
     STEP = 'step'
     UNDO = 'undo'
@@ -56,7 +60,7 @@ class Check(enum.Enum):
 
 
 class ActionEvent(TypedDict):
-    """An event of an instance action: ``details`` are for users to read, ``traceback`` is for administrators."""
+    """An event of an instance action. ``details`` is for users to read, ``traceback`` for administrators."""
 
     event: str
     result: str
@@ -68,7 +72,7 @@ class ActionEvent(TypedDict):
 
 
 class Fault(TypedDict):
-    """Columns of a fault: users read the message, administrators the details."""
+    """Columns of an instance fault. Users read ``message``, administrators ``details``."""
 
     code: int
     message: str
@@ -84,20 +88,20 @@ class _Written(TypedDict, total=False):
 
 
 class ClaimFields(_Written, total=False):
-    """What a claim may say besides what is claimed: see ``objects.Claim``."""
+    """Optional fields of a claim, in addition to the claimed amounts and devices. See ``objects.Claim``."""
 
     group: Mapping[str, str] | None
 
 
 class Undone(TypedDict, total=False):
-    """What the save of an undo may say besides what it gives back."""
+    """Optional fields of the save of an undo, in addition to what it releases."""
 
     event: ActionEvent
     undone: str | None
 
 
 class SaveFields(_Written, Undone, total=False):
-    """What a save may say: see ``objects.Save``."""
+    """Optional fields of a save. See ``objects.Save``."""
 
     extra: Extra
     system_metadata: Mapping[str, str | None]
@@ -110,7 +114,7 @@ class SaveFields(_Written, Undone, total=False):
 
 
 class Facts(TypedDict, total=False):
-    """What a notification may say besides the server: see ``Notifications.emit``."""
+    """Optional facts in a notification, in addition to the server. See ``Notifications.emit``."""
 
     moved: str
     values: Columns
@@ -127,24 +131,34 @@ class Facts(TypedDict, total=False):
 
 
 class Operation:
-    """One order under one key. ``instance``: the server as the conductor sent it; ``error``: what ended the block of
-    ``undoing``, for undos that report it; ``check()`` raises Cancelled when the operation was cancelled meanwhile."""
+    """One step of an operation, executed on this host under one key.
+
+    ``instance`` is the server as the conductor sent it. ``error`` is the error that ended the ``undoing`` block; undos
+    report it. ``check()`` raises Cancelled if the operation has been cancelled.
+    """
 
     def __init__(self, host: Host, work: Work, ctxt: RequestContext, instance: objects.Instance,
                  checks: Check = Check.STEP) -> None:
         self.host, self.ctxt, self.instance = host, ctxt, instance
         self.key, self.check = work.key, work.check
         self.error: Exception | None = None
-        # Whether a save has written the event.
+        # True once a save has written the action event.
         self.has_told = False
         self._checks = checks
         self._undos: list[tuple[Callable[..., object], tuple[object, ...]]] = []
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """The server is this order's alone for the block. Asked behind the lock: does the operation still stand?
+        """Hold the server's lock while the block runs, and check that the operation is still at this step.
 
-        An order that waited here, or came late, may find its operation over; it ends with KeyGone and has done nothing.
+        The check is made after the lock is taken, because the operation may end while this call waits, or the call may
+        arrive late. When an error is raised, nothing has been done.
+
+        Raises:
+            Cancelled: The operation has been cancelled.
+            KeyGone: The operation is no longer at this step, or does not undo it.
+            HostRejected: This host has already done this step and undone it.
+            ReleasePending: This host must first release something of the server.
         """
         host, uuid = self.host, self.instance.uuid
         with host.locks.hold(uuid):
@@ -155,38 +169,38 @@ class Operation:
             yield
 
     def is_at_home(self) -> bool:
-        """Return whether the server exists and belongs to this host now. Asks the conductor."""
+        """Return whether the server exists and belongs to this host now. Makes one call to the conductor."""
         found = records.instance(self.ctxt, self.instance.uuid)
         return found is not None and found.host == self.host.name
 
-    # -- what is told of it --------------------------------------------------------------------------------------------
+    # -- events and notifications --------------------------------------------------------------------------------------
     def begin(self, event: str) -> None:
-        """The event of the instance action begins now. It is written once, at its end."""
+        """Start the event of the instance action. The event is written once, when it ends."""
         self._event, self._began = event, now()
 
     def event(self, error: Exception | None = None) -> ActionEvent:
-        """The event, at its end: it failed with ``error``, or all went well."""
+        """Return the event of the instance action, ended now: failed if there is an ``error``, otherwise successful."""
         return {'event': self._event, 'result': 'Success' if error is None else 'Error', 'host': self.host.name,
                 'start_time': self._began, 'finish_time': now(),
                 'details': None if error is None else errors.shortened(readable(error), DETAILS_LIMIT),
                 'traceback': None if error is None else trace_of(error)}
 
     def fault(self, error: Exception) -> Fault:
-        """The fault of a server whose operation ended with ``error``."""
+        """Return the fault to store for a server whose operation ended with ``error``."""
         return {'code': getattr(error, 'code', 500), 'message': readable(error), 'details': trace_of(error),
                 'host': self.host.name}
 
     def notify(self, event: str, **facts: Unpack[Facts]) -> None:
-        """A notification about the server; ``facts`` are what is told besides it."""
+        """Send a notification about the server. ``facts`` are sent in addition to the server."""
         self.host.notify.emit(self.ctxt, event, instance=self.instance, **facts)
 
     # -- undo ----------------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def undoing(self, name: str) -> Iterator[None]:
-        """What the block registers with ``undo`` is undone when it raises, newest first; its own error survives.
+        """Run the registered undos, newest first, if the block raises an ``Exception``. Then raise that error again.
 
-        A process that ends (no ``Exception``), or ends while it waits for an answer (``Stopping``), undoes nothing: the
-        next process is asked again.
+        Errors of undos are only logged. Nothing is undone if the process ends (the error is no ``Exception``), or if it
+        stops while it waits for an answer (``Stopping``): the conductor then sends the call to the next process.
         """
         try:
             yield
@@ -194,37 +208,41 @@ class Operation:
             raise
         except Exception as error:
             self.error = error
-            # Before what failed is given back, or it would be offered.
+            # Devices that failed are marked before the undos release them, otherwise they would be offered again.
             self.host.devices_failed(self.ctxt, self.instance.uuid, error)
             for func, args in reversed(self._undos):
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The attempt is over: what is still here is asked for by its flow's undo, or a pending release.
+                    # The attempt is over. The flow's undo or a pending release removes what is still on this host.
                     LOG.info('%s: undo %s: %s', name, getattr(func, '__name__', func), gone)
                 except Exception:
                     LOG.exception('%s: undo %s failed', name, getattr(func, '__name__', func))
             raise
 
     def undo(self, func: Callable[..., object], *args: object) -> None:
-        """Register ``func(*args)``; it must be safe when the act it undoes never happened."""
+        """Register ``func(*args)`` as an undo. It must be safe even if the act that it undoes never happened."""
         self._undos.append((func, args))
 
     @property
     def undone(self) -> str:
-        """Why this host takes back what it did under the key, for whoever asks for it again."""
+        """The reason why this host undid its work under the key. It is sent if the same key arrives again."""
         return readable(self.error) if self.error is not None else 'it was undone here'
 
-    # -- what is written -----------------------------------------------------------------------------------------------
+    # -- claims and saves ----------------------------------------------------------------------------------------------
     def claim(self, side: str, flavor: objects.Flavor, requests: objects.InstancePCIRequests | None,
               wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None,
               extra: Callable[[Plan], Extra],
               **fields: Unpack[ClaimFields]) -> list[objects.PciDevice]:
-        """Claim CPU, memory, disk and devices for the server; the devices it got.
+        """Claim CPU, memory, disk and devices for the server, and return the claimed devices.
 
-        ``wanted``: the NUMA cells that it asks for; where it got them ``tracker.topology(uuid, side)`` tells.
-        ``extra``: columns of instance_extra. HostRejected: an alternate may take it. KeyGone, Conflict: the operation
-        or the server moved on. Nothing stays claimed then.
+        ``wanted`` holds the requested NUMA cells; ``tracker.topology(uuid, side)`` returns the assigned ones. ``extra``
+        returns the columns of instance_extra to write. If an error is raised, nothing stays claimed.
+
+        Raises:
+            HostRejected: The host can't take the server; an alternate may.
+            KeyGone: The operation is no longer at this step.
+            Conflict: The server has changed meanwhile.
         """
         tracker, uuid = self.host.tracker, self.instance.uuid
         usage = Usage.of(flavor, from_volume=self.instance.is_from_volume)
@@ -241,8 +259,10 @@ class Operation:
         return plan.devices
 
     def claim_more(self, request: objects.InstancePCIRequest) -> objects.PciDevice:
-        """Claim the device of one request more for a server that is at home here, which has that request then. Errors
-        as ``claim`` has them."""
+        """Claim the device of one more request for a server of this host, and add the request to the server.
+
+        Raises the same errors as ``claim``.
+        """
         tracker, before = self.host.tracker, self.instance.pci_requests
         others = [one for one in as_list(before) if one.request_id != request.request_id]
         requests = objects.InstancePCIRequests(instance_uuid=self.instance.uuid, requests=[*others, request])
@@ -256,7 +276,8 @@ class Operation:
     def _write_claim(self, plan: Plan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host
         if side == RUN and plan.topology is not None:
-            # A server at home keeps its place on the NUMA cells there, one that arrives in its migration context.
+            # A server of this host stores its NUMA placement there; a server that arrives stores it in its migration
+            # context.
             extra = {**extra, 'numa_topology': plan.topology.to_json()}
         usage = tracker.usage(plan)
         try:
@@ -264,7 +285,7 @@ class Operation:
                 key=self.key, request_id=self.ctxt.request_id, instance_uuid=self.instance.uuid, extra=extra,
                 devices=plan.changes, usage=tracker.numbered(usage), host=host.name, **fields))
         except errors.ClaimConflict as error:
-            # Somebody else wrote rows of this node: what we know of them is no longer true.
+            # Another writer changed device rows of this node, so the tracker's copy is out of date.
             tracker.abort(plan)
             tracker.distrust()
             raise errors.HostRejected(reason='Claim pci failed') from error
@@ -273,7 +294,7 @@ class Operation:
         except Exception as error:
             tracker.abort(plan)
             if isinstance(error, errors.KeyGone):
-                # Perhaps an asking before this one was written, and only its answer was lost.
+                # An earlier send of this claim may have been written, with only its answer lost.
                 tracker.distrust()
             raise
         tracker.commit(plan)
@@ -281,9 +302,11 @@ class Operation:
 
     def bind_ports(self, devices: list[objects.PciDevice],
                    accelerated: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> None:
-        """Those of the server's ports that are functions of PCI devices are bound to these, which were claimed for them
-        just now, and those that are accelerators as ``accelerated`` says; the server knows it then. Nothing is asked
-        where there are none. HostRejected, BuildAbort."""
+        """Bind the server's ports that use one of these claimed devices or an accelerator, and update its network info.
+
+        ``accelerated`` is a dict from port id to the binding profile of a port that is an accelerator. No call is made
+        if the server has no such port. Raises HostRejected, BuildAbort or KeyGone (``Upcalls.bind_ports``).
+        """
         profiles = {**pci_ports.profiles(self.instance.pci_requests, devices), **accelerated}
         if profiles:
             self.instance.info_cache = objects.InstanceInfoCache(
@@ -291,16 +314,19 @@ class Operation:
                     self.ctxt, self.key, self.instance.uuid, self.host.name, profiles, self.check))
 
     def group_of(self, request_spec: objects.RequestSpec | None) -> dict[str, str] | None:
-        """What a claim says of the server's group: its policy is looked at once more when the claim is written."""
+        """Return the ``group`` field of a claim, with which the conductor checks the server group's policy once more.
+
+        Return None if the server has no group, or if ``[workarounds]disable_group_policy_check_upcall`` is set.
+        """
         group = (request_spec.instance_group if request_spec is not None and 'instance_group' in request_spec else None)
         if group is None or 'uuid' not in group or self.host.conf.workarounds.disable_group_policy_check_upcall:
             return None
         return {'uuid': group.uuid, 'host': self.host.name}
 
     def save(self, plan: Plan | None = None, **fields: Unpack[SaveFields]) -> None:
-        """Save what a step came to. With a ``plan`` the caller holds ``tracker.writing()``.
+        """Save the result of a step. A caller that gives a ``plan`` must hold ``tracker.writing()``.
 
-        KeyGone, ClaimConflict, Conflict: nothing was written then, and the plan is off.
+        Raises KeyGone, ClaimConflict or Conflict. Then nothing was written, and the plan is aborted.
         """
         tracker = self.host.tracker
         usage = fields.get('usage')
@@ -327,8 +353,11 @@ class Operation:
         tracker.published = usage or tracker.published
 
     def save_tags(self, late: bool = False) -> None:
-        """Save where the guest finds what has tags, after something has come to it or gone. An undo, and what may come
-        ``late``, finds out first whether the server has gone elsewhere since."""
+        """Save where the guest finds its tagged devices, after a device was attached or detached.
+
+        An undo, or a call with ``late=True``, first checks that the server is still on this host, and otherwise saves
+        nothing.
+        """
         extra, late = tags_found(self.instance), late or self._checks is Check.UNDO
         if extra and late:
             fresh = records.instance(self.ctxt, self.instance.uuid)
@@ -339,30 +368,38 @@ class Operation:
 
     def give_back(self, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True,
                   **fields: Unpack[SaveFields]) -> None:
-        """Free what the server holds here (see ``Tracker.plan_free``) and save that, with whatever else is given."""
+        """Free what the server holds on this host and save that, together with the given fields.
+
+        See ``Tracker.plan_free`` for ``leaving`` and ``unsided``.
+        """
         tracker = self.host.tracker
         with tracker.writing(self.ctxt):
             self.save(tracker.plan_free(self.instance.uuid, leaving, unsided=unsided), **fields)
 
 
 def tags_found(instance: objects.Instance) -> Extra:
-    """The column of instance_extra that says where the guest finds what has tags, once the driver has noted it; nothing
-    of a server without any."""
+    """Return the instance_extra column that says where the guest finds its tagged devices, if the driver changed it.
+
+    The result is empty for a server without tags.
+    """
     return instance.extra_values({'device_metadata'} & instance.obj_what_changed())
 
 
 def now() -> str:
-    """Naive UTC as text, the form in which times travel in claims and saves."""
+    """Return the current time as naive UTC in ISO format, the form that claims and saves use."""
     return datetime.datetime.now(datetime.UTC).replace(tzinfo=None).isoformat()
 
 
 def readable(error: BaseException) -> str:
-    """What a user may read: our own texts, without paths of this host; of anything else only the class, its text may
-    hold anything."""
+    """Return an error's text that a user may read.
+
+    Kilonova's own errors give their text without paths of this host. Other errors give only their class, because their
+    text may contain anything.
+    """
     text = errors.without_paths(str(error)) if isinstance(error, errors.KilonovaError) else ''
     return text or f'{type(error).__name__} on the compute host'
 
 
 def trace_of(error: BaseException) -> str:
-    """The whole story, for administrators."""
+    """Return the error's traceback for administrators, at most the last 16384 characters."""
     return ''.join(traceback.format_exception(error))[-TRACE_LIMIT:]

@@ -1,12 +1,12 @@
-"""Ports of Neutron on a host: a guest runs when what it has for interfaces is plugged.
+"""Wait for the Neutron ports of a guest: a guest runs only when its interfaces are plugged.
 
     ports = Ports(client, timeout=300, is_fatal=True)
-    ports.plugged(instance, check)     # waits until all are ACTIVE; None, where there is nothing to wait for
-    ports.tell(uuid)                   # an event about this server's ports came
+    ports.plugged(instance, check)     # a function that waits until all are ACTIVE, or None if there are none
+    ports.tell(uuid)                   # an event about this server's ports has arrived
 
-The conductor has bound the ports before a host is asked. The agent of the network service sees the interface when the
-guest is started, paused, and the port becomes ACTIVE: Neutron says so by an event. That is only a hint to look: one
-that comes early, twice or never changes nothing.
+The conductor binds the ports before it calls a host. The network agent sees the interface when the guest is started
+paused. The port then becomes ACTIVE, and Neutron sends an event. The event only triggers a query: an event that arrives
+early, twice or never changes nothing else.
 """
 from __future__ import annotations
 
@@ -23,39 +23,45 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until the first look where no event comes, and between two questions whether to wait on. Neutron tells within
-# two seconds of a port's plugging, so each further look comes after twice as long: where events are late, the service
-# has much to do.
+# Seconds until the first query if no event arrives, and between two calls of ``check``. Neutron sends an event within
+# two seconds after a port is plugged. If events are late, the service is busy, so the time doubles after each query.
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
 class Ports:
-    """``client``: None where this host has no account for the network service. ``timeout``: seconds for which a guest
-    waits for its ports, 0: it doesn't; ``is_fatal``: whether it is given up then, or runs without."""
+    """The ports of this host's servers.
+
+    ``client`` is None if this host has no account for the network service. ``timeout`` is the number of seconds that a
+    guest waits for its ports; 0 means that it does not wait. ``is_fatal`` decides whether the start fails after that
+    time, or the guest runs without its ports.
+    """
 
     def __init__(self, client: NetworkClient | None = None, timeout: float = 0, is_fatal: bool = True) -> None:
         self._client, self._timeout, self._is_fatal = client, timeout, is_fatal
         self._waiting = Waiting()
-        # An event about a server's ports came; whether somebody waits for one.
+        # ``tell(uuid)`` reports an event about a server's ports, and returns whether a thread waits for one.
         self.tell = self._waiting.tell
 
     def plugged(self, instance: objects.Instance, check: Callable[[], None], *,
                 goes_on: bool = False) -> Callable[[], None] | None:
-        """What the driver calls when the guest is started and doesn't run yet; see ``_await``. ``goes_on``: the guest
-        runs in any case, after the waiting."""
+        """Return the function that the driver calls when the guest is started but does not run yet, or None.
+
+        The function waits for the server's ports that are not active (``_await``). None means that there is nothing to
+        wait for. With ``goes_on`` the guest runs in any case after the waiting.
+        """
         waited = [vif.id for vif in instance.vifs if not vif.active]
         if not waited or not self._timeout:
             return None
         return functools.partial(self._await, instance.uuid, waited, check, self._is_fatal and not goes_on)
 
     def _await(self, uuid: str, waited: list[str], check: Callable[[], None], is_fatal: bool) -> None:
-        """Until these ports of the server are ACTIVE, or their owner switched them off, or time is up.
+        """Wait until these ports of the server are ACTIVE, their owner has switched them off, or the time is up.
 
-        VirtualInterfaceCreateException: it is, and that is fatal. ``check()`` is called now and then, what it raises
-        ends the waiting.
+        ``check()`` is called repeatedly, and an error that it raises ends the waiting. Raises
+        VirtualInterfaceCreateException if the time is up and ``is_fatal``.
         """
         deadline, pause = time.monotonic() + self._timeout, LOOK
-        # Heard from before the first look on: an event between the two isn't missed.
+        # Events are recorded from before the first query, so that none is missed in between.
         with self._waiting.heard(uuid) as told:
             while True:
                 due = min(time.monotonic() + pause, deadline)
@@ -75,7 +81,7 @@ class Ports:
         LOG.warning('%s; the guest runs without', reason, instance_uuid=uuid)
 
     def _missing(self, uuid: str, waited: list[str]) -> tuple[list[str], str]:
-        """Which of the ports aren't ACTIVE, and what to say of a service that is silent."""
+        """Return texts for the ports that are not ACTIVE, and the text of the error if Neutron does not answer."""
         try:
             if self._client is None:
                 raise errors.Unanswered(who=WHO, reason='[neutron] has no account here')

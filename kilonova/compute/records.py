@@ -1,4 +1,4 @@
-"""Every object that this service reads from or keeps in the cell database; each call travels to the conductor."""
+"""Functions that read or write the database objects of this service. Each call goes to the conductor."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -18,11 +18,13 @@ BINARY, TOPIC = 'nova-compute', 'compute'
 
 
 class InvalidNodeConfiguration(errors.Invalid):
+    """The node's record belongs to another host or has another name than this node."""
+
     msg_fmt = 'Invalid node identity configuration: %(reason)s'
 
 
 def service(ctxt: RequestContext, host: str, notify: Notifications = OFF) -> objects.Service:
-    """This host's service record, created (and told) when it isn't there."""
+    """Return this host's service record. If it does not exist, create it and send a notification."""
     try:
         record = objects.Service.get_by_args(ctxt, host, BINARY)
     except errors.ServiceNotFound:
@@ -39,7 +41,10 @@ def service(ctxt: RequestContext, host: str, notify: Notifications = OFF) -> obj
 
 
 def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: str) -> objects.ComputeNode:
-    """The compute node of this hypervisor by its lasting uuid. InvalidNodeConfiguration: it is another host's."""
+    """Return the record of this hypervisor's compute node, found by its permanent uuid, or create it.
+
+    Raises InvalidNodeConfiguration if the record belongs to another host.
+    """
     values = {'host': host, 'uuid': resources['uuid'], 'hypervisor_hostname': resources['hypervisor_hostname']}
     try:
         record = objects.ComputeNode.get_by_uuid(ctxt, resources['uuid'])
@@ -59,20 +64,23 @@ def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: st
 
 
 def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
-    """What the driver tells, without what the ledger knows better."""
+    """Return the driver's resources without the values that the tracker knows better."""
     return {name: value for name, value in resources.items()
             if not name.endswith('_used') and name != 'numa_topology'}
 
 
 def devices(ctxt: RequestContext, node_id: int) -> list[objects.PciDevice]:
-    """The device rows of this node."""
+    """Return the device rows of this node."""
     return list(objects.PciDeviceList.get_by_compute_node(ctxt, node_id))
 
 
 def save_devices(ctxt: RequestContext, node_id: int, changes: Changes,
                  told: Iterable[tuple[str, str]] = ()) -> dict[str, int]:
-    """Write what rows lack; {address: row id} of the created ones. ``told``: (server, text) pairs for the stories of
-    servers whose devices are not given out again."""
+    """Write the changes of device rows, and return a dict from address to row id for the created rows.
+
+    ``told`` has pairs of server and text. Each text is added to the instance actions of a server whose device has
+    become unavailable.
+    """
     found: dict[str, int] = objects.PciDeviceList.save_all(ctxt, node_id, {
         'created': changes.created, 'updated': changes.updated, 'removed': changes.removed,
         'statuses': changes.statuses, 'told': [{'instance_uuid': uuid, 'message': text} for uuid, text in told]})
@@ -80,17 +88,17 @@ def save_devices(ctxt: RequestContext, node_id: int, changes: Changes,
 
 
 def instances(ctxt: RequestContext, host: str) -> list[objects.Instance]:
-    """The servers of this host."""
+    """Return the servers of this host."""
     return list(objects.InstanceList.get_by_host(ctxt, host))
 
 
 def busy(ctxt: RequestContext, host: str) -> set[str]:
-    """Servers here, or moving from or to here, that an operation works on."""
+    """Return the servers of this host, or moving from or to it, that have a running operation."""
     return set(objects.InstanceList.get_uuids_with_operations(ctxt, host))
 
 
 def instance(ctxt: RequestContext, uuid: str) -> objects.Instance | None:
-    """The server as its row stands now, None when it was deleted."""
+    """Return the server as its row is now, or None if it has been deleted."""
     try:
         found: objects.Instance | None = objects.Instance.get_by_uuid(ctxt, uuid)
         return found
@@ -99,21 +107,21 @@ def instance(ctxt: RequestContext, uuid: str) -> objects.Instance | None:
 
 
 def deleted(ctxt: RequestContext, uuids: list[str], seconds: float) -> list[objects.Instance]:
-    """Those of these servers that were deleted ``seconds`` ago or earlier, and at which nobody works any more."""
+    """Return those of these servers that were deleted ``seconds`` ago or earlier and have no operation any more."""
     return list(objects.InstanceList.get_deleted(ctxt, uuids, seconds))
 
 
 def devices_of(ctxt: RequestContext, uuid: str) -> list[objects.PciDevice]:
-    """The devices that a server holds, on whatever host."""
+    """Return the devices that a server holds on all hosts."""
     found = instance(ctxt, uuid)
     return list(found.pci_devices or ()) if found is not None else []
 
 
 def evacuated(ctxt: RequestContext, host: str) -> list[objects.Migration]:
-    """Evacuations from this host of which it hasn't cleared away its part."""
+    """Return the evacuations from this host after which the host has not cleaned up yet."""
     return list(objects.MigrationList.get_evacuated(ctxt, host))
 
 
 def moves(ctxt: RequestContext, host: str, nodename: str) -> list[objects.Migration]:
-    """Moves from or to this node that still hold something."""
+    """Return the moves from or to this node that still hold something."""
     return list(objects.MigrationList.get_in_progress_by_host_and_node(ctxt, host, nodename))

@@ -1,9 +1,9 @@
-"""What a host tells by itself: that it is up, and of each period which servers were here.
+"""Messages that a host sends by itself: its heartbeat, and the usage notifications of each audit period.
 
-The heartbeat: each report_interval the service's report count goes up. Two ways
-lead there. A call of the object's ``save`` through the conductor is answered: it comes first, and whenever this host
-doesn't know whether it is heard. While it is, it sends reports that conductors take together (``rpc.reports``), for a
-tenth of the cost, and nobody answers.
+A heartbeat increases the service's report count each report_interval. It can be sent in two ways. A call of the
+object's ``save`` through the conductor is answered. It is used first, and whenever this host does not know whether its
+reports arrive. As long as they arrive, the host sends reports that conductors write in batches (``rpc.reports``). They
+are not answered and cost a tenth.
 """
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ Send = Callable[[int, str], None]
 
 
 class Heartbeat:
-    """``beat()`` never raises: a host that can't report goes on working, it only counts as down after a while.
+    """The heartbeat of one service.
 
-    ``send``: a report that nobody answers (Unanswered when it isn't taken); None: all are calls. ``recovered`` is
-    called at the first report after failed ones, after ``patience`` seconds without one, or after a conductor said that
-    this host counted as down (``again``): what was decided meanwhile it was not told.
+    ``beat()`` never raises: a host that can't report continues to work, and after a while it counts as down.
+
+    ``send`` sends a report that is not answered, and raises Unanswered if it is not accepted. With None, all reports
+    are calls. ``recovered`` is called because the host may have missed decisions meanwhile: at the first report after
+    failed ones, after ``patience`` seconds without a report, and after a conductor said that this host counted as down
+    (``again``).
     """
 
     def __init__(self, service: objects.Service, recovered: Callable[[], None] = lambda: None,
@@ -40,7 +43,7 @@ class Heartbeat:
         self._send = send
         self._beaten = clock()
         self._lost = False
-        # Whether the last report was answered, or taken.
+        # True if the last report was answered or accepted.
         self._heard = False
         self._missed = False
         LOG.debug('DB_Driver: join new ServiceGroup member %s to the %s group, service = %s', service.host,
@@ -48,15 +51,15 @@ class Heartbeat:
 
     @property
     def lost(self) -> bool:
-        """Whether the last report failed."""
+        """True if the last report failed."""
         return self._lost
 
     def again(self) -> None:
-        """The next report is a call, and if it is answered this host has recovered."""
+        """Make the next report a call. If it is answered, the host counts as recovered."""
         self._missed = True
 
     def beat(self) -> None:
-        """One report; the first failure and the recovery are told once."""
+        """Send one report. The first failure and the recovery are logged once."""
         if not self._sent():
             self._call()
 
@@ -102,8 +105,11 @@ class Heartbeat:
 
 
 def audit_usage(host: Host, ctxt: RequestContext, now: datetime.datetime | None = None) -> int | None:
-    """Tell of each server that was here in the last whole period, once (instance.exists). How many; None: the period
-    was audited before. A line of task_log says how it went."""
+    """Send an instance.exists notification for each server that was here in the last whole period.
+
+    Return the number of servers notified, or None if the period has been audited before. A row of task_log stores the
+    result.
+    """
     moment = now or datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     begin, end = last_period(host.conf.instance_usage_audit_period, moment)
     run = TaskLog(ctxt, task_name=TASK, host=host.name, period_beginning=begin, period_ending=end)

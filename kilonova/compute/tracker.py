@@ -1,9 +1,9 @@
-"""The ledger of one compute node: which server holds what, and what the node, its rows and Placement say of it.
+"""The resource tracker of one compute node: which server holds which amounts and devices.
 
-Everything held is an entry under (server, side): side ``RUN`` for a server at home here, the side of a migration (see
-``side_of``) for one that is arriving. An entry has amounts, a place on the NUMA cells and devices. An entry that is
-there is not added again, one that is gone is not taken away again, so a claim seen twice counts once; totals follow
-from the entries.
+An entry is stored for each server and claim key (the ``side`` arguments). The claim key is ``RUN`` for a server of this
+host, and ``side_of(migration)`` for a server that is arriving. An entry has amounts, a placement on the NUMA cells, and
+devices. An entry that exists is not added again, and an entry that is gone is not removed again, so a claim that is
+seen twice counts once. Totals are computed from the entries.
 
     with tracker.writing(ctxt):                 # one writer of this node's rows at a time
         plan = tracker.plan(uuid, RUN, flavor, pci_requests)
@@ -14,7 +14,8 @@ from the entries.
             raise
         tracker.commit(plan)
 
-A plan changes nothing here until it is committed. As one writer plans at a time, what others plan need not be known.
+A plan changes nothing in the tracker until it is committed. Only one writer plans at a time, so no plan needs to know
+of others.
 """
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.ports import words
 from kilonova.virt.hardware import numa
 
-# In a node's ``stats``: the number of the usage that its row tells.
+# Key in a node's ``stats``: the serial number of the usage in its row.
 SERIAL = 'usage_serial'
 RUN = 'run'
 LOG = logging.getLogger(__name__)
@@ -46,24 +47,29 @@ __all__ = ('RUN', 'SERIAL', 'Capacity', 'Cells', 'NodeUsage', 'Plan', 'Tracker',
 
 
 class ClaimExists(errors.Conflict):
+    """The server already holds other devices on this host than it asks for."""
+
     msg_fmt = 'Instance %(instance_uuid)s holds other PCI devices than it asks for here: %(addresses)s'
 
 
 def side_of(migration: objects.Migration) -> str:
-    """The side under which an arriving server holds things: its migration's id, which the migration context has too."""
+    """Return the claim key of an arriving server.
+
+    It contains the id of the server's migration, which the migration context has as well.
+    """
     return f'migration-{migration.id}'
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a server holds under one side. ``devices``: their addresses."""
+    """What a server holds under one claim key. ``devices`` are PCI addresses."""
 
     usage: Usage
     devices: frozenset[str] = frozenset()
 
 
 class NodeUsage(TypedDict):
-    """Columns of the node's row, absolute values."""
+    """Usage columns of the node's row, as absolute values."""
 
     compute_node_id: int
     vcpus_used: int
@@ -85,9 +91,13 @@ Work = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a server will hold here, by side. ``before``: what it holds now; ``after``: the host's devices as they will
-    be; ``changes``: of rows; ``devices``: those that the plan is about, as they will be; ``freed``: addresses of those
-    that it gives back; ``begun``, ``over``: work that begins or ends with it."""
+    """A planned change of what one server holds on this host.
+
+    ``before`` and ``sides`` are what the server holds now and what it will hold, by claim key. ``after`` are the host's
+    devices after the change, ``changes`` the row changes for them. ``devices`` are the devices of the plan as they will
+    be, ``freed`` the addresses of devices that it releases. ``begun`` and ``over`` are work that begins or ends with
+    the plan.
+    """
 
     instance_uuid: str
     before: Sides
@@ -102,17 +112,17 @@ class Plan:
 
     @property
     def dropped(self) -> set[str]:
-        """Sides under which the server holds nothing any more."""
+        """The claim keys under which the server will hold nothing any more."""
         return self.before.keys() - self.sides.keys()
 
 
 class Tracker:
-    """The ledger in memory. ``node.Node`` fills it at start and keeps it in step with host and database.
+    """The resource tracker in memory. ``node.Node`` fills it at start and keeps it equal to host and database.
 
-    ``host_devices``: the devices of the host; whoever sets it holds ``writing``. ``published``: the usage that was last
-    written, ``serial`` the number of the last one that was sent. ``reload(ctxt)`` reads the device rows again,
-    ``leaving(addresses)`` hears of devices before it is planned that they are free, and may bar them; the node sets
-    both.
+    ``host_devices`` are the host's devices; code that sets them must hold ``writing``. ``published`` is the usage that
+    was last written, ``serial`` the number of the last usage that was sent. The node sets two callbacks:
+    ``reload(ctxt)`` reads the device rows again, and ``leaving(addresses)`` is called before a plan frees devices and
+    may mark them as unavailable.
     """
 
     def __init__(self) -> None:
@@ -125,23 +135,24 @@ class Tracker:
         self.serial = 0
         self.reload: Callable[[RequestContext], None] | None = None
         self.leaving: Callable[[Collection[str]], None] | None = None
-        # {server: {side: what it holds}}; a server that holds nothing isn't there.
+        # {server: {claim key: entry}}. A server that holds nothing is not in it.
         self._entries: dict[str, Sides] = {}
-        # Work under way, (server, side or what it is): from a claim to ``plan_allocate``, or while ``at_work`` is held.
+        # Running work as (server, claim key or kind of work), from a claim to ``plan_allocate`` or while ``at_work`` is
+        # held.
         self._at_work: Work = frozenset()
-        # The plan that will be committed or aborted next.
+        # The plan to be committed or aborted next, or None.
         self._open: Plan | None = None
         self._distrusted = False
-        # Held while one looks at or changes what is in memory, and while one writes rows.
+        # ``_lock`` protects the state in memory; ``_writer`` is held while rows are written.
         self._lock = threading.RLock()
         self._writer = threading.Lock()
 
     @contextlib.contextmanager
     def writing(self, ctxt: RequestContext) -> Iterator[None]:
-        """One at a time writes what this node's rows say, or the last word wouldn't be the newest.
+        """Hold the lock for writing this node's rows while the block runs.
 
-        After ``distrust``, or when nobody knows whether the last plan was written, the next writer reads the device
-        rows first.
+        Without the lock, the row written last might not be the newest. After ``distrust``, or if it is not known
+        whether the last plan was written, the next writer reads the device rows first.
         """
         with self._writer:
             if self._distrusted and self.reload is not None:
@@ -154,11 +165,12 @@ class Tracker:
                     self._open, self._distrusted = None, True
 
     def distrust(self) -> None:
-        """What we know of the rows of this node's devices may not be true any more."""
+        """Mark the tracker's copy of the device rows as possibly out of date. The next writer reads the rows again."""
         self._distrusted = True
 
     @property
     def nodename(self) -> str:
+        """The node's hypervisor hostname."""
         found: str = self.node.hypervisor_hostname
         return found
 
@@ -167,12 +179,13 @@ class Tracker:
              requests: objects.InstancePCIRequests | None,
              wanted: objects.InstanceNUMATopology | None = None,
              limits: objects.SchedulerLimits | None = None, from_volume: bool = False) -> Plan:
-        """What a server needs here, or HostRejected.
+        """Plan the amounts and devices that a server needs on this host.
 
-        Devices: exactly those of the providers that Placement allocated, where the requests name them. ``wanted``:
-        the NUMA cells, CPUs and pages that it asks for; the devices are then near enough to them. ``limits``: how far
-        a filter lets this claim go; ``from_volume``: its root disk is elsewhere. An entry that is there keeps its
-        amounts and its place.
+        If requests name providers that Placement allocated, exactly the devices of those providers are taken.
+        ``wanted`` are the requested NUMA cells, CPUs and pages; the devices are then near enough to the cells.
+        ``limits`` are the limits that scheduler filters set for this claim. ``from_volume`` means that the root disk is
+        not on this host. An entry that exists keeps its amounts and its NUMA placement. Raises HostRejected if the
+        server does not fit.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -192,8 +205,10 @@ class Tracker:
                               list(taken), topology=usage.topology, begun=frozenset({(instance_uuid, side)}))
 
     def plan_more(self, instance_uuid: str, request: objects.InstancePCIRequest) -> Plan:
-        """One request more of a server that is at home here; the one that it has already stays. HostRejected: there
-        is no such device free, near enough to its NUMA cells."""
+        """Plan one more device request for a server of this host. A device that it already has for the request stays.
+
+        Raises HostRejected if no such device is free near enough to the server's NUMA cells.
+        """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
             side, entry = next(iter(before.items()), (RUN, Entry(Usage())))
@@ -215,7 +230,7 @@ class Tracker:
     def _fit(self, flavor: objects.Flavor, requests: list[objects.InstancePCIRequest],
              wanted: objects.InstanceNUMATopology | None, limits: objects.SchedulerLimits | None,
              from_volume: bool) -> Usage:
-        """What a server takes and where. HostRejected: there isn't room."""
+        """Return what a server takes and its NUMA placement. Raises HostRejected if there is not enough room."""
         placed = None
         if wanted is not None:
             placed = self.cells.place(wanted, _places(self._entries), limits,
@@ -230,10 +245,14 @@ class Tracker:
 
     def _take(self, instance_uuid: str, side: str, wanted: list[objects.InstancePCIRequest],
               cells: list[int]) -> dict[str, Owner | None]:
-        """{address: new owner} of the devices for all requests. Those that the server has under this side already, or
-        under none that we know (claimed before a restart), stay as they are: None.
+        """Return a dict from address to new owner for the devices of all requests.
 
-        PciDeviceRequestFailed: there are too few. ClaimExists: it holds devices of other requests.
+        The owner is None for devices that stay as they are. These are devices that the server already has under this
+        claim key, or under no known claim key because they were claimed before a restart.
+
+        Raises:
+            PciDeviceRequestFailed: Too few devices are free.
+            ClaimExists: The server holds devices of other requests.
         """
         sided = {address for entry in self._entries.get(instance_uuid, {}).values() for address in entry.devices}
         ids = {request.request_id for request in wanted}
@@ -254,7 +273,10 @@ class Tracker:
                 for address in self.host_devices.members(device)}
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> Plan:
-        """Claimed devices become allocated: what the claim was made for is done."""
+        """Plan to change the server's claimed devices to allocated, at the end of the work that claimed them.
+
+        ``side`` None means the devices of all claim keys.
+        """
         with self._lock:
             owners = {device.address: Owner(ALLOCATED, instance_uuid, device.request_id)
                       for device in self.devices(instance_uuid, side) if device.status == CLAIMED}
@@ -263,9 +285,10 @@ class Tracker:
 
     def plan_free(self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *,
                   unsided: bool = True) -> Plan:
-        """Give back what a server holds here under the sides for which ``leaving`` is true; all by default.
+        """Plan to release what a server holds here under each claim key for which ``leaving`` returns True.
 
-        ``unsided``: devices that nobody knows the side of (their claim was made before a restart) leave, too.
+        The default is all claim keys. ``unsided`` also releases devices whose claim key is not known because they were
+        claimed before a restart.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -275,14 +298,14 @@ class Tracker:
             freed = [device.address for device in self.devices(instance_uuid) if device.address not in kept
                      and (unsided or any(device.address in devices for devices in gone))]
             over = frozenset((instance_uuid, side) for side in before if side not in stay)
-        # Nobody changes them meanwhile: the caller holds ``writing``.
+        # The devices can't change meanwhile, because the caller holds ``writing``.
         if freed and self.leaving is not None:
             self.leaving(freed)
         with self._lock:
             return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=over)
 
     def plan_less(self, instance_uuid: str, request_id: str) -> Plan:
-        """Give back what the server holds here for this request."""
+        """Plan to release what the server holds here for this request."""
         freed = [device.address for device in self.devices(instance_uuid) if device.request_id == request_id]
         if freed and self.leaving is not None:
             self.leaving(freed)
@@ -302,7 +325,7 @@ class Tracker:
         return self._open
 
     def commit(self, plan: Plan) -> None:
-        """The plan is written."""
+        """Apply a plan that has been written. Raises RuntimeError if it is not the plan that was made last."""
         with self._lock:
             if plan is not self._open:
                 raise RuntimeError('this plan has ended, or another one was made since')
@@ -312,13 +335,13 @@ class Tracker:
             self.host_devices = plan.after
 
     def abort(self, plan: Plan) -> None:
-        """The plan is not written and won't be."""
+        """Discard a plan that has not been written and will not be."""
         if plan is self._open:
             self._open = None
 
     @contextlib.contextmanager
     def at_work(self, instance_uuid: str, what: str) -> Iterator[None]:
-        """Work on a server that needs no claim: a copy of its disk that leaves this host."""
+        """Count work that needs no claim, such as copying the server's disk to another host, while the block runs."""
         key = instance_uuid, what
         with self._lock:
             self._at_work |= {key}
@@ -328,9 +351,9 @@ class Tracker:
             with self._lock:
                 self._at_work -= {key}
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
     def devices(self, instance_uuid: str, side: str | None = None) -> list[objects.PciDevice]:
-        """What a server holds here (under ``side``), by address."""
+        """Return the devices that a server holds here, under one claim key or all, sorted by address."""
         with self._lock:
             held = self.host_devices.held(instance_uuid)
             if side is None:
@@ -339,30 +362,32 @@ class Tracker:
             return [device for device in held if entry is not None and device.address in entry.devices]
 
     def devices_without(self, instance_uuid: str, side: str) -> list[objects.PciDevice]:
-        """What a server holds here except under ``side``, by address."""
+        """Return the devices that a server holds here except those under claim key ``side``, sorted by address."""
         other = {device.address for device in self.devices(instance_uuid, side)}
         return [device for device in self.devices(instance_uuid) if device.address not in other]
 
     def topology(self, instance_uuid: str, side: str) -> objects.InstanceNUMATopology | None:
-        """The place of a server on the host's NUMA cells under ``side``."""
+        """Return the server's placement on the host's NUMA cells under claim key ``side``, or None if it has none."""
         with self._lock:
             entry = self._entries.get(instance_uuid, {}).get(side)
             return entry.usage.topology if entry is not None else None
 
     def sides(self, instance_uuid: str) -> set[str]:
-        """Under which sides a server holds something here."""
+        """Return the claim keys under which a server holds something here."""
         with self._lock:
             return set(self._entries.get(instance_uuid, ()))
 
     @property
     def used(self) -> Usage:
-        """The totals of all entries."""
+        """The total usage of all entries."""
         with self._lock:
             return _total(self._entries)
 
     def usage(self, plan: Plan | None = None) -> NodeUsage:
-        """Columns of the node's row as they will be once ``plan`` is written: absolute values. ``stats``: what weighers
-        may look at besides the columns."""
+        """Return the usage columns of the node's row after ``plan`` is written, as absolute values.
+
+        ``stats`` has further values that scheduler weighers use.
+        """
         with self._lock:
             entries, work, devices = self._entries, self._at_work, self.host_devices
             if plan is not None:
@@ -378,8 +403,11 @@ class Tracker:
                     'numa_topology': self.cells.text(_places(entries))}
 
     def numbered(self, usage: NodeUsage) -> NodeUsage:
-        """A usage as it is sent: with its number, which ``stats`` repeats for the next process of this host. A message
-        that comes late, and is older than what the row has, changes nothing. Hold ``writing``."""
+        """Return a usage with the next serial number, ready to send. The caller must hold ``writing``.
+
+        ``stats`` repeats the number, so that the next process of this host continues from it. A message that arrives
+        late and has a lower number than the row changes nothing.
+        """
         self.serial += 1
         stats = {**json.loads(usage['stats']), SERIAL: str(self.serial)}
         return {**usage, 'stats': json.dumps(stats), 'usage_serial': self.serial}
@@ -388,11 +416,11 @@ class Tracker:
     def adopt(self, instance_uuid: str, side: str, flavor: objects.Flavor | None,
               addresses: Collection[str] | None = None,
               topology: objects.InstanceNUMATopology | None = None, from_volume: bool = False) -> None:
-        """A server that is known to hold this much here (after a restart); an entry that is there stays.
+        """Add what a server is known to hold here after a restart. An existing entry keeps its amounts.
 
-        ``flavor`` None: nobody has told yet how much. ``addresses``: the devices that it holds under ``side``; None:
-        all that it holds here. ``topology``: its place on the host's NUMA cells; ``from_volume``: its root disk is
-        elsewhere.
+        ``flavor`` is None if the amounts are not known yet. ``addresses`` are the devices that it holds under claim key
+        ``side``; None means all that it holds here. ``topology`` is its placement on the NUMA cells. ``from_volume``
+        means that its root disk is not on this host.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -407,13 +435,16 @@ class Tracker:
             _put(self._entries, instance_uuid, {**others, side: replace(entry, devices=entry.devices | mine)})
 
     def forget(self, instance_uuid: str) -> None:
-        """Drop what is counted for a server, to count it anew; it goes on holding its devices."""
+        """Remove the entries of a server so that it can be counted again. It keeps its devices."""
         with self._lock:
             self._at_work -= {(instance_uuid, side) for side in self._entries.get(instance_uuid, ())}
             _put(self._entries, instance_uuid, {})
 
     def load(self, devices: HostDevices) -> None:
-        """Devices as fresh rows say; under which side a server holds one that it still holds is known."""
+        """Replace the host's devices by those of fresh rows.
+
+        Each device that a server still holds keeps its claim key.
+        """
         with self._lock:
             self.host_devices = devices
             for uuid, sides in self._entries.items():
@@ -423,7 +454,7 @@ class Tracker:
 
 
 def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
-    """A server has these sides, as the one that came last."""
+    """Set the entries of a server by claim key, and move the server to the end of the dict."""
     entries.pop(instance_uuid, None)
     if sides:
         entries[instance_uuid] = sides

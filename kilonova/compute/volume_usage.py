@@ -1,6 +1,6 @@
-"""What the guests of a host read and write of their volumes: counted each ``volume_usage_poll_interval``, and told.
+"""Record how much the guests of a host read from and write to their volumes, each ``volume_usage_poll_interval``.
 
-    poll(host, ctxt)        # volume.usage of each volume that a guest which runs has
+``poll(host, ctxt)`` also sends a volume.usage notification for each volume of a running guest.
 """
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kilonova.virt.parts.guests import GuestFailed
 
 LOG = logging.getLogger(__name__)
 
-# Volumes of one message to the conductor, and of one transaction.
+# Number of volumes in one message to the conductor, and in one transaction.
 MOST = 1000
 
 
 def poll(host: Host, ctxt: RequestContext) -> int:
-    """Write and tell what was counted; of how many volumes."""
+    """Write the volume usage of all guests, send notifications, and return the number of volumes."""
     found = [usage for instance in records.instances(ctxt, host.name) for usage in _counted(host, ctxt, instance)]
     told = 0
     for first in range(0, len(found), MOST):

@@ -1,8 +1,10 @@
-"""Who waits for events of other services, by the uuid that an event is about.
+"""Wait for events of other services, identified by the uuid that an event is about.
 
-    with waiting.heard(uuid) as told:      # threading.Event; from here on no event is missed
+    with waiting.heard(uuid) as told:      # threading.Event; no event is missed from here on
         told.wait(5)
-    waiting.tell(uuid)                     # True: somebody waits
+    waiting.tell(uuid)                     # True if a thread waits
+
+``accelerators`` and ``ports`` use it.
 """
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from contextlib import contextmanager
 
 
 class Waiting:
-    """One for each kind of event; threads may share it."""
+    """The threads that wait for one kind of event. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[threading.Event]] = defaultdict(list)
 
     def tell(self, about: str) -> bool:
-        """An event about this uuid came; whether somebody waits for one."""
+        """Report an event about this uuid. Return whether a thread waits for one."""
         with self._lock:
             waiting = list(self._waiting.get(about, ()))
         for told in waiting:
@@ -29,7 +31,7 @@ class Waiting:
 
     @contextmanager
     def heard(self, about: str) -> Iterator[threading.Event]:
-        """Set by each event about this uuid."""
+        """Yield a ``threading.Event`` that each event about this uuid sets, while the block runs."""
         told = threading.Event()
         with self._lock:
             self._waiting[about].append(told)

@@ -1,1 +1,1 @@
-"""One file a verb: what the host does for one kind of order, as steps with their undo."""
+"""The operations of the compute service, one module per kind: the steps that a host executes, and their undos."""

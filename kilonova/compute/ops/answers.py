@@ -1,5 +1,7 @@
-"""What a host answers beside operations: what really is here, a guest's console, what the hypervisor measures of it,
-and events that other services tell. Nothing is changed, so nobody is waited for."""
+"""Calls to a host outside operations: host description, console output, diagnostics and external events.
+
+They change nothing, so they take no lock.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -17,9 +19,9 @@ from kilonova.states import POWER_WORDS, PowerState
 
 LOG = logging.getLogger(__name__)
 
-# What Neutron says of the ports of servers.
+# Events that Neutron sends about the ports of servers.
 PORT_EVENTS = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
-# Control characters that text may hold; a guest writes others to colour a terminal, and JSON readers choke on them.
+# Control characters that are kept. Guests write others, for example to colour a terminal, and JSON parsers refuse them.
 _KEPT = frozenset('\t\n\r')
 
 _Measured = TypeVar('_Measured')
@@ -27,8 +29,10 @@ _Measured = TypeVar('_Measured')
 
 @answer(Compute.describe_host)
 def describe(host: Host, ctxt: RequestContext) -> Reply:
-    """Domains with their devices, the servers' directories, and which devices that servers hold are not here any
-    more: for the audit and for administrators."""
+    """Return the host's domains with their devices, its server directories, and the missing devices that servers hold.
+
+    The audit and administrators use it.
+    """
     driver, held = host.driver, host.tracker.host_devices.held()
     return {'missing_devices': driver.devices.missing_devices(held), 'host': host.name, 'node': host.tracker.nodename,
             'instances_path': host.conf.instances_path, 'domains': driver.guests.describe(),
@@ -37,14 +41,16 @@ def describe(host: Host, ctxt: RequestContext) -> Reply:
 
 @answer(Compute.get_host_uptime)
 def uptime(host: Host, ctxt: RequestContext) -> str | None:
-    """What uptime(1) says here; None: the driver can't tell."""
+    """Return what the uptime command prints on this host, or None if the driver can't provide it."""
     return host.driver.host.uptime()
 
 
 @answer(Compute.get_console_output)
 def console_output(host: Host, ctxt: RequestContext, instance: objects.Instance, tail_length: int | None) -> str:
-    """The last ``tail_length`` lines of what a guest wrote to its serial console (None: all that the driver keeps).
-    ConsoleNotAvailable (404) where there is none to read."""
+    """Return the last ``tail_length`` lines that a guest wrote to its serial console.
+
+    None returns all lines that the driver keeps. Raises ConsoleNotAvailable (404) if there is no console log to read.
+    """
     text = ''.join(char for char in host.driver.guests.get_console_output(instance) if char >= ' ' or char in _KEPT)
     if tail_length is None:
         return text
@@ -53,13 +59,19 @@ def console_output(host: Host, ctxt: RequestContext, instance: objects.Instance,
 
 @answer(Compute.get_diagnostics)
 def diagnostics(host: Host, ctxt: RequestContext, instance: objects.Instance) -> Reply:
-    """In the driver's own names. InstanceInvalidState (409) for a guest that doesn't run."""
+    """Return a guest's measurements under the driver's own names.
+
+    Raises InstanceInvalidState (409) if the guest does not run.
+    """
     return _of_running(host, instance, host.driver.guests.get_diagnostics)
 
 
 @answer(Compute.get_instance_diagnostics)
 def instance_diagnostics(host: Host, ctxt: RequestContext, instance: objects.Instance) -> objects.Diagnostics:
-    """The same keys of every driver. InstanceInvalidState (409) for a guest that doesn't run."""
+    """Return a guest's measurements under names that are the same for all drivers.
+
+    Raises InstanceInvalidState (409) if the guest does not run.
+    """
     return _of_running(host, instance, host.driver.guests.get_instance_diagnostics)
 
 
@@ -68,14 +80,17 @@ def _of_running(host: Host, instance: objects.Instance, read: Callable[[objects.
     try:
         return read(instance)
     except errors.KilonovaError:
-        # It may have gone meanwhile: that is no failure.
+        # The guest may have stopped meanwhile. Then InstanceInvalidState is the right error.
         check_power(host, instance, 'get_diagnostics')
         raise
 
 
 def check_power(host: Host, instance: objects.Instance, method: str,
                 fit: Iterable[PowerState] = (PowerState.RUNNING,)) -> None:
-    """InstanceInvalidState (409, ``method`` names what was asked) unless the guest is in one of the states."""
+    """Check that the guest is in one of the power states ``fit``.
+
+    Raises InstanceInvalidState (409) if not; ``method`` names the call in its text.
+    """
     state = PowerState(host.driver.guests.get_info(instance))
     if state not in fit:
         raise errors.InstanceInvalidState(method=method, instance_uuid=instance.uuid, attr='power_state',
@@ -85,14 +100,17 @@ def check_power(host: Host, instance: objects.Instance, method: str,
 @answer(Compute.external_instance_event)
 def external_events(host: Host, ctxt: RequestContext, instances: Iterable[objects.Instance],
                     events: Iterable[objects.InstanceExternalEvent]) -> None:
-    """Whoever waits for one looks now. Of others is only said that they came."""
+    """Wake the threads that wait for these events. Log an event that no thread waits for.
+
+    Events about ports are not logged.
+    """
     known = {instance.uuid: instance for instance in instances}
     for event in events:
         instance = known.get(event.instance_uuid)
         if event.name == 'accelerator-request-bound' and host.accelerators.tell(event.instance_uuid):
             continue
         if event.name in PORT_EVENTS:
-            # Neutron tells all that happens to a port; a guest that runs already needs nothing of it.
+            # Neutron sends an event for every change of a port. A guest that runs already does not need them.
             host.ports.tell(event.instance_uuid)
             continue
         if instance is not None:

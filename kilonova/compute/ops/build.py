@@ -1,7 +1,8 @@
-"""Build a server: claim · spawn · save its end state, two calls upward when all goes well. And delete's part of a host.
+"""Build a server on this host, undo a build, and delete a server's guest and claims.
 
-Whatever fails in a build is undone here: guest and files go, devices are given back. ``verdict`` says if another host
-may try.
+A build claims, spawns the guest and saves the end state. If all goes well it makes two calls to the conductor. A failed
+build is undone on this host: the guest and its files are deleted and the devices released. ``verdict`` decides whether
+another host may try.
 """
 from __future__ import annotations
 
@@ -30,17 +31,19 @@ from kilonova.states import VmState
 
 LOG = logging.getLogger(__name__)
 
-# These say what they mean to the flow.
+# Errors that the flow receives unchanged.
 TOLD = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
 def verdict(op: Operation, error: Exception) -> Exception:
-    """Return what the flow is told of a failed build: HostRejected (the next host is tried), BuildAbort (none is), or
-    the error as it is."""
+    """Return the error that the flow receives for a failed build.
+
+    HostRejected makes the flow try the next host, BuildAbort makes it try none. Some errors are returned unchanged.
+    """
     if isinstance(error, (*TOLD, errors.BuildAbort)):
         return error
     text = readable(error)
-    # Ports that are not plugged in time: another host would wait as long again, and nobody knows who did not answer.
+    # If ports are not plugged in time, another host would wait as long again, and the cause is not known.
     if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
@@ -48,20 +51,20 @@ def verdict(op: Operation, error: Exception) -> Exception:
 
 @order(Compute.build_and_run_instance, checks=Check.WRITE, verdict=verdict)
 def build(op: Operation, order: objects.BuildOrder) -> Reply:
-    """Build and run the order's server. Errors: see ``verdict``."""
+    """Build and run the server that the order describes. ``verdict`` lists the errors."""
     host, instance = op.host, op.instance
     with op.turn(), host.build_slots.hold(op.check):
         began = host.clock()
         LOG.info('Starting instance...', instance_uuid=instance.uuid)
         op.begin('compute__do_build_and_run_instance')
         with op.undoing('build'):
-            # 1. A place: CPU, memory, disk, devices. Nothing to undo when this fails.
+            # 1. Claim CPU, memory, disk and devices. If this fails there is nothing to undo.
             op.check()
             op.notify('instance.create.start', image_name=order.image.get('name') or '', bdms=order.block_devices)
             op.undo(_refused, op)
             devices = _claim(op, order)
             instance.numa_topology = host.tracker.topology(instance.uuid, RUN)
-            # 2. The guest.
+            # 2. Create the guest.
             op.undo(_release, op)
             op.check()
             host.check_claimed(op.ctxt, instance, devices)
@@ -69,7 +72,7 @@ def build(op: Operation, order: objects.BuildOrder) -> Reply:
             op.bind_ports(devices, accelerated)
             devices = devices + accelerators
             _spawn(op, order, devices)
-            # 3. The end state, and with it the operation's end.
+            # 3. Save the end state, which also ends the operation.
             op.check()
             _save(op, order)
         LOG.info('Took %0.2f seconds to build instance.', host.clock() - began, instance_uuid=instance.uuid)
@@ -82,7 +85,8 @@ def _claim(op: Operation, order: objects.BuildOrder) -> list[objects.PciDevice]:
               'launched_on': host.name}
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
-    # The first attempt's providers are stored with the server; an alternate's are not.
+    # The providers of the first attempt are stored with the server already. Those of an alternate host are written
+    # here.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     fields: ClaimFields = {'transition': 'build.claim', 'expect': {'host': [None, host.name]}, 'values': values,
                            'migration': None, 'group': op.group_of(order.request_spec)}
@@ -101,7 +105,7 @@ def _spawn(op: Operation, order: objects.BuildOrder, devices: list[objects.PciDe
 
 
 def opened(op: Operation, sealed: str | None) -> sealing.Secrets:
-    """The admin password and files, in clear for the driver alone. HostRejected: this host lacks the key."""
+    """Return the admin password and files, decrypted for the driver. Raises HostRejected if this host lacks the key."""
     if sealed is None:
         return sealing.Secrets()
     try:
@@ -121,7 +125,7 @@ def _save(op: Operation, order: objects.BuildOrder) -> None:
         fields['system_metadata'] = {'boot_roles': ','.join(op.ctxt.roles)}
     with tracker.writing(op.ctxt):
         plan = tracker.plan_allocate(instance.uuid, RUN)
-        # Less work under way, and no failed builds any more.
+        # The usage now counts one running task less, and no failed builds.
         tracker.failed_builds = 0
         fields['usage'] = tracker.usage(plan)
         op.save(plan, **fields)
@@ -130,7 +134,10 @@ def _save(op: Operation, order: objects.BuildOrder) -> None:
 
 
 def _refused(op: Operation) -> None:
-    """A host that couldn't take the server says so in the action; ``_release`` does when it came further."""
+    """Notify the failed build. If the host refused the claim, also write the failed event and the reason.
+
+    ``_release`` writes the event if the build failed after the claim.
+    """
     if not isinstance(op.error, (errors.KeyGone, errors.Cancelled)):
         op.notify('instance.create.error', fault=op.error)
     if isinstance(op.error, errors.HostRejected) and not op.has_told:
@@ -138,8 +145,10 @@ def _refused(op: Operation) -> None:
 
 
 def _release(op: Operation) -> None:
-    """Destroy guest and files, free the devices, and leave the server on no host. Count the failed build, unless the
-    request or a claim was at fault."""
+    """Destroy the guest and files, free the devices, and leave the server without a host.
+
+    Count a failed build, unless the request or a claim caused the failure.
+    """
     if (op.host.conf.compute.consecutive_build_service_disable_threshold and op.error is not None
             and not isinstance(op.error, TOLD) and errors.cause_of(op.error) is not errors.Cause.REQUEST):
         op.host.tracker.failed_builds += 1
@@ -149,8 +158,10 @@ def _release(op: Operation) -> None:
 
 
 def destroy(op: Operation, **ended: Unpack[Undone]) -> None:
-    """Undo of a build, whole or in part or never begun. A server whose build was saved after all is left alone: the
-    reply got lost and its row says so."""
+    """Undo a build that was complete, partial or never started.
+
+    A server whose build was saved is left alone: its row says that it is on this host, and only the reply was lost.
+    """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
         LOG.warning('Not undoing the build of a server that is at home here', instance_uuid=op.instance.uuid)
@@ -162,17 +173,23 @@ def destroy(op: Operation, **ended: Unpack[Undone]) -> None:
 
 @order(Compute.undo_build, checks=Check.UNDO, forward=True)
 def undo_build(op: Operation) -> Reply:
-    """The flow's undo: safe when the build never ran, failed here already, or was lost with an earlier process."""
+    """Undo ``build`` for the flow.
+
+    Safe if the build never ran, was already undone here, or was lost with an earlier process.
+    """
     with op.turn():
         destroy(op)
     return {}
 
 
-# A server that is being deleted never comes back, so what is still here may go; its save looks.
+# WRITE: a server that is being deleted never comes back, so its remains may be deleted. The save checks the key.
 @order(Compute.terminate_instance, checks=Check.WRITE, forward=True)
 def terminate(op: Operation) -> Reply:
-    """Delete: guest and files go, whatever the server holds here is free, both sides of an unconfirmed move too. The
-    server's end state is the flow's, and so are the notifications of its begin and end."""
+    """Delete the server's guest and files on this host, and release all that it holds here.
+
+    This includes the claims of both ends of an unconfirmed move. The flow writes the server's end state and sends the
+    notifications of begin and end.
+    """
     op.begin('compute_terminate_instance')
     at_home = op.instance.host == op.host.name
     with op.turn():
@@ -181,6 +198,7 @@ def terminate(op: Operation) -> Reply:
         op.host.driver.guests.destroy(op.instance)
         if at_home:
             op.notify('instance.shutdown.end')
-        # An undo's save: both hosts of a move get this order under one key, and neither may pass for the other's.
+        # Saved as an undo, because both hosts of a move get this call under one key, and the conductor must not take
+        # the second save for a repetition of the first.
         op.give_back(undo=True, event=op.event())
     return {}

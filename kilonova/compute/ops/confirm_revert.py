@@ -1,5 +1,7 @@
-"""How a resize ends, only forward. Confirm: what the source kept of the server goes, its old devices are free.
-Revert: the source is asked whether it can, the destination gives back what the move brought, the source is home again.
+"""Confirm or revert a resize or cold migration. All of these steps only go forward, except ``check_revert``.
+
+Confirm: the source deletes what it kept of the server and frees the old devices. Revert: the source checks that it can
+take the server back, the destination releases what the move brought, then the source restores the server.
 """
 from __future__ import annotations
 
@@ -19,15 +21,19 @@ LOG = logging.getLogger(__name__)
 
 @order(Compute.confirm_resize, forward=True)
 def confirm_resize(op: Operation, migration: objects.Migration) -> Reply:
-    """The source's part. The server's end state is the flow's, and so is the notification of it; on one host the guest
-    stays untouched."""
+    """Delete what the source kept of the server, and free the old devices there.
+
+    If source and destination are one host, the guest stays untouched. The flow writes the server's end state and sends
+    the notification of it.
+    """
     both = move.same_host(migration)
     op.begin('compute_confirm_resize')
     with op.turn():
         op.notify('instance.resize_confirm.start')
         move.learn(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
-        # Confirmed before: without the context nobody could tell the old things from the new.
+        # On one host, a missing context means that the move is confirmed already. Without it, old and new devices can't
+        # be told apart.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
     return {}
@@ -35,7 +41,10 @@ def confirm_resize(op: Operation, migration: objects.Migration) -> Reply:
 
 @order(Compute.check_revert)
 def check_revert(op: Operation, migration: objects.Migration) -> Reply:
-    """HostRejected: this host has no longer all the devices that the server held here. Changes nothing."""
+    """Check that this host, the source, can take the server back. Changes nothing.
+
+    Raises HostRejected if this host no longer has all the devices that the server held here.
+    """
     with op.turn():
         move.learn(op.host, op.instance, migration)
         _check_devices(op, *_old_devices(op, migration)[:2])
@@ -44,7 +53,7 @@ def check_revert(op: Operation, migration: objects.Migration) -> Reply:
 
 @order(Compute.revert_resize, forward=True)
 def revert_resize(op: Operation, migration: objects.Migration) -> Reply:
-    """The destination's part: the new guest, the copy of the disks and the new devices go."""
+    """Delete the new guest, the copied disks and the new claims at the destination."""
     op.begin('compute_revert_resize')
     with op.turn():
         op.notify('instance.exists')
@@ -57,7 +66,10 @@ def revert_resize(op: Operation, migration: objects.Migration) -> Reply:
 
 @order(Compute.finish_revert_resize, forward=True)
 def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
-    """The source's part: the kept disks, the old flavor, the old devices; started if it ran before the move."""
+    """Restore the server at the source with the kept disks, the old flavor and the old devices.
+
+    The guest is started if it ran before the move and its devices are usable.
+    """
     host, instance = op.host, op.instance
     op.begin('compute_finish_revert_resize')
     power_on, state = was_active(instance), metadata(instance).get('old_vm_state') or 'active'
@@ -67,7 +79,7 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
         try:
             _check_devices(op, devices, accelerators)
         except errors.DevicesFailed as error:
-            # Nothing is left at the destination: the server comes home, and its guest stays off.
+            # Nothing is left at the destination, so the server returns to the source, and its guest stays off.
             LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
             host.devices_failed(op.ctxt, instance.uuid, error)
             power_on = False
@@ -82,15 +94,17 @@ def finish_revert_resize(op: Operation, migration: objects.Migration) -> Reply:
 
 
 def _check_devices(op: Operation, devices: list[objects.PciDevice], accelerators: list[objects.PciDevice]) -> None:
-    """Raise HostRejected if this host can't give the server what it held here."""
+    """Raise HostRejected or KilonovaError if this host can't give the server the devices that it held here."""
     op.host.check_devices(op.instance, devices)
     op.host.check_present(op.instance, accelerators)
 
 
 def _old_devices(op: Operation, migration: objects.Migration
                  ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
-    """Make ``op.instance`` the server as it was before the move. Return the devices and the accelerators that it held
-    here, and what is to be written of it."""
+    """Change ``op.instance`` to the server as it was before the move.
+
+    Return the devices and the accelerators that it held here, and the columns of instance_extra to write.
+    """
     devices = op.host.tracker.devices_without(op.instance.uuid, side_of(migration))
     extra = op.instance.go_back(move.context_of(op.instance, migration))
     accelerators = op.host.accelerators.devices(op.instance.flavor, holder.before(

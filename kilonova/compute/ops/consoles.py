@@ -1,4 +1,4 @@
-"""Where the consoles of this host's guests are, for the API, and whether they still are there, for the proxies."""
+"""Addresses of this host's guest consoles for the API, and their validation for the console proxies."""
 from __future__ import annotations
 
 from kilonova import errors, objects
@@ -11,7 +11,7 @@ from kilonova.rpc.compute import Compute
 from kilonova.states import PowerState
 from kilonova.virt.parts.guests import ConsoleAddress
 
-# The protocol that shows each type of console, and where the address that users get stands in the configuration.
+# For each console type: its protocol, and the section and option of the address that users get.
 TYPES: dict[str, tuple[str, str, str]] = {
     'novnc': ('vnc', 'vnc', 'novncproxy_base_url'),
     'spice-html5': ('spice', 'spice', 'html5proxy_base_url'),
@@ -22,25 +22,34 @@ TYPES: dict[str, tuple[str, str, str]] = {
 
 @answer(Compute.get_vnc_console)
 def vnc(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
-    """Errors of all three: ConsoleTypeInvalid (a type of another protocol), ConsoleTypeUnavailable (guests have none
-    here): 400; InstanceInvalidState (it doesn't run): 409."""
+    """Return the address of the guest's VNC console.
+
+    Raises:
+        ConsoleTypeInvalid: The console type belongs to another protocol (400).
+        ConsoleTypeUnavailable: Guests of this host, or this guest, have no such console (400).
+        InstanceInvalidState: The guest neither runs nor is paused (409).
+    """
     return _offer(host, instance, 'vnc', console_type)
 
 
 @answer(Compute.get_spice_console)
 def spice(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
+    """Return the address of the guest's SPICE console. Raises the same errors as ``vnc``."""
     return _offer(host, instance, 'spice', console_type)
 
 
 @answer(Compute.get_serial_console)
 def serial(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str) -> ConsoleOffer:
+    """Return the address of the guest's serial console. Raises the same errors as ``vnc``."""
     return _offer(host, instance, 'serial', console_type)
 
 
 @answer(Compute.validate_console_port)
 def validate(host: Host, ctxt: RequestContext, instance: objects.Instance, console_type: str, target: str) -> bool:
-    """Whether ``target`` ('address:port') is where this guest's console is now. Asked by a proxy that is connected
-    there: another guest may have got the port since its token was given out."""
+    """Return whether ``target`` ('address:port') is the current address of this guest's console.
+
+    A proxy asks this after it has connected, because another guest may have got the port since the token was issued.
+    """
     protocol, _, _ = TYPES.get(console_type, ('', '', ''))
     found = host.driver.guests.get_console(instance, protocol) if protocol else None
     return found is not None and target in _targets(found)
@@ -60,7 +69,7 @@ def _offer(host: Host, instance: objects.Instance, protocol: str, console_type: 
     check_power(host, instance, f'get_{protocol}_console', (PowerState.RUNNING, PowerState.PAUSED))
     found = host.driver.guests.get_console(instance, protocol)
     if found is None:
-        # It was started before the option was set, or has stopped meanwhile.
+        # The guest was started before the option was set, or has stopped meanwhile.
         raise errors.ConsoleTypeUnavailable(console_type=console_type)
     return ConsoleOffer(console_type=console_type, host=found.host, port=found.port, tls_port=found.tls_port,
                         access_url_base=options[option])

@@ -1,7 +1,8 @@
-"""Evacuate: a server of a dead host built here. Claim · take its disks over, or make them anew · save that it is here.
+"""Evacuate a server of a host that is down: build it on this host.
 
-The claim is that of an arriving server (``move.claim``): CPU, memory, disk, NUMA place and devices for the same
-flavor, under the migration's side. What the dead host has goes when that is back: ``compute.evacuated``.
+The steps are: claim, take over the server's disks or create them again, and save that the server is on this host. The
+claim is that of an arriving server (``move.claim``): CPU, memory, disk, NUMA placement and devices for the same flavor,
+under the migration's claim key. ``compute.evacuated`` removes what the old host has when that host is back.
 """
 from __future__ import annotations
 
@@ -21,22 +22,27 @@ LOG = logging.getLogger(__name__)
 
 
 class SharedStorageDiffers(errors.BuildAbort):
+    """The request says whether the disks are on shared storage, and this host finds otherwise."""
+
     msg_fmt = 'Invalid state of instance files on shared storage'
 
 
 def verdict(op: Operation, error: Exception) -> Exception:
-    """As ``build.verdict`` has it, but that silence is asked again."""
+    """Return the error that the flow receives: that of ``build.verdict``, except that Unanswered is returned unchanged.
+
+    The call is then sent again.
+    """
     return error if isinstance(error, errors.Unanswered) else build.verdict(op, error)
 
 
 @order(Compute.evacuate_instance, checks=Check.WRITE, verdict=verdict)
 def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
-    """Build the order's server, which still is the dead host's. Errors: see ``verdict``."""
+    """Build the order's server, whose host is still the old one. ``verdict`` lists the errors."""
     host, instance, migration = op.host, op.instance, order.migration
     side, both = side_of(migration), [migration.source_compute, host.name]
     op.begin('compute_rebuild_instance')
     with op.turn(), host.build_slots.hold(op.check), op.undoing('evacuate'):
-        # 1. A place. Nothing to undo when this fails.
+        # 1. Claim. If this fails there is nothing to undo.
         op.check()
         op.undo(_failed, op)
         devices = move.claim(op, order, TaskState.REBUILDING, both)
@@ -49,10 +55,10 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
         devices = devices + host.await_accelerators(instance, instance.flavor, migration.uuid, op.check)
         op.notify('instance.exists')
         op.notify('instance.rebuild.start', image_name=order.image.get('name') or '')
-        # 2. The guest.
+        # 2. Create the guest.
         _build(op, order, devices)
         op.check()
-        # 3. From here on it is this host's.
+        # 3. Save that the server belongs to this host.
         values = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id,
                   'power_state': host.driver.guests.get_info(instance)}
         with host.tracker.writing(op.ctxt):
@@ -64,7 +70,7 @@ def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
 
 
 def _become_here(op: Operation, order: objects.EvacuateOrder) -> Extra:
-    """Make the object the server on this host; the instance_extra columns that say so."""
+    """Change the instance object to the server on this host, and return the changed columns of instance_extra."""
     instance, spec = op.instance, order.request_spec
     instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
     move.take_place(op, order.migration, spec)
@@ -90,7 +96,10 @@ def _build(op: Operation, order: objects.EvacuateOrder, devices: list[objects.Pc
 
 
 def _failed(op: Operation) -> None:
-    """The action says so. What was silent is asked again under the same key."""
+    """Write the failed event of the action.
+
+    Nothing is written after Unanswered, because the call is sent again under the same key.
+    """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return
     op.notify('instance.rebuild.error', fault=op.error)
@@ -98,7 +107,7 @@ def _failed(op: Operation) -> None:
 
 
 def _put_back(op: Operation, migration: objects.Migration) -> None:
-    """The guest goes, the disks too unless they are the source's, and the server is the dead host's again."""
+    """Delete the guest, and its disks unless they are the source's, and make the server the old host's again."""
     if not op.host.driver.moves.hand_back(op.instance, migration.source_compute):
         op.host.driver.guests.destroy(op.instance)
     fresh = records.instance(op.ctxt, op.instance.uuid)
@@ -113,7 +122,7 @@ def _put_back(op: Operation, migration: objects.Migration) -> None:
 
 @order(Compute.undo_evacuate_instance, checks=Check.UNDO, forward=True)
 def undo_evacuate(op: Operation, migration: objects.Migration) -> Reply:
-    """The flow's undo: safe when this host claimed nothing."""
+    """Undo ``evacuate`` for the flow. Safe if this host claimed nothing."""
     with op.turn():
         if migration.dest_compute == op.host.name:
             move.learn(op.host, op.instance, migration)
@@ -123,7 +132,7 @@ def undo_evacuate(op: Operation, migration: objects.Migration) -> Reply:
 
 @order(Compute.clean_evacuated, checks=Check.UNDO, forward=True)
 def clean_evacuated(op: Operation, migration: objects.Migration) -> Reply:
-    """The source's part, when it is heard again: what it has of the server goes."""
+    """Delete what the old host still has of the server, once that host can be reached again."""
     with op.turn():
         evacuated.clean(op, migration)
     return {}

@@ -1,8 +1,8 @@
-"""Plug a guest that is there into one network more, or less. The flow makes and frees the port, and writes the end.
+"""Attach a network port to a guest or detach it. The flow creates and deletes the port, and writes the end state.
 
-A port that is a function of a PCI device (SR-IOV) comes in three parts: ``claim``, then the flow binds the port to what
-was claimed, then ``attach``; and it goes in three: ``detach``, the flow unbinds it, ``free``. No guest takes one
-along in a live migration.
+A port that is a function of a PCI device (SR-IOV) is attached in three steps: ``claim``, then the flow binds the port
+to the claimed device, then ``attach``. It is detached in three steps as well: ``detach``, then the flow unbinds the
+port, then ``free``. A guest can't take such a port along in a live migration.
 """
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ LOG = logging.getLogger(__name__)
 
 @order(Compute.claim_function, checks=Check.WRITE)
 def claim(op: Operation, request: objects.InstancePCIRequest) -> Reply:
-    """The server holds one device more, for a port. HostRejected: there is none, or it isn't well."""
+    """Claim one more device for a port of the server, and return the binding profile for the port.
+
+    Raises HostRejected if no such device is free, or if it fails its health check.
+    """
     with op.turn():
         device = op.claim_more(request)
         op.host.check_claimed(op.ctxt, op.instance, [device])
@@ -33,15 +36,14 @@ def claim(op: Operation, request: objects.InstancePCIRequest) -> Reply:
 
 @order(Compute.undo_claim_function, checks=Check.UNDO, forward=True)
 def undo_claim(op: Operation, request_id: str) -> Reply:
-    """The flow's undo: safe when nothing was claimed. The flow forgets the request."""
+    """Undo ``claim`` for the flow. Safe if nothing was claimed. The flow deletes the request."""
     _free(op, request_id, undo=True)
     return {}
 
 
 @order(Compute.free_function, forward=True)
 def free(op: Operation, request_id: str) -> Reply:
-    """The device is there for others: the guest has let it go, and the port is unbound. The flow forgets the request.
-    """
+    """Free the device of a port that the guest has released and that is unbound. The flow deletes the request."""
     _free(op, request_id, undo=False)
     return {}
 
@@ -54,7 +56,7 @@ def _free(op: Operation, request_id: str, undo: bool) -> None:
 
 @order(Compute.attach_interface)
 def attach(op: Operation, vif: dict[str, Any]) -> Reply:
-    """``vif``: as the info cache will have it."""
+    """Attach a port to the guest. ``vif`` is the port as the info cache will have it."""
     with op.turn():
         op.notify('instance.interface_attach.start')
         try:
@@ -73,7 +75,7 @@ def attach(op: Operation, vif: dict[str, Any]) -> Reply:
 
 @order(Compute.undo_attach_interface, checks=Check.UNDO, forward=True)
 def undo_attach(op: Operation, vif: dict[str, Any]) -> Reply:
-    """The flow's undo: safe when nothing was plugged."""
+    """Undo ``attach`` for the flow. Safe if nothing was attached."""
     with op.turn():
         unplug(op, Vif.read(vif))
         op.save_tags()
@@ -82,7 +84,7 @@ def undo_attach(op: Operation, vif: dict[str, Any]) -> Reply:
 
 @order(Compute.detach_interface)
 def detach(op: Operation, vif: dict[str, Any]) -> Reply:
-    """Returns when the guest has let it go."""
+    """Detach a port from the guest. Returns after the guest has released it."""
     with op.turn():
         op.notify('instance.interface_detach.start')
         unplug(op, Vif.read(vif))
@@ -93,8 +95,10 @@ def detach(op: Operation, vif: dict[str, Any]) -> Reply:
 
 @order(Compute.undo_detach_interface, checks=Check.UNDO, forward=True)
 def undo_detach(op: Operation, vif: dict[str, Any]) -> Reply:
-    """Undo ``detach``: plug the guest in again. Safe when it never let go; nothing is done for a server that is on
-    another host by now."""
+    """Undo ``detach``: attach the port to the guest again.
+
+    Safe if the guest never released it. Nothing is done for a server that is on another host now.
+    """
     with op.turn():
         if op.is_at_home():
             plug(op, Vif.read(vif))
@@ -104,7 +108,7 @@ def undo_detach(op: Operation, vif: dict[str, Any]) -> Reply:
 
 @order(Compute.unplug_functions)
 def unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
-    """The source of a live migration: the guest lets go what it can't take along."""
+    """Detach the ports that the guest can't take along, at the source of a live migration."""
     with op.turn():
         for vif in vifs:
             unplug(op, Vif.read(vif))
@@ -113,8 +117,10 @@ def unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
 
 @order(Compute.undo_unplug_functions, checks=Check.UNDO, forward=True)
 def undo_unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
-    """Undo ``unplug_functions``: plug the guest into all of these ports again. Nothing is done for a server that is on
-    another host by now."""
+    """Undo ``unplug_functions``: attach all of these ports to the guest again.
+
+    Nothing is done for a server that is on another host now.
+    """
     with op.turn():
         if op.is_at_home():
             for vif in vifs:
@@ -125,8 +131,10 @@ def undo_unplug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
 
 @order(Compute.plug_functions, forward=True)
 def plug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
-    """The destination: the guest, which has come, gets those of this host. One that it can't get now it gets at its
-    next start."""
+    """Attach the PCI ports of this host to a guest that has arrived, at the destination of a live migration.
+
+    A port that can't be attached now is attached at the guest's next start.
+    """
     with op.turn():
         op.host.driver.live_migrations.receive(op.instance)
         for vif in map(Vif.read, vifs):
@@ -141,11 +149,11 @@ def plug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
 
 
 def plug(op: Operation, vif: Vif) -> None:
-    """The guest has it."""
+    """Attach a port to the guest."""
     held = op.host.tracker.devices(op.instance.uuid) if vif.is_function else []
     op.host.driver.guests.attach_interface(op.instance, image_of(op.instance), vif, held)
 
 
 def unplug(op: Operation, vif: Vif) -> None:
-    """The guest has let it go."""
+    """Detach a port from the guest. Returns after the guest has released it."""
     op.host.driver.guests.detach_interface(op.instance, vif, op.check)

@@ -1,9 +1,11 @@
-"""Live migration, in the order in which the conductor's flow calls the hosts: ``check_source`` at the source,
-``check_destination`` and ``prepare`` at the destination, ``migrate`` at the source, ``arrive`` at the destination,
-``leave`` at the source. On the way back: ``abort`` at the source, ``rollback`` at the destination, ``abort`` once more.
+"""The steps of a live migration, in the order in which the conductor's flow calls the hosts.
 
-Which things here belong to which end of a move says ``move``. A guest that has gone isn't fetched back: where the
-operation ended after that, ``rollback`` finds it at the destination and keeps it there.
+The order is ``check_source`` at the source, ``check_destination`` and ``prepare`` at the destination, ``migrate`` at
+the source, ``arrive`` at the destination, and ``leave`` at the source. The undo calls ``abort`` at the source,
+``rollback`` at the destination, then ``abort`` again at the source.
+
+``move`` defines which claims and devices belong to which end. A guest that has moved is not moved back: if the
+operation ends after that, ``rollback`` finds the guest at the destination and keeps it there.
 """
 from __future__ import annotations
 
@@ -25,14 +27,17 @@ from kilonova.virt.parts.live_migrations import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Marks of saves that say what the migration is at; those of its progress count from 1.
+# Marks of the saves that write the migration's status. The marks of progress saves count from 1.
 QUEUED, RUNNING = -1, -2
 
 
-# -- 1. both sides look ------------------------------------------------------------------------------------------------
+# -- 1. both hosts check -----------------------------------------------------------------------------------------------
 @order(Compute.check_can_live_migrate_source)
 def check_source(op: Operation) -> Reply:
-    """What a destination must know of the guest (``LiveGuest``). GuestFailed: it is off."""
+    """Return what a destination must know of the guest (``LiveGuest``), and its accelerators.
+
+    Raises GuestFailed if the guest is off.
+    """
     op.begin('compute_check_can_live_migrate_source')
     with op.turn(), op.undoing('check_source'):
         op.undo(move.failed, op)
@@ -44,15 +49,17 @@ def check_source(op: Operation) -> Reply:
 
 @order(Compute.check_can_live_migrate_destination, checks=Check.WRITE, verdict=move.verdict)
 def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> Reply:
-    """Compare and claim: how the guest gets here, and where it will run (``PlacedOffer``). HostRejected: an
-    alternate may take it."""
+    """Compare the guest with this host and claim for it. Return how it is transferred and placed (``PlacedOffer``).
+
+    Raises HostRejected if this host can't take the guest; an alternate may.
+    """
     live = op.host.driver.live_migrations
     op.begin('compute_check_can_live_migrate_destination')
     with op.turn(), op.undoing('check_destination'):
         op.undo(move.failed, op)
         offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
         devices = move.claim(op, order, TaskState.MIGRATING, status='preparing')
-        # Only now: a claim that was refused took nothing.
+        # Registered after the claim, because a refused claim took nothing.
         op.undo(move.free, op, order.migration)
         op.host.check_claimed(op.ctxt, op.instance, devices)
         accelerators = _identified(op, op.host.await_accelerators(
@@ -69,8 +76,10 @@ def check_destination(op: Operation, order: objects.LiveMigrationCheckOrder) -> 
 
 
 def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]) -> dict[str, str]:
-    """{address of a device at the source: that of the device here which takes its place}: the guest must not see a
-    difference. MigrationPreCheckError: there is one."""
+    """Return a dict from each device at the source to the device of this host that replaces it, as addresses.
+
+    Raises MigrationPreCheckError if the guest would see a difference.
+    """
     left, found = list(here), {}
     for device in before:
         like = next((one for one in left if _seen(one) == _seen(device)), None)
@@ -87,7 +96,7 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
 
 def _taken_along(devices: list[objects.PciDevice],
                  requests: objects.InstancePCIRequests | None) -> list[objects.PciDevice]:
-    """Without those of ports, which leave the guest before it goes."""
+    """Return the devices without those of ports, which are detached from the guest before it moves."""
     of_ports = {request.request_id for request in requests_of_ports(requests)}
     return [device for device in devices if device.request_id not in of_ports]
 
@@ -97,8 +106,10 @@ def _claimed(op: Operation, migration: objects.Migration) -> list[objects.PciDev
 
 
 def _identified(op: Operation, accelerators: list[objects.PciDevice]) -> list[objects.PciDevice]:
-    """The same, with the ids of the functions that they are on. MigrationPreCheckError: one isn't what moves while the
-    guest runs."""
+    """Set the vendor and product id of the functions that these accelerators are on, and return the accelerators.
+
+    Raises MigrationPreCheckError if an accelerator can't move while the guest runs, or if this host lacks its function.
+    """
     for device in accelerators:
         if device.dev_type != MDEV:
             raise errors.MigrationPreCheckError(
@@ -118,22 +129,28 @@ def _described(accelerator: objects.PciDevice) -> LiveDevice:
 
 
 def _accelerators_before(guest: LiveGuest) -> list[objects.PciDevice]:
-    """What the guest has of accelerators. A source of the release before says nothing of them, and lets none go."""
+    """Return the accelerators that the guest has at the source.
+
+    A source of the previous release does not list accelerators, and does not let a guest with accelerators migrate.
+    """
     return [objects.PciDevice(address=one['address'], dev_type=MDEV, vendor_id=one['vendor_id'],
                               product_id=one['product_id'], extra_info={'mdev_type': one['mdev_type']})
             for one in guest.get('accelerators', ())]
 
 
 def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
-    """What a guest sees of it."""
+    """Return the properties of a device that a guest sees."""
     return device.dev_type, device.vendor_id, device.product_id, device.extra_info.get('mdev_type')
 
 
-# -- 2. the destination makes room -------------------------------------------------------------------------------------
+# -- 2. the destination prepares ---------------------------------------------------------------------------------------
 @order(Compute.pre_live_migration, verdict=move.verdict)
 def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
-    """Empty disks, mediated devices, and the server's volumes: {'volumes': how guests find them here}. What had come of
-    the disks goes with the claim (``rollback``), and so do the volumes."""
+    """Create empty disks and mediated devices, and connect the server's volumes, at the destination.
+
+    Return {'volumes': how guests find the volumes on this host}. If it fails, ``rollback`` deletes the disks, the
+    volume connections and the claim.
+    """
     op.begin('compute_pre_live_migration')
     with op.turn(), op.undoing('prepare'):
         op.undo(move.failed, op)
@@ -146,10 +163,13 @@ def prepare(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
     return {'volumes': volumes}
 
 
-# -- 3. the source carries the guest -----------------------------------------------------------------------------------
+# -- 3. the source migrates the guest ----------------------------------------------------------------------------------
 @order(Compute.live_migration)
 def migrate(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
-    """The guest goes. Asked again by whoever doesn't remember it: the migration that runs is followed to its end."""
+    """Migrate the guest from the source to the destination.
+
+    If the call is repeated after this process has forgotten it, the running migration is followed to its end.
+    """
     host, migration = op.host, order.migration
     op.begin('compute_live_migration')
 
@@ -174,16 +194,19 @@ def _told(op: Operation, migration: objects.Migration) -> LiveTold:
 
 @answer(Compute.live_migration_force_complete)
 def force_complete(host: Host, ctxt: RequestContext, instance: objects.Instance) -> None:
-    """Beside ``migrate``, which sees its end. MigrationError: no migration of it runs."""
+    """Force the running migration to complete. ``migrate`` runs at the same time and sees its end.
+
+    Raises MigrationError if no migration of the guest runs.
+    """
     host.notify.emit(ctxt, 'instance.live_migration_force_complete.start', instance=instance)
     host.driver.live_migrations.force_complete(instance)
     host.notify.emit(ctxt, 'instance.live_migration_force_complete.end', instance=instance)
 
 
-# -- 4. the destination has it -----------------------------------------------------------------------------------------
+# -- 4. the destination takes over -------------------------------------------------------------------------------------
 @order(Compute.post_live_migration_at_destination)
 def arrive(op: Operation, migration: objects.Migration) -> Reply:
-    """The server is this host's. Its end state is the flow's."""
+    """Make the server this host's at the destination. The flow writes its end state."""
     op.begin('compute_post_live_migration_at_destination')
     with op.turn():
         op.notify('instance.live_migration_post_dest.start')
@@ -197,20 +220,20 @@ def _receive(op: Operation, migration: objects.Migration, fields: SaveFields) ->
     move.learn(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
-        # A compute that started after the migration had ended found the server at home.
+        # A compute that started after the migration had ended has the server under ``RUN``.
         side = side_of(migration)
         plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
-        # Less work under way.
+        # The usage now counts one running task less.
         fields['usage'] = host.tracker.usage(plan)
         fields['expect'] = {'host': [migration.source_compute, host.name]}
         fields['values'] = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id}
         op.save(plan, **fields)
 
 
-# -- 5. the source forgets it ------------------------------------------------------------------------------------------
+# -- 5. the source cleans up -------------------------------------------------------------------------------------------
 @order(Compute.post_live_migration, forward=True)
 def leave(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
-    """Domain, disks, volumes and claim go here, once the destination has them."""
+    """Delete the domain, disks, volume connections and claim at the source, after the destination has them."""
     with op.turn():
         op.host.driver.live_migrations.leave(op.instance, order.offer)
         op.give_back(move.of_source(order.migration))
@@ -218,11 +241,14 @@ def leave(op: Operation, order: objects.LiveMigrationOrder) -> Reply:
     return {}
 
 
-# -- back --------------------------------------------------------------------------------------------------------------
+# -- undo --------------------------------------------------------------------------------------------------------------
 @order(Compute.undo_live_migration, checks=Check.UNDO, forward=True)
 def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
-    """Source: no migration runs any more: {'active': whether the guest is here, 'switched': whether it runs at the
-    destination, and came as far as it ever will}."""
+    """Abort the migration at the source, so that none runs any more.
+
+    Return {'active': whether the guest is on this host, 'switched': whether it runs at the destination and has arrived
+    as far as it ever will}.
+    """
     live = op.host.driver.live_migrations
     with op.turn():
         if not order.resume:
@@ -241,8 +267,11 @@ def abort(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
 
 @order(Compute.rollback_live_migration_at_destination, checks=Check.UNDO, forward=True)
 def rollback(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
-    """Destination: what had come goes, and the claim: {'arrived': False}. Where the guest is gone
-    from the source it stays, even if it is off by now, or where it came as a whole: {'arrived': True}."""
+    """Delete at the destination what has arrived of the guest, and its claim, and return {'arrived': False}.
+
+    The guest is kept and {'arrived': True} returned if it has left the source, even if it is off now, or if it has
+    arrived completely.
+    """
     migration, gone = order.migration, order.gone
     with op.turn():
         if gone is not False and _is_here(op, migration, gone):

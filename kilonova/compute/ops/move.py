@@ -1,8 +1,8 @@
-"""What the steps of a move share: which things here belong to which end of it.
+"""What the steps of all moves share, in particular which claims and devices on this host belong to which end of a move.
 
-At the destination everything is held under the migration's side. At the source it is what the server had before: under
-``RUN`` or under the side of the older move that brought it here. On one host both ends are here; after a restart the
-migration context tells them apart.
+At the destination everything is held under the migration's claim key. At the source it is what the server held before:
+under ``RUN``, or under the claim key of the older move that brought it here. If source and destination are one host,
+both are on this host, and after a restart the migration context tells them apart.
 """
 from __future__ import annotations
 
@@ -20,36 +20,39 @@ from kilonova.states import TaskState
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two notes of how much has gone.
+# Seconds between two saves of the progress of a migration.
 EVERY = 5.0
 
 
 def same_host(migration: objects.Migration) -> bool:
-    """Whether source and destination are one node."""
+    """Return whether source and destination are one node."""
     return (migration.source_compute, migration.source_node) == (migration.dest_compute, migration.dest_node)
 
 
 def context_of(instance: objects.Instance, migration: objects.Migration) -> objects.MigrationContext | None:
-    """The server's migration context if it is this migration's."""
+    """Return the server's migration context if it belongs to this migration, otherwise None."""
     context = instance.migration_context if 'migration_context' in instance else None
     return context if context is not None and context.migration_id == migration.id else None
 
 
 def is_over(op: Operation, instance: objects.Instance, migration: objects.Migration) -> bool:
-    """Return whether a move that began or ended on this host has ended, and the server is in it no more."""
+    """Return whether a move from or to this host has ended and the server is no longer part of it."""
     return context_of(instance, migration) is None and all(
         one.uuid != migration.uuid for one in records.moves(op.ctxt, op.host.name, op.host.tracker.nodename))
 
 
 def old_flavor(instance: objects.Instance) -> objects.Flavor:
-    """The flavor before the move, whether or not the destination has already written the new one."""
+    """Return the flavor before the move, even if the destination has already written the new one."""
     old = instance.old_flavor if 'old_flavor' in instance else None
     return old or instance.flavor
 
 
 def learn(host: Host, instance: objects.Instance, migration: objects.Migration,
           new_flavor: objects.Flavor | None = None) -> None:
-    """See to it that the ledger knows both ends of this move that are here (a restarted compute may not)."""
+    """Make the tracker know both ends of this move that are on this host.
+
+    After a restart of the compute service it may not know them.
+    """
     uuid, side, tracker, from_volume = instance.uuid, side_of(migration), host.tracker, instance.is_from_volume
     known = tracker.sides(uuid)
     if migration.dest_compute != host.name:
@@ -70,13 +73,16 @@ def learn(host: Host, instance: objects.Instance, migration: objects.Migration,
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
-    """Sides that leave when this move is undone or reverted."""
+    """Return a function that is true for the claim key to release when this move is undone or reverted."""
     side = side_of(migration)
     return lambda name: name == side
 
 
 def of_source(migration: objects.Migration) -> Callable[[str], bool]:
-    """Sides that leave when this move is confirmed: home, and older moves; a newer move's things stay."""
+    """Return a function that is true for the claim keys to release when this move is confirmed.
+
+    These are ``RUN`` and the claim keys of older moves. What a newer move holds stays.
+    """
     return lambda name: name == RUN or _number(name) < migration.id
 
 
@@ -85,21 +91,26 @@ def _number(side: str) -> int:
 
 
 def clean_destination(host: Host, instance: objects.Instance, migration: objects.Migration) -> None:
-    """At the destination, where this move is undone or reverted: guest and copy of the disks go, unless the server
-    holds something else here, which then is its home."""
+    """Delete the guest and the copied disks at the destination of a move that is undone or reverted.
+
+    Nothing is deleted if the server holds something else on this host, because then the host is its own.
+    """
     both = same_host(migration)
     if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:
         host.driver.moves.cleanup_move_dest(instance, both)
 
 
 def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
-    """Where on its host's NUMA cells a server is, by its row."""
+    """Return the server's placement on its host's NUMA cells as its row says, or None."""
     return instance.numa_topology if 'numa_topology' in instance else None
 
 
 def take_place(op: Operation, migration: objects.Migration, spec: objects.RequestSpec) -> None:
-    """Make the object a server at the place that it claimed here for ``spec``. A guest must never be built with CPUs
-    and pages that nobody counts."""
+    """Set the instance's NUMA placement to the one that this host claimed for ``spec``.
+
+    Raises KilonovaError if the claim has no placement although one was requested, or the other way round. A guest must
+    never be built with CPUs and pages that are not counted.
+    """
     instance = op.instance
     instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(migration))
     if (instance.numa_topology is None) != ('numa_topology' not in spec or spec.numa_topology is None):
@@ -109,12 +120,15 @@ def take_place(op: Operation, migration: objects.Migration, spec: objects.Reques
 # -- the destination's claim -------------------------------------------------------------------------------------------
 def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder | objects.EvacuateOrder,
           task_state: TaskState, host_of_server: list[str] | None = None, **columns: str) -> list[objects.PciDevice]:
-    """Destination: claim for the server as it is after the move, and return its devices; ``columns`` of the migration
-    are written with it. ``host_of_server``: the server is on one of these (None: the source)."""
+    """Claim at the destination for the server as it is after the move, and return its devices.
+
+    ``columns`` of the migration are written with the claim. ``host_of_server`` are the hosts that the server may be on;
+    None means the source.
+    """
     host, migration, spec = op.host, order.migration, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
     old = devices_before(op, migration)
-    # A server that stays on its host changes nothing for its group.
+    # If the server stays on its host, nothing changes for its server group.
     group = op.group_of(spec) if migration.source_compute != host.name else None
     fields: ClaimFields = {
         'expect': {'host': host_of_server or migration.source_compute, 'task_state': [task_state.value]},
@@ -127,7 +141,7 @@ def claim(op: Operation, order: objects.PrepResizeOrder | objects.LiveMigrationC
 
 
 def devices_before(op: Operation, migration: objects.Migration) -> list[objects.PciDevice]:
-    """Destination: what the server holds at the source."""
+    """Return the devices that the server holds at the source. Called at the destination."""
     tracker, instance = op.host.tracker, op.instance
     if migration.source_compute == op.host.name:
         return tracker.devices(instance.uuid)
@@ -154,13 +168,15 @@ def _context(op: Operation, migration: objects.Migration, requests: objects.Inst
 
 
 def free(op: Operation, migration: objects.Migration) -> None:
-    """Undo of ``claim`` within its order."""
+    """Undo ``claim`` within the step that made the claim."""
     op.give_back(of_destination(migration), unsided=False, undo=True, undone=op.undone)
 
 
 def give_up(op: Operation, migration: objects.Migration) -> None:
-    """Undo of ``claim`` later on: the claim, and what had arrived of the disks. On one host guest and disk are the
-    source's: untouched."""
+    """Undo ``claim`` in a later step: release the claim and delete what has arrived of the disks.
+
+    If source and destination are one host, the guest and disks are the source's and stay.
+    """
     here = same_host(migration) or migration.dest_compute is None
     learn(op.host, op.instance, migration)
     if not here:
@@ -169,31 +185,40 @@ def give_up(op: Operation, migration: objects.Migration) -> None:
 
 
 def after(op: Operation, order: objects.PrepResizeOrder | objects.EvacuateOrder) -> objects.Instance:
-    """Return the server as it is after the move, with the place that it claimed here; the order's stays as it is."""
+    """Return a copy of the server as it is after the move, with the NUMA placement that it claimed here."""
     found = op.instance.replaced(numa_topology=op.host.tracker.topology(op.instance.uuid, side_of(order.migration)))
     found.set_flavor(order.flavor)
     return found
 
 
 def verdict(op: Operation, error: Exception) -> Exception:
-    """Return what the flow is told of a destination's failure before anything of the server was touched: HostRejected
-    (the next host is tried) where it is this host's own, else the error as it is."""
+    """Return the error that the flow receives if the destination fails before anything of the server was changed.
+
+    It is HostRejected, so that the next host is tried, if the failure is this host's own. Other errors are returned
+    unchanged.
+    """
     told = (errors.KeyGone, errors.Cancelled, errors.Conflict, errors.Unanswered, errors.LiveMigrationAborted)
     if isinstance(error, (*told, errors.HostRejected)) or errors.cause_of(error) is errors.Cause.REQUEST:
         return error
     return errors.HostRejected(f'{op.host.name}: {readable(error)}')
 
 
-# -- what is told of it ------------------------------------------------------------------------------------------------
+# -- events and progress -----------------------------------------------------------------------------------------------
 def failed(op: Operation) -> None:
-    """The action says so. A service that was silent is asked again under the same key, so nothing is noted of that."""
+    """Write the failed event of the action, and why this host undid the step.
+
+    The reason is left out after Unanswered, because the call is sent again under the same key.
+    """
     op.save(undo=True, event=op.event(op.error),
             undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
 
 
 def noting(op: Operation, migration: objects.Migration) -> Callable[[Mapping[str, int]], None]:
-    """Call it often, with bytes by column of the migration: now and then they are written to its row. It raises when
-    the operation was cancelled or lost."""
+    """Return a function that writes the progress of a migration to its row, at most every 5 seconds.
+
+    Its argument is a dict from column of the migration to bytes; call it often. It raises an error if the operation has
+    been cancelled or taken over.
+    """
     said, mark = time.monotonic(), 0
 
     def note(columns: Mapping[str, int]) -> None:

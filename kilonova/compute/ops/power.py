@@ -1,7 +1,8 @@
-"""What is done with a guest's power, pause and suspend among it: check the key · act · save the end state.
+"""Power, pause, suspend, rescue and password operations of a guest: check the key, act, save the end state.
 
-Each is a whole operation of one host. The save ends it whether the act went well or not, so the reply only tells the
-conductor what happened; but a soft delete only goes forward, and a failure is tried again, as with a delete.
+Each is a whole operation on one host. The save ends the operation if the act fails as well as if it succeeds, and the
+reply only informs the conductor. Exceptions are ``soft_delete``, which only goes forward and is tried again after a
+failure, as a delete is, and ``resume_guest``.
 """
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ from kilonova.virt import guest_password
 
 LOG = logging.getLogger(__name__)
 
-# What notifications call them; None: the field has none.
+# Names in notifications that differ from the verb. None: Nova sends no such notification.
 TOLD_AS: dict[str, str | None] = {'stop': 'power_off', 'start': 'power_on', 'set_admin_password': None}
 
 
 @order(Compute.stop_instance)
 def stop(op: Operation, clean_shutdown: bool) -> Reply:
-    """Shut the guest down, or cut its power when it doesn't go in time."""
+    """Shut the guest down, or cut its power if it does not shut down in time."""
     with _whole(op, 'stop') as reply:
         op.host.driver.power.power_off(op.instance, *op.host.shutdown_wait(op.instance, clean_shutdown))
     return reply
@@ -37,7 +38,7 @@ def stop(op: Operation, clean_shutdown: bool) -> Reply:
 
 @order(Compute.start_instance)
 def start(op: Operation) -> Reply:
-    """Start the guest from a fresh domain with the devices that it holds."""
+    """Start the guest from a new domain with the devices that its server holds."""
     with _whole(op, 'start') as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
@@ -45,7 +46,10 @@ def start(op: Operation) -> Reply:
 
 @order(Compute.resume_guest, forward=True)
 def resume_guest(op: Operation) -> Reply:
-    """Start a guest that ran when this host went down, unless it runs or its server is not at rest any more."""
+    """Start a guest that ran when this host went down, unless it runs or its server is busy now.
+
+    Return {'is_running': False} if the server is deleted, on another host, in another operation or no longer to run.
+    """
     with op.turn():
         host, server = op.host, records.instance(op.ctxt, op.instance.uuid)
         if (server is None or server.host != host.name or server.task_state is not None
@@ -60,7 +64,7 @@ def resume_guest(op: Operation) -> Reply:
 
 @order(Compute.reboot_instance)
 def reboot(op: Operation, reboot_type: str) -> Reply:
-    """``reboot_type`` SOFT or HARD."""
+    """Reboot the guest. ``reboot_type`` is SOFT or HARD."""
     with _whole(op, 'reboot') as reply:
         op.host.driver.power.reboot(op.instance, reboot_type, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
@@ -76,7 +80,7 @@ def pause(op: Operation) -> Reply:
 
 @order(Compute.unpause_instance)
 def unpause(op: Operation) -> Reply:
-    """Let them go on."""
+    """Let the guest's CPUs continue."""
     with _whole(op, 'unpause') as reply:
         op.host.driver.power.unpause(op.instance)
     return reply
@@ -84,7 +88,7 @@ def unpause(op: Operation) -> Reply:
 
 @order(Compute.suspend_instance)
 def suspend(op: Operation) -> Reply:
-    """Save the guest's memory; the devices that the guest gives up stay claimed for its server."""
+    """Save the guest's memory. The devices that the guest releases stay claimed for its server."""
     with _whole(op, 'suspend') as reply:
         op.host.driver.power.suspend(op.instance, op.check)
     return reply
@@ -92,7 +96,7 @@ def suspend(op: Operation) -> Reply:
 
 @order(Compute.resume_instance)
 def resume_instance(op: Operation) -> Reply:
-    """Let the guest go on from its saved memory with the devices that its server holds."""
+    """Resume the guest from its saved memory with the devices that its server holds."""
     with _whole(op, 'resume') as reply:
         op.host.driver.power.resume(op.instance, op.host.devices_of(op.instance), op.check)
     return reply
@@ -108,8 +112,10 @@ def trigger_crash_dump(op: Operation) -> Reply:
 
 @order(Compute.rescue_instance)
 def rescue(op: Operation, order: objects.RescueOrder) -> Reply:
-    """Start the guest from another system, with its disks and devices. A failure is InstanceNotRescuable, with what the
-    driver said."""
+    """Start the guest from another system image, with its own disks and devices.
+
+    Raises InstanceNotRescuable with the driver's text if that fails.
+    """
     host, instance = op.host, op.instance
     facts: Facts = {'rescue_image_ref': order.image_ref, 'rescue_image_name': order.image_name}
     with _whole(op, 'rescue', facts) as reply:
@@ -128,7 +134,7 @@ def rescue(op: Operation, order: objects.RescueOrder) -> Reply:
 
 @order(Compute.unrescue_instance)
 def unrescue(op: Operation) -> Reply:
-    """Start the guest from its own disk, whether it ran before the rescue or not."""
+    """Start the guest from its own disk, even if it did not run before the rescue."""
     with _whole(op, 'unrescue') as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
@@ -136,9 +142,10 @@ def unrescue(op: Operation) -> Reply:
 
 @order(Compute.set_admin_password)
 def set_admin_password(op: Operation, sealed: str) -> Reply:
-    """Let the guest's agent set the administrator's password; an owner with an RSA key finds it, encrypted.
+    """Set the administrator's password through the guest's agent, and store it encrypted if the owner has an RSA key.
 
-    ``sealed``: the password (``sealing``). A failure says nothing that the agent said: it may have named the password.
+    ``sealed`` is the password (``sealing``). The error of a failure does not contain the agent's text, which might
+    contain the password.
     """
     instance = op.instance
     kept: dict[str, str | None] = {}
@@ -154,7 +161,7 @@ def set_admin_password(op: Operation, sealed: str) -> Reply:
 
 @order(Compute.soft_delete_instance, forward=True)
 def soft_delete(op: Operation) -> Reply:
-    """Power off and say so: the guest keeps all it has."""
+    """Power the guest off and save that the server is soft-deleted. The guest keeps all it has."""
     op.begin('compute_soft_delete_instance')
     with op.turn():
         op.notify('instance.soft_delete.start')
@@ -168,7 +175,7 @@ def soft_delete(op: Operation) -> Reply:
 
 @order(Compute.restore_instance)
 def restore(op: Operation) -> Reply:
-    """Start the guest with the devices that it kept."""
+    """Start the guest of a soft-deleted server with the devices that it kept."""
     with _whole(op, 'restore', deleted_at=None) as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
@@ -177,11 +184,11 @@ def restore(op: Operation) -> Reply:
 @contextlib.contextmanager
 def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str | None = None,
           system_metadata: Mapping[str, str | None] | None = None, **when_done: object) -> Iterator[dict[str, object]]:
-    """The operation around its act, which is the block. A failure of it is an end state to be saved like success is.
+    """Run a whole operation; the block is its act. An error of the block is saved as the end state, too.
 
-    ``facts``: what is told besides the server; ``event``: of the instance action, where it isn't named as usual;
-    ``system_metadata``: what is changed of it, ``when_done``: columns that are written when all went well. Yields the
-    reply, which has its values afterwards.
+    ``facts`` are sent in notifications. ``event`` is the name of the action's event if it is not the usual one.
+    ``system_metadata`` are changes to write, ``when_done`` columns to write, both only if the act succeeds. Yields the
+    reply, which gets its values after the block.
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
@@ -219,14 +226,20 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
 
 
 def _is_to_run_again(op: Operation, power_state: int) -> bool:
-    """Return whether the guest of a server whose operation was under way when this process started ran then and is off
-    now: its host lost power. The server's row keeps the power state with which ``Guests.look_again`` starts it."""
+    """Return whether the host lost power while the server was in an operation, so that its guest must be started again.
+
+    That is so if the operation was running when this process started, and the guest ran then and is off now. The
+    server's row keeps the power state with which ``Guests.look_again`` starts the guest.
+    """
     return (power_state == PowerState.SHUTDOWN and op.instance.uuid in op.host.interrupted
             and op.instance.power_state == PowerState.RUNNING)
 
 
 def _notify(op: Operation, name: str, saved: SaveFields, failed: Exception | None, told: Facts) -> None:
-    """As the field has it: only a reboot tells its failure, and its end too when the guest runs nevertheless."""
+    """Send the notification of the end, as Nova does.
+
+    Only a reboot sends one for its failure. It also sends the end notification if the guest runs nevertheless.
+    """
     is_reboot = name == 'instance.reboot'
     if failed is not None and is_reboot:
         op.notify(f'{name}.error', moved='reboot.failed', fault=failed)

@@ -1,8 +1,8 @@
-"""Rebuild a server where it is: see to what can fail · say that its disks go · make them anew · save the end state.
+"""Rebuild a server on its host: do what may fail, save that the disks are deleted, create new ones, save the end state.
 
-Devices, place and allocation stay as they are. Until the state says ``rebuild_spawning`` nothing of the server was
-touched; the conductor's flow goes by that. Where it boots from a volume that gets another content, the guest is stopped
-in an order before.
+Devices, NUMA placement and allocation stay as they are. Nothing of the server is changed before its state is
+``rebuild_spawning``; the conductor's flow relies on that. If the server boots from a volume that gets new content, a
+separate step before stops the guest.
 """
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ LOG = logging.getLogger(__name__)
 
 @order(Compute.rebuild_instance)
 def rebuild(op: Operation, order: objects.RebuildOrder) -> Reply:
-    """The order's server from the order's image. A stopped one stays off."""
+    """Create the order's server again from the order's image. A stopped server stays off."""
     host, instance, image = op.host, op.instance, order.image
     stopped = instance.vm_state == VmState.STOPPED
     op.begin('compute_rebuild_instance')
     with op.turn(), host.build_slots.hold(op.check), op.undoing('rebuild'):
         LOG.info('Rebuilding instance', instance_uuid=instance.uuid)
         op.undo(_failed, op)
-        # 1. What can fail, and leaves the server as it is.
+        # 1. Steps that may fail and leave the server as it is.
         devices = host.devices_of(instance)
         secrets = build.opened(op, order.sealed)
         op.notify('instance.exists')
         op.notify('instance.rebuild.start', image_name=image.get('name') or '')
         with host.tracker.at_work(instance.uuid, 'rebuild'):
             host.driver.guests.prepare_rebuild(instance, image, devices)
-            # 2. From here on there is no way back.
+            # 2. The server is changed from here on, and the rebuild can't be undone.
             op.check()
             op.save(transition='rebuild.spawning', expect={'host': host.name})
             host.driver.power.power_off(instance, *host.shutdown_wait(instance))
             host.driver.guests.rebuild(
                 instance, image, pci_devices=devices, power_on=not stopped, admin_password=secrets.admin_password,
                 files=secrets.files, preserve_ephemeral=order.preserve_ephemeral)
-        # 3. The end state.
+        # 3. Save the end state.
         values = {'power_state': host.driver.guests.get_info(instance), 'launched_at': now()}
         done = 'rebuild.stopped' if stopped else 'rebuild.active'
         op.save(transition=done, expect={'host': host.name}, values=values, extra=tags_found(instance), end=True,
@@ -52,7 +52,10 @@ def rebuild(op: Operation, order: objects.RebuildOrder) -> Reply:
 
 
 def _failed(op: Operation) -> None:
-    """The action says so; the server's state is the flow's. What was silent is asked again under the same key."""
+    """Write the failed event of the action. The flow writes the server's state.
+
+    Nothing is written after Unanswered, because the call is sent again under the same key.
+    """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return
     op.notify('instance.rebuild.error', fault=op.error)
@@ -61,8 +64,10 @@ def _failed(op: Operation) -> None:
 
 @order(Compute.stop_to_reimage)
 def stop_to_reimage(op: Operation, order: objects.RebuildOrder) -> Reply:
-    """The guest is off, and this host has let the volume go that it boots from. What is known to fail at a rebuild
-    fails before that."""
+    """Stop the guest and disconnect its boot volume from this host, so that the volume can get new content.
+
+    What is known to make a rebuild fail is checked before that.
+    """
     host, instance = op.host, op.instance
     with op.turn():
         build.opened(op, order.sealed)
@@ -79,7 +84,10 @@ def stop_to_reimage(op: Operation, order: objects.RebuildOrder) -> Reply:
 
 @order(Compute.undo_stop_to_reimage, checks=Check.UNDO, forward=True)
 def undo_stop_to_reimage(op: Operation) -> Reply:
-    """The flow's undo: the guest runs again where the server is to run, from the volume, which is attached here."""
+    """Undo ``stop_to_reimage`` for the flow: start the guest again if its server is to run.
+
+    The guest is started only if its boot volume is attached to this host.
+    """
     host = op.host
     with op.turn():
         fresh = records.instance(op.ctxt, op.instance.uuid)

@@ -1,7 +1,8 @@
-"""Resize and cold migrate, in the order in which the conductor's flow calls the hosts: ``prep_resize`` at the
-destination, ``resize_instance`` at the source, ``finish_resize`` at the destination; with each its undo.
+"""The steps of a resize or cold migration, in the order in which the conductor's flow calls the hosts.
 
-Confirm and revert are in ``confirm_revert``; which things here belong to which end of a move says ``move``.
+The order is ``prep_resize`` at the destination, ``resize_instance`` at the source, ``finish_resize`` at the
+destination. Each step has an undo. ``confirm_revert`` has the steps to confirm and revert. ``move`` defines which
+claims and devices belong to which end of a move.
 """
 from __future__ import annotations
 
@@ -30,9 +31,10 @@ def _told_failed(op: Operation) -> None:
 # -- 1. the destination claims -----------------------------------------------------------------------------------------
 @order(Compute.prep_resize, checks=Check.WRITE, verdict=move.verdict)
 def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
-    """Claim for the new flavor: {'disk': where the source shall put the disk}. HostRejected: an alternate may take it.
+    """Claim for the new flavor, and return {'disk': where the source must put the disk}.
 
-    The devices are those that Placement allocated for the new flavor's requests; the migration context keeps both ends.
+    The devices are those that Placement allocated for the new flavor's requests. The migration context stores the
+    devices of both ends. Raises HostRejected if this host can't take the server; an alternate may.
     """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_prep_resize')
@@ -43,12 +45,13 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
         _check_host(op, migration)
         disk = host.driver.moves.prepare_move()
         devices = move.claim(op, order, TaskState.RESIZE_PREP)
-        # Only now: a claim that was refused took nothing, and what there is under this side may be a running guest's.
+        # Registered after the claim: a refused claim took nothing, and what is held under this claim key may be a
+        # running guest's.
         op.undo(move.free, op, migration)
         op.check()
         host.driver.guests.check(move.after(op, order), image_of(instance, order.image))
         host.check_claimed(op.ctxt, instance, devices)
-        # While the guest still runs at the source.
+        # Wait here, while the guest still runs at the source.
         host.await_accelerators(instance, order.flavor, migration.uuid, op.check)
         if migration.source_compute != host.name:
             _fetch_base(op, order)
@@ -60,7 +63,7 @@ def prep_resize(op: Operation, order: objects.PrepResizeOrder) -> Reply:
 
 
 def _check_host(op: Operation, migration: objects.Migration) -> None:
-    """A cold migration to the host where the server is moves nothing; this driver says whether it can."""
+    """Raise HostRejected if a cold migration to the server's own host is not possible with this driver."""
     if (migration.migration_type == 'migration' and migration.source_compute == op.host.name
             and not op.host.driver.capabilities.supports_migrate_to_same_host):
         raise errors.HostRejected(errors.UnableToMigrateToSelf(
@@ -68,7 +71,7 @@ def _check_host(op: Operation, migration: objects.Migration) -> None:
 
 
 def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
-    """While the guest still runs. What can't be fetched the source carries."""
+    """Fetch the server's image while the guest still runs. If that fails, the source transfers it with the disks."""
     try:
         op.host.driver.disks.fetch_base(op.instance, image_of(op.instance, order.image))
     except (errors.KilonovaError, OSError) as error:
@@ -77,9 +80,9 @@ def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
 
 
 def _prep_failed(op: Operation, flavor: objects.Flavor) -> None:
-    """The action says so, and the end of the preparation is told even so, as the field has it."""
+    """Write the failed event of the action, and also send the notification of the preparation's end, as Nova does."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
-        # The operation goes on elsewhere, or asks again: nothing has failed yet.
+        # Another conductor has taken over the operation, or the call is sent again. Nothing has failed yet.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
@@ -88,23 +91,31 @@ def _prep_failed(op: Operation, flavor: objects.Flavor) -> None:
 
 @order(Compute.undo_prep_resize, checks=Check.UNDO, forward=True)
 def undo_prep_resize(op: Operation, migration: objects.Migration) -> Reply:
-    """Give the claim back, and what had arrived of the disk. On one host guest and disk are the source's: untouched."""
+    """Undo ``prep_resize`` for the flow: release the claim and delete what has arrived of the disk.
+
+    If source and destination are one host, the guest and disk are the source's and stay.
+    """
     with op.turn():
         move.give_up(op, migration)
     return {}
 
 
-# -- 2. the source carries the disks -----------------------------------------------------------------------------------
+# -- 2. the source transfers the disks ---------------------------------------------------------------------------------
 def _progress(op: Operation, migration: objects.Migration) -> Progress:
-    """Keeps the migration's row up to date while disks go, and ends that when the operation was cancelled or lost."""
+    """Return a function that writes the progress of the disk transfer to the migration's row.
+
+    It raises an error, which ends the transfer, if the operation has been cancelled or taken over.
+    """
     note = move.noting(op, migration)
     return lambda done, total: note({'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done})
 
 
 @order(Compute.resize_instance)
 def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
-    """Power off, keep the disks, carry a copy; then the server is the destination's. The ``disk_info`` for
-    ``finish_resize``."""
+    """Power the guest off, keep its disks, transfer a copy, and make the server the destination's.
+
+    Return the ``disk_info`` for ``finish_resize``.
+    """
     host, instance, migration, disk = op.host, op.instance, order.migration, order.disk
     op.begin('compute_resize_instance')
     if disk is None:
@@ -128,12 +139,15 @@ def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
 
 def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migration,
               image: dict[str, Any] | None = None) -> None:
-    """The guest as it was: a guest that wasn't touched yet keeps running. One whose device left the host stays off."""
+    """Restore the guest as it was before ``resize_instance``. A guest that was not changed yet keeps running.
+
+    A guest whose device has left the host stays off.
+    """
     move.learn(op.host, instance, migration)
     devices, power_on = op.host.tracker.devices_without(instance.uuid, side_of(migration)), was_active(instance)
     try:
         op.host.check_devices(instance, devices)
-        # The move has not ended: the server's entry still names those here.
+        # The move has not ended, so the server's metadata still names the accelerators of this host.
         devices = devices + op.host.accelerators_of(instance)
     except (errors.DevicesMissing, errors.DevicesFailed) as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
@@ -145,10 +159,10 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
 
 @order(Compute.undo_resize_instance, checks=Check.UNDO, forward=True)
 def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
-    """The server is the source's again: disk, devices, power state, and its columns in the database.
+    """Undo ``resize_instance`` for the flow: make the server the source's again, with disk, devices and power state.
 
-    A server that was deleted while this host was away is destroyed instead; of one that was evacuated meanwhile
-    nothing is here any more.
+    A server that was deleted while this host could not be reached is destroyed instead. Nothing is done for a server
+    that was evacuated meanwhile.
     """
     with op.turn():
         fresh = records.instance(op.ctxt, op.instance.uuid)
@@ -156,15 +170,16 @@ def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
             build.destroy(op)
             return {}
         if fresh.host != op.host.name and move.is_over(op, fresh, migration):
-            # It was evacuated since: what this host had of it went when its compute started.
+            # The server has been evacuated since. This host deleted what it had of it when its compute service started.
             return {}
-        # The order's: of a move that has ended meanwhile the server's row says no more which devices were to come.
+        # Use the server as it was sent: if the move has ended meanwhile, its row no longer lists the devices of the
+        # destination.
         move.learn(op.host, op.instance, migration)
         values = {'host': migration.source_compute, 'node': migration.source_node,
                   'compute_id': op.host.tracker.node.id}
         extra = _become_old(fresh, migration)
         if extra is not None:
-            # What the destination wrote goes too, should it be unable to take that back itself.
+            # Also undo what the destination wrote, in case the destination can't undo it itself.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
@@ -176,8 +191,10 @@ def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
 # -- 3. the destination builds the guest -------------------------------------------------------------------------------
 @order(Compute.finish_resize)
 def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
-    """The domain of the new flavor, which is the request spec's, with the devices that ``prep_resize`` claimed here;
-    started if it ran before."""
+    """Create the guest with the new flavor (of the request spec) and the devices that ``prep_resize`` claimed here.
+
+    It is started if it ran before the move.
+    """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_finish_resize')
     power_on, side = was_active(instance), side_of(migration)
@@ -197,7 +214,7 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
         power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
-            # Less work under way.
+            # The usage now counts one running task less.
             op.save(plan, transition='resize.finishing', usage=host.tracker.usage(plan), expect={'host': host.name},
                     extra={**extra, **tags_found(instance)}, event=op.event(),
                     values={**instance.flavor_columns(), 'power_state': power_state})
@@ -205,7 +222,7 @@ def finish_resize(op: Operation, order: objects.FinishResizeOrder) -> Reply:
 
 
 def _become_new(op: Operation, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
-    """Make the object the server after the move; the instance_extra columns that say so."""
+    """Change the instance object to the server after the move, and return the changed columns of instance_extra."""
     instance, new, old = op.instance, spec.flavor, move.old_flavor(op.instance)
     move.learn(op.host, instance, migration, new)
     instance.set_flavor(new)
@@ -216,14 +233,20 @@ def _become_new(op: Operation, migration: objects.Migration, spec: objects.Reque
 
 
 def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra | None:
-    """The same back again; None: the server isn't in this move, or the destination wrote nothing yet."""
+    """Change the instance object back to the server before the move, and return the changed columns of instance_extra.
+
+    Return None if the server is not in this move, or if the destination has written nothing yet.
+    """
     context = move.context_of(fresh, migration)
     return fresh.go_back(context) if context is not None and fresh.old_flavor is not None else None
 
 
 @order(Compute.undo_finish_resize, checks=Check.UNDO, forward=True)
 def undo_finish_resize(op: Operation, migration: objects.Migration) -> Reply:
-    """The guest and the copy of its disks go, the columns say the old flavor. The claim is ``undo_prep_resize``'s."""
+    """Undo ``finish_resize`` for the flow: delete the guest and its copied disks, and restore the old flavor's columns.
+
+    ``undo_prep_resize`` releases the claim.
+    """
     with op.turn():
         move.clean_destination(op.host, op.instance, migration)
         fresh = records.instance(op.ctxt, op.instance.uuid)

@@ -1,7 +1,7 @@
-"""Shelve: stop the guest and send its disk, unless that is a volume. Shelve offload: all that is here of a server goes.
+"""Shelve a server: stop its guest and upload its root disk, unless that is a volume. Shelve offload deletes the guest.
 
-A paused or suspended guest stops after its disk is copied: nothing writes to it meanwhile, and while nothing is lost it
-can be left as it was.
+A paused or suspended guest is stopped after its disk is copied. Nothing writes to the disk meanwhile, and as long as
+nothing is lost the guest can be left as it was.
 """
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from kilonova.states import ENDING, PowerState, VmState
 
 LOG = logging.getLogger(__name__)
 
-# Guests whose memory is kept while they don't run.
+# States in which a guest's memory is kept although the guest does not run.
 HELD = (VmState.PAUSED, VmState.SUSPENDED)
 
 
 @order(Compute.shelve_instance, checks=Check.WRITE)
 def shelve(op: Operation, image_id: str | None) -> Reply:
-    """The guest is off, its root disk is the data of image ``image_id``; None: it is a volume, and stays one. The end
-    state is the flow's; so is the undo of what fails here."""
+    """Stop the guest and upload its root disk as the data of image ``image_id``.
+
+    ``image_id`` is None if the root disk is a volume, which stays. The flow writes the end state and undoes a failure
+    of this step.
+    """
     host, instance = op.host, op.instance
     op.begin('compute_shelve_instance')
     with host.snapshot_slots.hold(op.check), op.turn(), host.tracker.at_work(instance.uuid, 'snapshot'):
@@ -45,8 +48,10 @@ def shelve(op: Operation, image_id: str | None) -> Reply:
 
 @order(Compute.undo_shelve_instance, checks=Check.UNDO, forward=True)
 def undo_shelve(op: Operation, image_id: str | None) -> Reply:
-    """The flow's undo: the copy goes, and the guest runs again where the server is to run. One that was paused or
-    suspended and has stopped is off."""
+    """Undo ``shelve`` for the flow: delete the copied disk and start the guest again if its server is to run.
+
+    A guest that was paused or suspended and has stopped stays off.
+    """
     host = op.host
     with op.turn():
         if image_id is not None:
@@ -67,16 +72,16 @@ def undo_shelve(op: Operation, image_id: str | None) -> Reply:
 
 
 def start_again(op: Operation, instance: objects.Instance) -> None:
-    """The guest, which an undo found off, runs again."""
+    """Start a guest that an undo found off, and save its power state."""
     op.host.driver.power.power_on(instance, image_of(instance), op.host.devices_of(instance))
     op.save(undo=True, expect={'host': op.host.name}, extra=tags_found(instance),
             values={'power_state': op.host.driver.guests.get_info(instance)})
 
 
-# What is offloaded has its disk in an image, so what is still here may go; its save looks.
+# WRITE: an offloaded server has its disk in an image, so its remains here may be deleted. The save checks the key.
 @order(Compute.shelve_offload_instance, checks=Check.WRITE, forward=True)
 def offload(op: Operation) -> Reply:
-    """Guest and files go, whatever the server holds here is free. The end state is the flow's."""
+    """Delete the server's guest and files, and release all that it holds here. The flow writes the end state."""
     with op.turn():
         op.notify('instance.shelve_offload.start')
         op.host.driver.guests.destroy(op.instance)

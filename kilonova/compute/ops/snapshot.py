@@ -1,7 +1,8 @@
-"""Make an image of a server: say so · copy · send · save the end. Each save is the key check of what follows.
+"""Make an image of a server: save the state, copy the root disk, upload it, save the end. Each save checks the key.
 
-The image exists already and waits for its data. Whatever fails is undone here (the guest goes on, the copy goes); the
-image itself is the flow's. A silent image service is no failure: the copy is kept for the next try.
+The image exists already and waits for its data. A failure is undone here: the guest continues and the copy is deleted.
+The flow handles the image itself. If the image service does not answer, that is no failure, and the copy is kept for
+the next try.
 """
 from __future__ import annotations
 
@@ -17,14 +18,17 @@ LOG = logging.getLogger(__name__)
 
 @order(Compute.snapshot_instance, checks=Check.WRITE)
 def snapshot(op: Operation, image_id: str) -> Reply:
-    """The root disk of the server becomes the data of image ``image_id``; the server's end state is saved here."""
+    """Upload the server's root disk as the data of image ``image_id``, and save the server's end state."""
     op.begin('compute_snapshot_instance')
     return _image(op, image_id, 'snapshot.copying', end=True)
 
 
 @order(Compute.backup_instance, checks=Check.WRITE)
 def backup(op: Operation, image_id: str) -> Reply:
-    """The same; the end state is the flow's, as the older backups that are too many are."""
+    """Upload the server's root disk as the data of image ``image_id``, for a backup.
+
+    The flow writes the end state and deletes the oldest backups that are too many.
+    """
     op.begin('compute_backup_instance')
     return _image(op, image_id, 'backup.copying', end=False)
 
@@ -45,7 +49,7 @@ def _image(op: Operation, image_id: str, copying: str, end: bool) -> Reply:
 
 
 def send(op: Operation, image_id: str, uploading: str) -> None:
-    """Copy the root disk and send it; ``uploading``: the event by which the server moves between the two."""
+    """Copy the root disk and upload it. ``uploading`` is the event that changes the server's state between the two."""
     instance = op.instance
     LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)
     try:
@@ -60,7 +64,7 @@ def send(op: Operation, image_id: str, uploading: str) -> None:
 
 
 def _forget(op: Operation, image_id: str) -> None:
-    """The flow's undo does it again: what fails here isn't lost."""
+    """Delete the copied disk. An error is only logged, because the flow's undo does the same again."""
     try:
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     except Exception:
@@ -69,7 +73,7 @@ def _forget(op: Operation, image_id: str) -> None:
 
 @order(Compute.undo_snapshot_instance, checks=Check.UNDO, forward=True)
 def undo_snapshot(op: Operation, image_id: str) -> Reply:
-    """The flow's undo: safe when nothing was begun."""
+    """Undo ``snapshot`` or ``backup`` for the flow. Safe if nothing was begun."""
     with op.turn():
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     return {}

@@ -1,7 +1,7 @@
-"""Unshelve: claim · spawn from the image that the server was shelved to. A server that is still here is only started.
+"""Unshelve a server: claim, and spawn it from its shelved image. A server that is still on its host is only started.
 
-Whatever fails is undone here: guest and files go, devices are given back, and the server is on no host as before. The
-end state is the flow's.
+A failure is undone here: the guest and files are deleted, the devices released, and the server is without a host as
+before. The flow writes the end state.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 @order(Compute.unshelve_instance, checks=Check.WRITE, verdict=build.verdict)
 def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
-    """Build and run the order's server. Errors: see ``build.verdict``."""
+    """Build and run the server that the order describes. ``build.verdict`` lists the errors."""
     host, instance = op.host, op.instance
     with op.turn(), host.build_slots.hold(op.check):
         op.begin('compute_unshelve_instance')
@@ -45,7 +45,7 @@ def unshelve(op: Operation, order: objects.UnshelveOrder) -> Reply:
             values = {'power_state': host.driver.guests.get_info(instance)}
             with host.tracker.writing(op.ctxt):
                 plan = host.tracker.plan_allocate(instance.uuid, RUN)
-                # Less work under way.
+                # The usage now counts one running task less.
                 op.save(plan, expect={'host': host.name}, values=values, extra=tags_found(instance),
                         usage=host.tracker.usage(plan), event=op.event())
     return values
@@ -64,7 +64,10 @@ def _claim(op: Operation, order: objects.UnshelveOrder) -> list[objects.PciDevic
 
 
 def _refused(op: Operation) -> None:
-    """A host that couldn't take the server says so in the action; ``_release`` does when it came further."""
+    """Write the failed event and the reason if the host refused the claim.
+
+    ``_release`` writes them if the build failed after the claim.
+    """
     if isinstance(op.error, errors.HostRejected) and not op.has_told:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)
 
@@ -81,7 +84,7 @@ def _destroy(op: Operation, **ended: Unpack[Undone]) -> None:
 
 @order(Compute.undo_unshelve_instance, checks=Check.UNDO, forward=True)
 def undo_unshelve(op: Operation) -> Reply:
-    """The flow's undo: safe when nothing was begun, or was undone here already."""
+    """Undo ``unshelve`` for the flow. Safe if nothing was begun, or if it was undone here already."""
     with op.turn():
         _destroy(op)
     return {}
@@ -90,7 +93,7 @@ def undo_unshelve(op: Operation) -> Reply:
 # --- a server that is still on its host ------------------------------------------------------------------------------
 @order(Compute.start_shelved_instance)
 def start_shelved(op: Operation) -> Reply:
-    """Start the guest with the devices that it kept."""
+    """Start the guest of a shelved server that is still on this host, with the devices that it kept."""
     host, instance = op.host, op.instance
     op.begin('compute_start_instance')
     with op.turn():
@@ -106,7 +109,7 @@ def start_shelved(op: Operation) -> Reply:
 
 @order(Compute.undo_start_shelved_instance, checks=Check.UNDO, forward=True)
 def undo_start_shelved(op: Operation) -> Reply:
-    """The flow's undo: a server that is shelved still is off."""
+    """Undo ``start_shelved`` for the flow: power the guest off if its server is still shelved."""
     with op.turn():
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is None or fresh.host != op.host.name or fresh.vm_state != VmState.SHELVED:

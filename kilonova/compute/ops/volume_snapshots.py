@@ -1,5 +1,7 @@
-"""Snapshots of volumes that are files of a share: the guest goes on in another file, and files become one. The flow
-tells the volume service, and writes where the volume is."""
+"""Snapshots of volumes that are files on a share: the guest switches to a new file, and files are merged.
+
+The flow informs the volume service, and writes which file the volume is in.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 @order(Compute.snapshot_volume)
 def take(op: Operation, files: Mapping[str, str]) -> Reply:
-    """Returns when the guest writes to the other file."""
+    """Make the guest write to the new file. Returns when it does."""
     with op.turn():
         op.host.driver.volume_snapshots.take(op.instance, image_of(op.instance), *_both(op, files))
     return {}
@@ -24,8 +26,11 @@ def take(op: Operation, files: Mapping[str, str]) -> Reply:
 
 @order(Compute.undo_snapshot_volume, checks=Check.UNDO, forward=True)
 def undo_take(op: Operation, files: Mapping[str, str]) -> Reply:
-    """Return {'taken': whether the guest writes to the other file}. Changes nothing: what is written to that file is in
-    no other. A server that has lost the volume writes to neither."""
+    """Return {'taken': whether the guest writes to the new file}, for the undo of ``take``. Changes nothing.
+
+    What the guest writes to the new file is in no other file, so the step can't simply be undone. The result is False
+    if the server no longer has the volume.
+    """
     with op.turn():
         if find_volume(op, files['volume_id']) is None:
             return {'taken': False}
@@ -35,7 +40,7 @@ def undo_take(op: Operation, files: Mapping[str, str]) -> Reply:
 
 @order(Compute.withdraw_volume_snapshot)
 def withdraw(op: Operation, files: Mapping[str, str]) -> Reply:
-    """Returns when the guest writes to the first file again."""
+    """Make the guest write to the first file again. Returns when it does."""
     with op.turn():
         op.host.driver.volume_snapshots.withdraw(
             op.instance, image_of(op.instance), *_both(op, files), op.check)
@@ -44,7 +49,7 @@ def withdraw(op: Operation, files: Mapping[str, str]) -> Reply:
 
 @order(Compute.merge_volume)
 def merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
-    """Returns when the files are one."""
+    """Merge two files of the volume. Returns when the merge has ended."""
     with op.turn():
         op.host.driver.volume_snapshots.merge(op.instance, *_merge(op, merge), op.check)
     return {}
@@ -52,8 +57,10 @@ def merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
 
 @order(Compute.undo_merge_volume, checks=Check.UNDO, forward=True)
 def undo_merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
-    """Return {'merged': whether the files are one}, when nothing is at work on them. Nothing is for a server that has
-    lost the volume."""
+    """Return {'merged': whether the files are merged}, after no job works on them any more. For the undo of ``merge``.
+
+    The result is False if the server no longer has the volume.
+    """
     with op.turn():
         if find_volume(op, merge['volume_id']) is None:
             return {'merged': False}
@@ -61,7 +68,7 @@ def undo_merge(op: Operation, merge: Mapping[str, Any]) -> Reply:
 
 
 def _both(op: Operation, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
-    """The volume in the first file, and in the other."""
+    """Return the volume in the first file, and in the new file."""
     volume = volume_of(op, files['volume_id'])
     return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)
 

@@ -1,4 +1,7 @@
-"""Give a guest that is there a volume more, or less. The flow attaches it to this host before, and writes the end."""
+"""Attach a volume to an existing guest, detach, swap or extend it.
+
+The flow attaches the volume to this host in the volume service first, and writes the end state.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -15,20 +18,22 @@ from kilonova.rpc.compute import Compute
 
 
 class NotSwapped(errors.KilonovaError):
+    """The guest could not be switched to the new volume."""
+
     msg_fmt = ('Server %(server)s still has volume %(old_volume_id)s: its guest has stopped, or the copy '
                '%(new_volume_id)s has failed.')
 
 
 @answer(Compute.prepare_volumes)
 def prepare(host: Host, ctxt: RequestContext, instance: objects.Instance) -> Mapping[str, Any]:
-    """See ``Compute.prepare_volumes``."""
+    """Return this host's connector and the device names of the server. See ``Compute.prepare_volumes``."""
     volumes = host.driver.volumes
     return {'connector': volumes.connector(), 'devices': volumes.names(instance, image_of(instance))}
 
 
 @order(Compute.attach_volume)
 def attach(op: Operation, volume_id: str) -> Reply:
-    """The host connects it, the guest gets it."""
+    """Connect the volume to this host and attach it to the guest."""
     with op.turn():
         op.notify('instance.volume_attach.start', volume_id=volume_id)
         try:
@@ -42,7 +47,7 @@ def attach(op: Operation, volume_id: str) -> Reply:
 
 @order(Compute.undo_attach_volume, checks=Check.UNDO, forward=True)
 def undo_attach(op: Operation, volume_id: str) -> Reply:
-    """The flow's undo: safe when the guest never got it."""
+    """Undo ``attach`` for the flow. Safe if the guest never got the volume."""
     with op.turn():
         _unplug(op, volume_id)
     return {}
@@ -50,7 +55,7 @@ def undo_attach(op: Operation, volume_id: str) -> Reply:
 
 @order(Compute.detach_volume)
 def detach(op: Operation, volume_id: str) -> Reply:
-    """Returns when the guest has let it go, and this host."""
+    """Detach the volume from the guest and disconnect it from this host. Returns after that."""
     with op.turn():
         op.notify('instance.volume_detach.start', volume_id=volume_id)
         _unplug(op, volume_id)
@@ -60,8 +65,10 @@ def detach(op: Operation, volume_id: str) -> Reply:
 
 @order(Compute.undo_detach_volume, checks=Check.UNDO, forward=True)
 def undo_detach(op: Operation, volume_id: str) -> Reply:
-    """Undo ``detach``: give the guest the volume again. Safe when it never let go; nothing is done for a server that is
-    on another host by now, or that lost the volume."""
+    """Undo ``detach``: attach the volume to the guest again. Safe if the guest never released it.
+
+    Nothing is done for a server that is on another host now, or that no longer has the volume.
+    """
     with op.turn():
         if op.is_at_home() and find_volume(op, volume_id) is not None:
             _plug(op, volume_id)
@@ -70,7 +77,7 @@ def undo_detach(op: Operation, volume_id: str) -> Reply:
 
 @order(Compute.copy_volume)
 def make_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
-    """Returns when both volumes are the same, and stay so while the guest writes."""
+    """Copy a volume to another. Returns when both are equal and stay equal while the guest writes."""
     with op.turn(), _told(op, copy):
         op.notify('instance.volume_swap.start', **_ids(copy))
         old, new = _both(op, copy)
@@ -80,7 +87,7 @@ def make_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
 
 @order(Compute.undo_copy_volume, checks=Check.UNDO, forward=True)
 def undo_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
-    """Undo ``make_copy``: let go of the copy. Safe when there was none, or when the server has lost the volume."""
+    """Undo ``make_copy``: detach the copy. Safe if there was none, or if the server no longer has the volume."""
     with op.turn():
         if find_volume(op, copy['of']) is not None:
             op.host.driver.volumes.end_copy(op.instance, *_both(op, copy))
@@ -89,7 +96,7 @@ def undo_copy(op: Operation, copy: Mapping[str, Any]) -> Reply:
 
 @order(Compute.swap_volume)
 def swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
-    """The guest has the copy from now on."""
+    """Switch the guest to the copy. Raises NotSwapped if that is not possible."""
     with op.turn(), _told(op, copy):
         if not _swap(op, copy):
             raise NotSwapped(server=op.instance.uuid, **_ids(copy))
@@ -99,7 +106,9 @@ def swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
 
 @order(Compute.undo_swap_volume, checks=Check.UNDO, forward=True)
 def undo_swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
-    """Cancelled after the copy it goes to its end, if the guest still can. {'swapped': whether the guest has the copy}
+    """Complete the swap if the guest still can, because an operation that is cancelled after the copy is completed.
+
+    Return {'swapped': whether the guest uses the copy}.
     """
     with op.turn():
         return {'swapped': find_volume(op, copy['of']) is not None and _swap(op, copy)}
@@ -110,7 +119,7 @@ def _swap(op: Operation, copy: Mapping[str, Any]) -> bool:
 
 
 def _both(op: Operation, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
-    """The volume that the server has, and the one that takes its place."""
+    """Return the volume that the server has, and the one that replaces it."""
     old = volume_of(op, copy['of'])
     return old, old.successor(copy)
 
@@ -135,7 +144,7 @@ def _told(op: Operation, copy: Mapping[str, Any]) -> Iterator[None]:
 
 @order(Compute.extend_volume)
 def extend(op: Operation, volume_id: str) -> Reply:
-    """The guest sees the size that it has now."""
+    """Make the guest see the volume's new size."""
     with op.turn():
         op.host.driver.volumes.extend(op.instance, volume_of(op, volume_id))
     return {}
@@ -152,12 +161,15 @@ def _unplug(op: Operation, volume_id: str) -> None:
 
 
 def find_volume(op: Operation, volume_id: str) -> AttachedVolume | None:
-    """Return a volume of the server, or None if it has lost that volume since the operation began."""
+    """Return a volume of the server, or None if the server has lost it since the operation began."""
     return next((volume for volume in op.instance.volumes if volume.volume_id == volume_id), None)
 
 
 def volume_of(op: Operation, volume_id: str) -> AttachedVolume:
-    """Return a volume of the server. Raises Invalid if the server does not have it: undos ask ``find_volume``."""
+    """Return a volume of the server. Raises Invalid if the server does not have it.
+
+    Undos of servers that may have lost the volume call ``find_volume`` first.
+    """
     found = find_volume(op, volume_id)
     if found is None:
         raise errors.Invalid(f'Volume {volume_id} did not come with server {op.instance.uuid}.')
