@@ -31,7 +31,10 @@ MARKS = (holder.BOUND_TO, holder.BEFORE)
 
 
 class Accelerators:
-    """Compares servers with their accelerator requests; ``client`` is None if there is no accelerator service."""
+    """Compares servers with their accelerator requests.
+
+    ``client`` is None if there is no accelerator service.
+    """
 
     NAME = 'accelerators'
 
@@ -47,7 +50,10 @@ class Accelerators:
         self._wrong: list[str] = []
 
     def read(self) -> str | None:
-        """Read all accelerator requests. Return the error text if the service does not answer, else None."""
+        """Read all accelerator requests.
+
+        Returns the text of the error if the service does not answer, else None.
+        """
         if self._client is None:
             return None
         try:
@@ -123,7 +129,7 @@ class Accelerators:
                 self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(held)}')
 
     def disagreements(self) -> list[str]:
-        """Return all disagreements; called when all cells have been compared.
+        """Return all disagreements, after all cells have been compared.
 
         Requests that belong to no server are reported only if no operation is in flight, because an operation may be
         about to bind them.

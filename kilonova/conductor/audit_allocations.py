@@ -57,7 +57,7 @@ class _Side:
 
 
 class Allocations:
-    """Compares allocations in Placement with the databases; ``wrong(line)`` is called for each disagreement.
+    """Compares allocations in Placement with the databases, and calls ``wrong(line)`` for each disagreement.
 
     Attributes:
         consumers: Amounts held, as {consumer: {provider uuid: {resource class: amount}}}.

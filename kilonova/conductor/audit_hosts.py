@@ -27,7 +27,7 @@ STARTED = 600.0
 
 
 class Hosts:
-    """Compares the records of hosts; ``wrong(line)`` is called for each disagreement."""
+    """Compares the records of hosts, and calls ``wrong(line)`` for each disagreement."""
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
         self._placement, self._wrong = placement, wrong

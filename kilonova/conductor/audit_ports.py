@@ -53,9 +53,10 @@ def _addresses(devices: Sequence[Row], host: str) -> set[str]:
 
 
 class Ports:
-    """Compares servers with their ports; ``client`` is None if there is no network service.
+    """Compares servers with their ports.
 
-    ``in_flight`` has one line for each deleted port that its server can't detach yet.
+    ``client`` is None if there is no network service. ``in_flight`` has one line for each deleted port that its server
+    can't detach yet.
     """
 
     NAME = 'ports'
@@ -69,7 +70,10 @@ class Ports:
         self.in_flight: list[str] = []
 
     def read(self) -> str | None:
-        """Read all ports of servers. Return the error text if the service does not answer, else None."""
+        """Read all ports of servers.
+
+        Returns the text of the error if the service does not answer, else None.
+        """
         if self._client is None:
             return None
         held: dict[str, dict[str, Port]] = defaultdict(dict)
@@ -129,7 +133,7 @@ class Ports:
                                f"bindings say {wanted or 'nothing'}")
 
     def disagreements(self) -> list[str]:
-        """Return all disagreements; called when all cells have been compared."""
+        """Return all disagreements, after all cells have been compared."""
         return self._wrong + [
             f'ports: port {port_id} belongs to {uuid}, which is no server'
             for uuid, held in (self._held or {}).items() if uuid not in self._known for port_id in held]

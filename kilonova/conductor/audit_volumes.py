@@ -19,7 +19,10 @@ from kilonova.objects.volume import AttachedVolume
 
 
 class Volumes:
-    """Compares servers with the attachments of their volumes; ``client`` is None if there is no volume service."""
+    """Compares servers with the attachments of their volumes.
+
+    ``client`` is None if there is no volume service.
+    """
 
     NAME = 'volumes'
 
@@ -31,7 +34,10 @@ class Volumes:
         self._wrong: list[str] = []
 
     def read(self) -> str | None:
-        """Read all attachments of servers. Return the error text if the service does not answer, else None."""
+        """Read all attachments of servers.
+
+        Returns the text of the error if the service does not answer, else None.
+        """
         if self._client is None:
             return None
         held: dict[str, dict[str, Attachment]] = defaultdict(dict)
@@ -65,7 +71,7 @@ class Volumes:
                             f'has no row of it' for one in held.values()]
 
     def disagreements(self) -> list[str]:
-        """Return all disagreements; called when all cells have been compared."""
+        """Return all disagreements, after all cells have been compared."""
         return self._wrong + [
             f'volumes: attachment {one.id} of volume {one.volume_id} belongs to {uuid}, which is no server'
             for uuid, held in (self._held or {}).items() if uuid not in self._known for one in held.values()]

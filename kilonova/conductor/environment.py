@@ -55,7 +55,7 @@ class HostsSilent(Unanswered):
 
 
 class Environment:
-    """The services that flows use; one object for each conductor process.
+    """The databases, other daemons and external services that the flows of a conductor process use.
 
     ``images`` is a client that acts with the account of the service. ``ping`` sends a message to this conductor through
     the message queue, and raises if it does not arrive. The attributes ``runner``, ``leases`` and ``slots`` are set by

@@ -134,7 +134,10 @@ EXPIRES = (
 
 
 class Expiry:
-    """The periodic tasks of one conductor process; ``conf`` contains the time limits."""
+    """The periodic tasks of one conductor process.
+
+    ``conf`` contains the time limits and the intervals.
+    """
 
     def __init__(self, env: Environment, conf: cfg.ConfigOpts) -> None:
         self._env, self._stopping = env, threading.Event()

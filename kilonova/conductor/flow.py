@@ -189,7 +189,10 @@ class Flow(Generic[OutputsT]):
         work.again()
 
     def more_attempts(self, work: Work[OutputsT]) -> bool:
-        """Return whether an alternate is left; False if the scheduler chose no hosts for this flow."""
+        """Return whether an alternate is left.
+
+        Returns False for flows for which the scheduler chooses no hosts.
+        """
         hosts = work.outputs.hosts if isinstance(work.outputs, Chosen) else []
         return work.attempt < min(len(hosts), work.env.max_attempts)
 

@@ -33,7 +33,7 @@ from kilonova.db.queries import services
 
 @dataclass
 class _Cell:
-    """What is known of the reports of one cell. Times are by the monotonic clock.
+    """State of the reports of one cell.
 
     Attributes:
         since: Time since which reports have arrived without a gap; None while none arrive.
@@ -44,6 +44,8 @@ class _Cell:
             started.
         doubtful: Whether at the last check there were hosts that didn't report, but could not be called down.
         cleared: Time when ``doubtful`` ended.
+
+    Times are by the monotonic clock.
     """
 
     since: float | None
@@ -55,7 +57,10 @@ class _Cell:
 
 
 class Hearing:
-    """Decides which hosts are down, from the ages of their reports; one object for each conductor process."""
+    """Decides which hosts are down, from the ages of their reports.
+
+    There is one object for each conductor process. ``service_down_time`` is the option of this name, in seconds.
+    """
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
@@ -78,12 +83,18 @@ class Hearing:
 
     @property
     def silence(self) -> bool:
-        """Whether no host of some cell had reported at the last check; perhaps none could."""
+        """Whether no host of some cell had reported at the last check.
+
+        This may mean that no host is able to report.
+        """
         with self._lock:
             return any(cell.since is None for cell in self._cells.values())
 
     def look(self, db: Database) -> None:
-        """Read whether the hosts of a cell report, and note which ones are down; runs two SQL statements."""
+        """Read whether the hosts of a cell report, and note which ones are down.
+
+        Runs two SQL statements.
+        """
         with db.read() as conn:
             newest = services.newest_report(conn)
             quiet = services.quiet_hosts(conn, self._down_time)
@@ -94,9 +105,10 @@ class Hearing:
             self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
     def is_down(self, db: Database, host: str) -> bool:
-        """Return whether a host is down, so that calling it makes no sense any more; runs one SQL statement.
+        """Return whether a host is down, so that calling it makes no sense any more.
 
-        A host is down if its service is forced down or deleted, or if it didn't report although it could have.
+        A host is down if its service is forced down or deleted, or if it didn't report although it could have. Runs one
+        SQL statement.
         """
         with db.read() as conn:
             heard = services.report_of(conn, host)
@@ -157,7 +169,10 @@ class Hearing:
         return unsure
 
     def _waited_for(self, key: str, quiet: list[services.Heard]) -> list[services.Heard]:
-        """Return those hosts of ``quiet`` that are not considered down; ``key`` is the URL of the cell's database."""
+        """Return those hosts of ``quiet`` that are not considered down.
+
+        ``quiet`` are the hosts of a cell without a recent report, and ``key`` is the URL of the cell's database.
+        """
         cell = self._cells.get(key)
         if cell is None:
             return []

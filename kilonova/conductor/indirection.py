@@ -55,9 +55,10 @@ def _key(version: str) -> tuple[int, ...]:
 
 
 class ObjectCalls:
-    """The three RPC methods for remote calls of objects. They hold no lock and no state.
+    """The three RPC methods for remote calls of objects.
 
-    If ``databases`` is given, objects are read and written in its main database, else in the database of the context.
+    They hold no lock and keep no state. If ``databases`` is given, objects are read and written in its main database,
+    else in the database of the context.
     """
 
     def __init__(self, databases: engine.Databases | None = None) -> None:

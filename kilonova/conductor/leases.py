@@ -75,7 +75,10 @@ class Leases:
             raise LeaseLost(operation=f'of {owner}')
 
     def renew(self, db: Database) -> None:
-        """Renew the lease in a database, or take one. Never raises, because the next renewal comes soon."""
+        """Renew the lease in a database, or take one.
+
+        Never raises, because the next renewal comes soon.
+        """
         try:
             self._renew(self._of(db))
         except Exception as error:  # noqa: BLE001 - what one database comes to must not end the thread

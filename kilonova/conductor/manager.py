@@ -68,9 +68,10 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def claim_instance(self, ctxt: RequestContext, claim: Claim) -> Any:
-        """Claim resources of a host for a server in one transaction; see ``db.queries.claims.claim``.
+        """Claim resources of a host for a server in one transaction.
 
-        If the claim names a server group, the group's policy is checked as well (``db.queries.group_claims``).
+        ``db.queries.claims.claim`` describes the reply and the errors. If the claim names a server group, the group's
+        policy is checked as well (``db.queries.group_claims``).
         """
         request = claims.Claim(**claim.primitive_data())
         if request.group:
@@ -80,20 +81,27 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def save_instance(self, ctxt: RequestContext, save: Save) -> Any:
-        """Write the result of a host's step in one transaction; see ``db.queries.claims.save``."""
+        """Write the result of a host's step in one transaction.
+
+        ``db.queries.claims.save`` describes the reply and the errors.
+        """
         return claims.save(self._own.main(), claims.Save(**{'request_id': ctxt.request_id, **save.primitive_data()}))
 
     @engine.silence()
     def bind_ports(self, ctxt: RequestContext, key: str, instance_uuid: str, host: str,
                    profiles: dict[str, dict[str, Any]]) -> Any:
-        """Bind ports of a server to devices that a host has claimed; see ``flows.ports.bind_devices``."""
+        """Bind ports of a server to devices that a host has claimed, and return the server's interfaces.
+
+        ``flows.ports.bind_devices`` describes the arguments and the errors.
+        """
         return ports.bind_devices(self._networks, self._own.main(), key, instance_uuid, host, profiles)
 
     @engine.silence()
     def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
-        """Record that a host could not start servers after it was started; see ``db.queries.resumes.plan``.
+        """Record that a host could not start some of its servers after the host was started.
 
-        ``reasons`` is a dict from the uuid of a server to the reason.
+        ``reasons`` is a dict from the uuid of a server to the reason. ``db.queries.resumes.plan`` describes the
+        records.
         """
         resumes.plan(self._own.main(), ctxt, host, reasons, is_off)
         return {}

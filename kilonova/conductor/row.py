@@ -126,7 +126,7 @@ class Chosen(Outputs):
 
     @property
     def hosts(self) -> list[Choice]:
-        """The chosen hosts; an empty list until the scheduler has replied."""
+        """The chosen hosts, or an empty list until the scheduler has replied."""
         return self.select or []
 
 

@@ -26,7 +26,10 @@ YOUNG = 2.0
 
 
 class Sweep:
-    """Finds the operation rows of a database that can be taken; ``host`` is the service host of this process."""
+    """Finds the operation rows of a database that can be taken.
+
+    ``host`` is the service host of this process.
+    """
 
     def __init__(self, env: Environment, cancels: Cancels, host: str) -> None:
         self._env, self._cancels, self._host = env, cancels, host
@@ -75,7 +78,7 @@ class Sweep:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _bury(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """End the leases of processes of this machine that are certainly dead; return True if there was one.
+        """End the leases of processes of this machine that are certainly dead, and return whether there was one.
 
         ``living`` are the (owner, description) pairs of valid leases. Rows of an ended lease can be taken at once.
         """

@@ -62,7 +62,10 @@ class NotYet(Unanswered):
 
 
 class Parked(Exception):
-    """The operation waits for a free slot of a host. Its worker takes other jobs until it has one."""
+    """The operation waits for a free slot of a host.
+
+    Its worker takes other jobs until it has one.
+    """
 
 
 class Work(OwnedRow[OutputsT]):

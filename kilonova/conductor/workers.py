@@ -79,7 +79,10 @@ class Workers:
             time.sleep(0.05)
 
     def busy(self) -> bool:
-        """Return whether a job is queued or running; delayed calls don't count."""
+        """Return whether a job is queued or running.
+
+        Delayed calls don't count.
+        """
         return bool(self._urgent or self._normal or self._running)
 
     def due(self) -> int:
@@ -95,7 +98,10 @@ class Workers:
                 self._reserved.notify()
 
     def call_later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call ``act`` after the given number of seconds, in the thread for delayed calls; it must not block."""
+        """Call ``act`` after the given number of seconds.
+
+        It is called in the thread for delayed calls, so it must not block.
+        """
         if not self.stopping:
             with self._due_changed:
                 heapq.heappush(self._due, (time.monotonic() + seconds, next(self._order), act))
@@ -200,7 +206,7 @@ class Slots(Generic[HolderT]):
             return False
 
     def release(self, host: str, work: HolderT) -> None:
-        """Release the slot of ``work``; the work that has waited longest for this host gets it."""
+        """Release the slot of ``work``, and hand it to the work that has waited longest for this host."""
         with self._lock:
             slots = self._hosts[host]
             slots.taken[work.slot_urgent] -= 1
@@ -237,7 +243,10 @@ class Slots(Generic[HolderT]):
             return [uuid for slots in self._hosts.values() for parked in slots.parked.values() for uuid in parked]
 
     def unpark(self, uuids: Iterable[str]) -> list[HolderT]:
-        """Stop the wait of these operations, and return those that were waiting; they get no slot."""
+        """Stop the wait of these operations, and return those that were waiting.
+
+        They get no slot.
+        """
         with self._lock:
             return [parked.pop(uuid) for uuid in uuids for slots in self._hosts.values()
                     for parked in slots.parked.values() if uuid in parked]

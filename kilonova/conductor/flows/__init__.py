@@ -1,4 +1,7 @@
-"""The flows by the kind of their operation rows."""
+"""All flows, by the kind of their operation rows.
+
+Each module of this package has the flows of related operations.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -36,14 +39,14 @@ FLOWS: dict[str, Flow[Any]] = {flow.name: flow for flow in (
     *interfaces.FLOWS, *attachments.FLOWS, swap.FLOW, *volume_snapshots.FLOWS, host_boot.Resume())}
 
 
-# What reading outputs raises that are of a form that no release writes.
+# Exceptions raised by reading outputs with a structure that no release writes.
 _OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError)
 
 
 def unreadable(row: Mapping[str, Any]) -> str:
-    """Return which columns of an operation's row no conductor can read and why, '' if it can be run.
+    """Return which column of an operation row no conductor can parse and why, or '' if the operation can be run.
 
-    ``row``: its ``kind``, and ``args``, ``context`` and ``outputs`` as the database has them.
+    ``row`` has the ``kind``, and ``args``, ``context`` and ``outputs`` as the texts that the database has.
     """
     if row['kind'] not in FLOWS:
         return 'kind (this release knows no such operation)'
@@ -58,8 +61,10 @@ def unreadable(row: Mapping[str, Any]) -> str:
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:
-    """Return the hosts that a row's steps work on, as far as its outputs tell; an empty set if they are of a form that
-    no release writes."""
+    """Return the hosts on which the current attempt of an operation works, as its outputs name them.
+
+    Returns an empty set if no host is chosen yet, or if the outputs have a structure that no release writes.
+    """
     try:
         chosen = Chosen.read(outputs).hosts
     except _OTHER_FORM:

@@ -1,13 +1,13 @@
-"""Accelerators of Cyborg in flows: requests are made and bound before a host is asked, and deleted when it is done with
-the server.
+"""Accelerator requests of Cyborg in flows: created and bound before a host builds the guest, deleted when it is gone.
 
-    accelerators.make(work, profile)                 # in a step that is saved, ``work.outputs`` an AcceleratorOutputs
-    accelerators.bind(work, profile, host, holder)   # in a later one, or in one that does both
+    accelerators.make(work, profile)                 # in a saved step; ``work.outputs`` is an AcceleratorOutputs
+    accelerators.bind(work, profile, host, holder)   # in a later step, or in one step that does both
     accelerators.unbind(work)                        # in its undo
 
-The uuids of requests stand in the row before they are bound, so that whoever takes it over finds them. An accelerator
-service that is silent doesn't hold an unwinding up: what is still to delete becomes a pending release. So does what a
-host that is silent may still have in a running guest.
+The uuids of the requests are stored in the operation row before the requests are bound, so that another conductor that
+takes the row finds them. If the accelerator service does not answer, an undo is not delayed: the requests that remain
+to be deleted become a pending release. The same holds for requests that a guest may still use on a host which does not
+answer.
 """
 from __future__ import annotations
 
@@ -33,22 +33,31 @@ from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
-# A request is bound moments after it was made, or when an accelerator service that was silent is back.
+# Requests older than this that are not bound are abandoned. A request is normally bound moments after its creation, or
+# when an accelerator service that did not answer is back.
 ABANDONED = datetime.timedelta(hours=6)
 
 
 @dataclass
 class AcceleratorOutputs(Outputs):
-    """``accelerators``: {uuid of a request that was made in this attempt: the number of its device profile's group};
-    None: none was made. ``accelerated``: those among them that are for a port, {uuid: port}."""
+    """Stored results about accelerator requests.
+
+    Attributes:
+        accelerators: Requests that were created in this attempt, as a dict from uuid to the number of their group in
+            the
+            device profile; None if none were created.
+        accelerated: Those of them that are for a port, as a dict from uuid to port id.
+    """
 
     accelerators: dict[str, int] | None = None
     accelerated: dict[str, str] = field(default_factory=dict)
 
 
 def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Make requests for what the device profile says, and those of ``ports``, {port: profile}; they are bound to no
-    server yet. May be repeated."""
+    """Create accelerator requests for a device profile and for ``ports``, a dict from port id to device profile.
+
+    The requests are bound to no server yet. May be repeated.
+    """
     if work.outputs.accelerators is None:
         wanted = [*([(None, profile)] if profile is not None else []), *ports.items()]
         made: dict[str, int] = {}
@@ -59,7 +68,7 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
             try:
                 new = work.env.accelerators.create(name)
             except KilonovaError:
-                # All are made anew by the next try, if there is one.
+                # The next try, if there is one, creates all requests again.
                 _forget(work, sorted(made))
                 raise
             made.update((one.uuid, one.group) for one in new)
@@ -70,7 +79,10 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
 
 
 def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
-    """Requests that nobody binds any more go; later, while the accelerator service is silent."""
+    """Delete accelerator requests that no operation will bind.
+
+    A pending release does it if the accelerator service does not answer or refuses.
+    """
     if uuids:
         beside.now_or_later(work, 'Accelerator requests', lambda: work.env.accelerators.delete(uuids),
                             lambda: beside.add_release(work, {beside.ACCELERATOR_REQUESTS: list(uuids)},
@@ -79,20 +91,20 @@ def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
 
 def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
          ports: Mapping[str, str] = MappingProxyType({})) -> None:
-    """The server has what the device profile says, and those of ``ports``, on the devices that Placement chose, bound
-    to the uuid ``holder`` (``accel.holder``). May be repeated.
+    """Bind accelerator requests to the devices that Placement chose, under the uuid ``holder``.
 
-    AcceleratorRequestBindingFailed: it can't have them.
+    Creates the requests for ``profile`` and ``ports`` first if there are none. ``accel.holder`` explains which uuid is
+    used. May be repeated. Raises AcceleratorRequestBindingFailed if the server can't have the accelerators.
     """
     client, outputs, uuid = work.env.accelerators, work.outputs, holder
     if outputs.accelerators is None:
         make(work, profile, ports)
-        # Before they are anybody's: whoever goes on here finds them.
+        # The uuids are stored before the requests are bound, so that another conductor that continues here finds them.
         work.decide({})
-    # Of requests that were just made, and of a first attempt, nothing can be bound yet.
+    # If the requests were just created in the first attempt, none can be bound yet.
     look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
-    # What an attempt before this one could not delete.
+    # Requests that an earlier attempt could not delete.
     client.delete(one.uuid for one in bound if one.uuid not in ours)
     there = {one.uuid: one for one in bound if one.uuid in ours}
     if not there:
@@ -102,13 +114,16 @@ def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
                      for request, group in ours.items()}, instance_uuid=uuid, hostname=host.node or host.host,
                     project_id=work.ctxt.project_id)
     elif there.keys() != ours.keys() or any(one.state in accel_request.FAILED for one in there.values()):
-        # A binding whose answer did not arrive.
+        # The reply to the binding request did not arrive.
         raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='not all of them were bound')
 
 
 def await_releases(work: Work[Any], holder: str) -> None:
-    """Before ``bind`` to a uuid that had requests once. Unanswered: some of those are still to be deleted, and that
-    takes all that are bound to it."""
+    """Check that no pending release will delete the requests bound to ``holder``.
+
+    Call it before ``bind`` to a uuid that had requests before. Raises Unanswered if there is such a release, which
+    would delete new requests as well.
+    """
     if work.outputs.accelerators is not None:
         return
     with engine.silence(), work.db.read() as conn:
@@ -127,8 +142,11 @@ def _provider(host: Choice, group: int, port: str) -> str:
 
 
 def unbind(work: Work[Any]) -> None:
-    """The requests of this attempt are deleted, and their devices free; later, while the accelerator service is silent
-    or refuses, or the host may still run the guest."""
+    """Delete the accelerator requests of this attempt, so that their devices are free.
+
+    A pending release does it if the accelerator service does not answer or refuses, or if the host may still run the
+    guest.
+    """
     if work.outputs.accelerators is None:
         return
     uuids, host = sorted(work.outputs.accelerators), work.outputs.hosts[work.attempt - 1].host
@@ -144,13 +162,16 @@ def unbind(work: Work[Any]) -> None:
 
 
 def profile_of(flavor: Mapping[str, Any]) -> str | None:
-    """The device profile of a flavor as it stands in an operation's arguments; None: it has none."""
+    """Return the device profile of a flavor in the form of operation arguments, or None."""
     return device_profile.name_of(flavor['nova_object.data'].get('extra_specs') or {})
 
 
 def drop_abandoned(env: Environment) -> int:
-    """Requests that were made, and that no flow binds any more: the answer was lost, or the conductor ended before it
-    wrote their uuids. How many; errors: as the client has them."""
+    """Delete accelerator requests that were created and that no operation will bind, and return their number.
+
+    Such a request remains if the reply to its creation was lost, or if the conductor ended before it stored the uuid.
+    Raises the errors of the accelerator client.
+    """
     found = [one.uuid for one in env.accelerators.abandoned(ABANDONED)]
     for uuid in found:
         LOG.warning('Deleting ARQ %s, which was made and never bound', uuid)
@@ -159,9 +180,13 @@ def drop_abandoned(env: Environment) -> int:
 
 
 def drop(work: Work[Any], holder: str) -> None:
-    """All requests that are bound to this uuid are deleted, likewise."""
+    """Delete all accelerator requests that are bound to the uuid ``holder``.
+
+    A pending release does it if the accelerator service does not answer or refuses, or if a host may still run the
+    guest.
+    """
     try:
-        # Which of them are there the release finds out.
+        # The release finds out which requests are on that host.
         if left := beside.hosts_left(work):
             raise GuestMayRun(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)
@@ -171,7 +196,10 @@ def drop(work: Work[Any], holder: str) -> None:
 
 
 def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] = ()) -> None:
-    """A server that is deleted gives all its accelerators back; ``moves``: uuids of those that haven't ended."""
+    """Delete all accelerator requests of a server that is deleted.
+
+    ``moves`` are the uuids of its unfinished migrations.
+    """
     metadata = instance.system_metadata
     if not holders.has_ports(instance.uuid, metadata) and not any(
             wanted_by(flavor) for flavor in (instance.flavor, instance.old_flavor, instance.new_flavor)):
@@ -181,5 +209,5 @@ def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] =
 
 
 def wanted_by(flavor: objects.Flavor | None) -> bool:
-    """Whether servers of the flavor have accelerators."""
+    """Return whether servers of the flavor have accelerators."""
     return flavor is not None and device_profile.name_of(flavor.extra_specs) is not None

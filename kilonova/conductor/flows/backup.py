@@ -1,6 +1,8 @@
-"""Backup: backup_instance · mark_backed_up. An image of the server; the oldest of its type go afterwards.
+"""Flow of a backup: backup_instance, mark_backed_up.
 
-That is a row which the transaction writes that ends the backup: a rotation that fails is tried again, and fails none.
+It creates an image of the server and then deletes the oldest backups of its type. The deletion is an operation of its
+own (a pending release), which is inserted by the transaction that ends the backup. So a failing deletion is retried,
+and does not fail the backup.
 """
 from __future__ import annotations
 
@@ -14,19 +16,19 @@ from kilonova.db.queries.operations import Operation
 
 
 def backup_instance(work: Work[Outputs]) -> None:
-    """The host copies the root disk and sends it."""
+    """Have the host copy the root disk and upload it."""
     work.ask(work.instance_row()['host'], 'backup_instance', instance=work.instance(),
              image_id=work.args['image_id'])
     work.changed()
 
 
 def undo_backup_instance(work: Work[Outputs]) -> None:
-    """The guest goes on, the host's copy goes, the image goes."""
+    """Have the host resume the guest and delete its copy, and delete the image."""
     beside.undo_image(work, 'undo_snapshot_instance')
 
 
 def mark_backed_up(work: Work[Outputs]) -> None:
-    """The server is at rest, and the older backups are to be looked at."""
+    """Write the end state of the server, and add the operation that deletes old backups."""
     row = work.instance()
     rotation = Operation.new(work.ctxt, 'release', work.instance_uuid, {
         name: work.args[name] for name in ('image_id', 'backup_type', 'rotation')}, beside=True)
@@ -44,7 +46,10 @@ def mark_backed_up(work: Work[Outputs]) -> None:
 
 
 class Backup(OneStep):
-    """A failure leaves the server and its older backups as they were."""
+    """The operation that creates a backup of a server.
+
+    A failure leaves the server and its older backups unchanged.
+    """
 
     name, failed, action_event = 'backup', 'snapshot.failed', 'compute_backup_instance'
     steps = (

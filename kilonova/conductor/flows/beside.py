@@ -1,7 +1,9 @@
-"""Rows beside a server's operation: pending releases, and Placement that is to be brought up to date. Only forward.
+"""Operations that run at the same time as other operations of a server: pending releases and aggregate updates.
 
-What a dead host must still give back becomes a row of its own, which outlives the operation and the server and ends
-when its host answered (operations.md rule 23). So do an image that got no data and what a late select may still claim.
+They are ``forward_only``. What a host that is down has yet to clean up becomes an operation row of its own, a pending
+release. The row remains after the operation and the server have ended, and ends when the host has done it
+(operations.md, rule 23). Images without data, late claims of the scheduler, ports, volumes and accelerators are
+released in the same way if their service does not answer. The flow ``mirror`` updates Placement's aggregates.
 """
 from __future__ import annotations
 
@@ -35,26 +37,37 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# How often a host that is there is asked for an undo that fails, before it becomes a pending release.
+# Number of failed undo calls to a host that is up after which the undo becomes a pending release.
 UNDO_TRIES = 3
-# Backups of one type at which a rotation looks; what is older waits for the next.
+# Maximum number of backups of one type that a rotation reads; older ones are left for the next rotation.
 MOST_BACKUPS = 1000
-# Arguments of releases: accelerator requests by uuid, and the host where they are; and the uuid whose requests go.
+# Names of release arguments: uuids of accelerator requests, their host, and the uuid whose requests are all deleted.
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
-# The server whose ports go, and which of them are their user's own.
+# Names of release arguments: the server whose ports are released, and the ports among them that the user created.
 PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
-# The port for which the server may still hold something in Placement, and the resource classes of it.
+# Names of release arguments: the port for which the server may still hold resources in Placement, and their classes.
 RESOURCES_OF, CLASSES = 'resources_of', 'classes'
 Write = Callable[[engine.Connection], object]
 
 
 def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = None,
                 may_run: Callable[[str], Exception | None] = lambda host: None, **kwargs: Any) -> Any:
-    """Ask a host to give back. A host that is down gets a pending release; so does one that can't do it (its hypervisor
-    is away), for another host waits for the server, or whoever unwinds has tried often enough.
+    """Call a host to undo its part, or add a pending release if it can't do it now.
 
-    Its answer; None: it did not do it yet. ``write``: see ``pend``. ``may_run(host)``: what to raise in place of that
-    where the host may still run the guest and what follows would start it elsewhere as well.
+    Returns the host's reply, or None if the host has not done it. A pending release is added if the host is down. It is
+    also added if the host is up but fails, for example because its hypervisor does not answer: at once if another host
+    is to be tried, otherwise after ``UNDO_TRIES`` tries. Nothing is undone on a host whose release is too old for the
+    method, because it can't have begun the step.
+
+    Args:
+        work: The operation.
+        host: The host.
+        method: RPC method of the host.
+        write: See ``pend``.
+        may_run: ``may_run(host)`` returns an error to raise instead of adding a pending release, if the host is down
+            and
+            may still run the guest that the next step would start elsewhere; else None.
+        kwargs: Arguments of the method.
     """
     try:
         return work.ask(host, method, **kwargs)
@@ -77,8 +90,10 @@ def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = N
 
 
 def pend(work: Work[Any], host: str, method: str, write: Write | None = None, **kwargs: Any) -> None:
-    """What a dead host must still give back becomes a pending release: a row of its own that waits for the host.
-    ``write(conn)``: what the host would have written of the server, in the same transaction."""
+    """Add a pending release: an operation row that calls this method of the host when the host is up again.
+
+    ``write(conn)`` writes in the same transaction what the host would have written about the server.
+    """
     serializer = objects.base.Serializer()
     args = {'host': host, 'method': method,
             'kwargs': {name: serializer.serialize_entity(work.ctxt, value) for name, value in kwargs.items()
@@ -88,14 +103,21 @@ def pend(work: Work[Any], host: str, method: str, write: Write | None = None, **
 
 def add_release(work: Work[Any], args: dict[str, Any], same: Sequence[str], *, host: str | None = None,
                 delay: float = 0, write: Write | None = None) -> None:
-    """A row for something that is to be given back later; see ``add``."""
+    """Add an operation row that releases something later.
+
+    ``add`` describes the arguments.
+    """
     add(work, Operation.new(work.ctxt, 'release', work.instance_uuid, args, beside=True, host=host), same, delay=delay,
         write=write)
 
 
 def add(work: Work[Any], row: Operation, same: Sequence[str], *, delay: float = 0, write: Write | None = None) -> None:
-    """A row of the server's beside ours, ``delay`` seconds from now at the earliest, unless there is one of its kind
-    whose args of the names in ``same`` are these. Written together with a look whether we still own our row."""
+    """Insert an operation row that runs at the same time as the server's other operations.
+
+    It may be taken after ``delay`` seconds at the earliest. Nothing is inserted if there is a row of the same kind
+    whose arguments named in ``same`` are equal. ``write(conn)`` writes in the same transaction. Raises LeaseLost if
+    this conductor does not own its row any more, and Cancelled if the operation was cancelled.
+    """
     def is_same(other: Operation) -> bool:
         return other.kind == row.kind and all(other.args.get(name) == row.args[name] for name in same)
     with engine.silence():
@@ -105,7 +127,7 @@ def add(work: Work[Any], row: Operation, same: Sequence[str], *, delay: float = 
 
 
 def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], release: Callable[[], None]) -> None:
-    """Give back to another service; where it is silent or refuses, ``release`` notes that for later."""
+    """Call ``give_back``, and call ``release`` to do it later if the service does not answer or refuses."""
     try:
         give_back()
     except Unanswered as error:
@@ -117,17 +139,17 @@ def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], re
 
 
 def drop_image(work: Work[Any], image_id: str) -> None:
-    """An image of the server goes; later, while the image service is silent."""
+    """Delete an image of the server, or add a pending release that does it if the image service does not answer."""
     try:
         work.env.drop_image(image_id)
     except Unanswered as error:
         LOG.info('Image %s is deleted later: %s', image_id, error)
-        # Nobody waits for the image service to unwind a server, least of all a delete.
+        # The undo of an operation, and above all a delete, must not wait for the image service.
         add_release(work, {'image_id': image_id}, ('image_id',))
 
 
 def undo_image(work: Work[Any], method: str) -> None:
-    """No image is made of the server: the host takes back what it did for it (``method``), the image goes."""
+    """Have the host undo its part of an image of the server by ``method``, and delete the image."""
     host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
     if host is not None:
         ask_to_undo(work, host, method, instance=work.instance(), image_id=image_id)
@@ -136,8 +158,12 @@ def undo_image(work: Work[Any], method: str) -> None:
 
 
 def release(work: Work[Outputs]) -> None:
-    """What is still to give back: a host's part (asked until it answers), a Placement consumer, an image, backups that
-    are too many, accelerators, ports and what they guarantee, volumes, or snapshots of these; or to say of one."""
+    """Release what an operation or a deleted server left behind, as the arguments of the row say.
+
+    That is a host's part (the host is called until it answers), a consumer in Placement, an image, surplus backups,
+    accelerators, ports, their resources in Placement, volumes, or snapshots of volumes; or a message about a snapshot
+    to the volume service.
+    """
     if 'consumer' in work.args:
         work.env.placement.delete_allocations(work.args['consumer'])
         return
@@ -171,7 +197,7 @@ def release(work: Work[Outputs]) -> None:
         _release_accelerators(work, work.args[ACCELERATORS_OF])
         return
     serializer = objects.base.Serializer()
-    # A row may have waited for its host since a release whose messages said more.
+    # The row may have been written by an older release, whose messages had more arguments.
     taken = Compute.arguments(work.args['method'])
     kwargs = {name: serializer.deserialize_entity(work.ctxt, value) for name, value in work.args['kwargs'].items()
               if name in taken}
@@ -182,19 +208,24 @@ def release(work: Work[Outputs]) -> None:
 
 
 def hosts_left(work: Work[Any]) -> list[str]:
-    """Hosts that are still to give back what they have of the server, and may run its guest until then: nobody has
-    forced them down."""
+    """Return the hosts that have a pending release of the server and may still run its guest.
+
+    A host that was forced down is not among them.
+    """
     with engine.silence():
         with work.db.read() as conn:
             rows = operations.of_instance(conn, work.instance_uuid)
-        # One whose text cannot be read is still of its host.
+        # A row whose text cannot be parsed still belongs to its host.
         hosts = sorted({host for row in rows if row.kind == 'release' and (
             host := row.args.get('host') or (row.host if row.unreadable else None))})
         return [host for host in hosts if not work.env.hearing.is_fenced(work.db, host)]
 
 
 def _release_accelerators(work: Work[Outputs], holder: str) -> None:
-    """All that are bound to this uuid, but those on hosts that may run the guest: GuestMayRun."""
+    """Delete the accelerator requests that are bound to ``holder``, except those on hosts that may still run the guest.
+
+    Raises GuestMayRun if there are such hosts.
+    """
     client, hosts = work.env.accelerators, hosts_left(work)
     if not hosts:
         client.delete_of_instance(holder)
@@ -209,15 +240,20 @@ def _release_accelerators(work: Work[Outputs], holder: str) -> None:
 
 
 def ports_given(work: Work[Any]) -> set[str]:
-    """Ports that pending releases of the server know as its user's own: it may have them still."""
+    """Return the ports that pending releases of the server list as created by the user.
+
+    The server may still have these ports.
+    """
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
     return {port_id for row in rows if row.kind == 'release' for port_id in row.args.get(PORTS_GIVEN, ())}
 
 
 def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str] = ()) -> None:
-    """The server's ports go: deleted, but its user's ``own`` are unbound, and so are those that another release knows
-    as such; not those to ``keep``."""
+    """Release the ports of the server, except those in ``keep``.
+
+    Ports in ``own``, and ports that another release lists as created by the user, are unbound. The others are deleted.
+    """
     client, own = work.env.networks, {*own, *ports_given(work)}
     for port in client.ports(device_id=work.instance_uuid):
         if port.id in keep:
@@ -229,7 +265,7 @@ def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str]
 
 
 def at_rest(work: Work[Any]) -> None:
-    """Unanswered: an operation works on the server."""
+    """Raise Unanswered if an operation runs on the server or waits for one."""
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
 
@@ -240,8 +276,11 @@ def _check_rest(conn: engine.Connection, uuid: str) -> None:
 
 
 def _release_ports(work: Work[Outputs]) -> None:
-    """What the server has of ports besides those of its info cache goes: all, of one that is deleted. While an
-    operation is at it, nobody knows which are its own."""
+    """Release the ports of the server that are not in its info cache.
+
+    All ports are released if the server is deleted. Raises Unanswered while an operation works on the server, because
+    then it is not known which ports are the server's.
+    """
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid)
@@ -250,8 +289,11 @@ def _release_ports(work: Work[Outputs]) -> None:
 
 
 def _release_resources(work: Work[Outputs]) -> None:
-    """The server holds nothing for this port any more, unless it has it again. While an operation is at it, it may
-    hold what its ports don't say yet, so that is looked at again before each write."""
+    """Release the resources that the server holds in Placement for a port, unless it has the port again.
+
+    Raises Unanswered while an operation works on the server, because the server may hold resources that its ports don't
+    show yet. That is checked again before each write.
+    """
     def check() -> None:
         at_rest(work)
         work.compare_now()
@@ -265,8 +307,11 @@ def _release_resources(work: Work[Outputs]) -> None:
 
 
 def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection[str]) -> None:
-    """The server's attachments go but those to ``keep``; then the volumes to ``delete``. Unanswered: an image is being
-    written to one of them, and its volume service would call it reserved for the server when that ends."""
+    """Delete the server's attachments except those in ``keep``, then delete the volumes in ``delete``.
+
+    Raises Unanswered if an image is being written to an attached volume. The volume service would mark that volume as
+    reserved for the server when the image is written.
+    """
     client, written = work.env.volumes, None
     for one in client.attachments(work.instance_uuid):
         if one.id in keep:
@@ -282,8 +327,10 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
 
 
 def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool) -> None:
-    """The volume service learns whether the server's guest has ``target_id`` in the place of ``volume_id``, which has
-    no attachments of its own any more, or the other way round. May be repeated."""
+    """Tell the volume service whether the guest uses ``target_id`` instead of ``volume_id``, or the other way round.
+
+    ``volume_id`` has no attachments of its own any more. May be repeated.
+    """
     client = work.env.volumes
     try:
         if client.volume(None, volume_id).migrating:
@@ -293,7 +340,8 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
                     error)
     held = client.attachments(work.instance_uuid)
     with contextlib.suppress(VolumeNotFound):
-        # It calls the volume what it was when the move began, whoever has left it since.
+        # The volume service sets the status that the volume had when its migration began, even if it was detached
+        # since.
         if client.volume(None, volume_id).status == 'in-use' and all(one.volume_id != volume_id for one in held):
             client.call_available(volume_id)
     if swapped:
@@ -301,7 +349,7 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
 
 
 def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
-    """The server's row of a volume has the id by which the volume service knows what is attached."""
+    """Set the volume id in the server's row to the id by which the volume service knows the attachment."""
     with engine.silence(), work.db.write() as conn:
         for row in volumes.of_servers(conn, [work.instance_uuid]).get(work.instance_uuid, ()):
             known = held.get(row['attachment_id'] or '', volume_id)
@@ -311,8 +359,11 @@ def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
 
 
 def _release_volumes(work: Work[Outputs]) -> None:
-    """What the server has of attachments besides those of its rows goes: all, of one that is deleted, or never came to
-    a cell. While an operation is at it, nobody knows which are its own."""
+    """Delete the attachments of the server that are not in its rows.
+
+    All attachments are deleted if the server is deleted or has no cell. Raises Unanswered while an operation works on
+    the server, because then it is not known which attachments are the server's.
+    """
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid) if work.db is not work.env.api else None
@@ -326,7 +377,7 @@ def _release_volumes(work: Work[Outputs]) -> None:
 
 
 def _release_snapshots(work: Work[Outputs], image_id: str) -> None:
-    """Snapshots that were made for an image go, unless it came to be; so does what there is of it."""
+    """Delete the snapshots that were created for an image, and the image, unless the image became active."""
     with contextlib.suppress(ImageNotFound):
         if work.env.images.get(image_id)['status'] == 'active':
             return
@@ -336,8 +387,11 @@ def _release_snapshots(work: Work[Outputs], image_id: str) -> None:
 
 
 def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str | None = None) -> str | None:
-    """The volume service learns how it is with a snapshot that it has begun to make or to delete: what it says against
-    that; None: it takes it. Unanswered: also where it refuses our account."""
+    """Send the volume service the status of a snapshot that it has begun to create or to delete.
+
+    Returns None if the service accepts the status, else the text of its refusal. Raises Unanswered if the service does
+    not answer, or refuses this conductor's account.
+    """
     work.before_sending()
     try:
         work.env.volumes.tell_snapshot(snapshot_id, status, progress)
@@ -353,13 +407,15 @@ def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str 
 
 
 def _rotate(work: Work[Outputs]) -> None:
-    """The oldest backups of the server's go, of this type and of the project that asked: of those with data
-    ``rotation`` stay, the one that was just made among them. Whoever names an image so in another project changes
-    nothing."""
+    """Delete the oldest backups of the server, so that ``rotation`` of them stay.
+
+    Only active images of this backup type and of the requesting project count. The backup that was just made is among
+    those that stay. Images of other projects with the same properties are ignored.
+    """
     wanted = {'image_type': 'backup', 'backup_type': work.args['backup_type'], 'instance_uuid': work.instance_uuid,
               'owner': work.ctxt.project_id or '', 'status': 'active'}
     found = work.env.images.find({**wanted, 'sort_key': 'created_at', 'sort_dir': 'desc'}, MOST_BACKUPS)
-    # What is deleted is looked at here, too: a service may read a query otherwise.
+    # The properties are checked here as well, because a service may interpret the query differently.
     ours = [record['id'] for record in found if all(record.get(name) == value for name, value in wanted.items())]
     newest_first = sorted(ours, key=lambda image_id: image_id != work.args['image_id'])
     for image_id in newest_first[work.args['rotation']:]:
@@ -369,7 +425,7 @@ def _rotate(work: Work[Outputs]) -> None:
 
 
 class Release(Flow[Outputs]):
-    """A pending release."""
+    """The operation that releases something later, which is called a pending release."""
 
     name, outputs = 'release', Outputs
     forward_only = True
@@ -377,14 +433,19 @@ class Release(Flow[Outputs]):
 
 
 def mirror(work: Work[Outputs]) -> None:
-    """What the API database says of a host and an aggregate, whatever was changed when the row was written; the API's
-    own try didn't come to an end."""
+    """Update a host's membership of an aggregate in Placement to the state in the API database.
+
+    The API process tried this when the aggregate was changed, and did not complete it. The present state counts, not
+    the state when the row was written.
+    """
     with engine.silence():
         aggregates.bring_up_to_date(work.env.placement, work.env.api, work.env.cells, work.args['aggregate'],
                                     work.args['host'])
 
 
 class Mirror(Flow[Outputs]):
+    """The operation that updates an aggregate in Placement."""
+
     name, outputs = aggregates.KIND, Outputs
     forward_only = True
     steps = (Step('mirror', mirror, saved=False),)

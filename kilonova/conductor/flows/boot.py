@@ -1,8 +1,9 @@
-"""Boot: select · create_instance · claim · build.
+"""Flow of a boot: select, create_instance, claim, build.
 
-The row lives in the api database until ``create_instance`` hands it over to the chosen cell (operations.md rule 19).
-The first host is claimed by the scheduler, an alternate by ``claim``, which makes the server's ports, too. A server
-that no host takes is buried in cell0 while no cell is recorded, else it stays in its cell as ERROR; the fault says why.
+The operation row is in the API database until ``create_instance`` moves it into the chosen cell (operations.md, rule
+19). The scheduler claims the first host in Placement, and the step ``claim`` an alternate; it also creates the server's
+ports. If no host takes the server, it is recorded in cell0 as long as no cell is recorded for it. Otherwise it stays in
+its cell with the state ERROR. Its fault has the reason.
 """
 from __future__ import annotations
 
@@ -45,17 +46,26 @@ from kilonova.pci import request as pci_request
 
 LOG = logging.getLogger(__name__)
 
-# The conductor's event of an action that failed.
+# Name of the conductor's event in a create action that failed.
 EVENT = 'conductor_schedule_and_build_instances'
-# After this many seconds a scheduler that still works on our question must not claim any more (rule 9).
+# Seconds after which a scheduler that is still processing the request must not claim any more (operations.md, rule 9).
 SELECT_DEADLINE = 60.0
 
 
 @dataclass
 class BootOutputs(Chosen, accelerators.AcceleratorOutputs, ports.PortOutputs):
-    """``create_instance``: the id of the server's row in its cell. ``overtaken``: the attempts whose host others of the
-    server's group took first; they don't count as attempts. ``early_delete``: deleted while no host was chosen.
-    ``unasked``: nothing was asked of the network and volume services for it when it began to wait for a volume."""
+    """Stored results of a boot.
+
+    Attributes:
+        create_instance: Dict with the id of the server's row in its cell.
+        overtaken: Attempts whose host was refused because other servers of the server group were there first. They
+            don't
+            count as attempts.
+        early_delete: True if the server was deleted before a host was chosen.
+        unasked: True if no request for the server had been sent to the network and volume services when it began to
+            wait
+            for a volume.
+    """
 
     create_instance: dict[str, int] | None = None
     overtaken: list[int] = field(default_factory=list)
@@ -67,18 +77,18 @@ BootWork = Work[BootOutputs]
 
 
 def spec_of(work: BootWork) -> objects.RequestSpec:
-    """The request spec that travels in the row."""
+    """Return the request spec that the operation row contains."""
     found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['request_spec'])
     return found
 
 
 def chosen(work: BootWork) -> Choice:
-    """The host of this attempt."""
+    """Return the host of this attempt."""
     return work.outputs.hosts[work.attempt - 1]
 
 
 def select(work: BootWork) -> None:
-    """Ask the scheduler; it claims the first host in Placement."""
+    """Have the scheduler choose hosts and claim the first one in Placement."""
     (work.outputs.select,) = _select([work])
 
 
@@ -104,40 +114,52 @@ def _select(works: Sequence[BootWork]) -> list[list[Choice]]:
 
 
 def choose_again(work: BootWork) -> None:
-    """Further alternates, of the cell that the server is in; none is claimed yet. There may be none. NoValidHost: by
-    now nobody could take the server, and why."""
+    """Have the scheduler choose further alternates, in the cell in which the server is.
+
+    None of them is claimed yet, and there may be none. Raises NoValidHost, with the reason, if no host can take the
+    server now.
+    """
     work.before_sending()
     found = work.env.select_destinations(
         work.ctxt, spec_obj=spec_of(work), instance_uuids=[work.instance_uuid], return_objects=True,
         return_alternates=True, claim=False, time_left=SELECT_DEADLINE)
     cell, tried = chosen(work).cell_uuid, work.outputs.hosts[:work.attempt]
-    # Who forces a host is told it again and again.
+    # If the user forces a host, the scheduler returns that host each time.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
     work.outputs.select = tried + [choice for choice in Choice.all_of(found[0])
                                    if choice.cell_uuid == cell and choice.host not in closed]
 
 
 def undo_select(work: BootWork) -> None:
-    """Give back what the scheduler claimed; an unanswered question may still claim until its deadline. And the volumes:
-    those that were made for the server are there since before it."""
+    """Delete the allocation that the scheduler claimed, and detach the server's volumes.
+
+    Volumes that are deleted together with their server are deleted. This step undoes the volumes because they were
+    created before it. If the scheduler did not reply, it may still claim until its deadline, so the allocation is
+    deleted once more after the deadline.
+    """
     if asked := volumes.wanted(work.args.get('bdms')):
         volumes.drop(work, volumes.going_with(asked))
     work.env.placement.drop(work.instance_uuid, work.compare_now)
     if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
-        # Once more after the deadline.
+        # Delete the allocation once more after the deadline.
         beside.add_release(work, {'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
 
 
 def create_instance(work: BootWork) -> None:
-    """Hand-over: the server and the row into the cell (b), then the api row, build request and mapping (c)."""
+    """Insert the server and the operation row into the cell, then end the row in the API database.
+
+    The first is the transaction (b) of rule 19 of operations.md, the second, with build request and mapping, is (c).
+    Raises Cancelled if the server was deleted in the meantime.
+    """
     cell = work.env.cells.by_uuid(chosen(work).cell_uuid)
     owner = work.env.leases.owner_in(cell)
     work.env.leases.check(cell, owner)
     with engine.silence():
         new_id = _insert_server(work, cell, owner)
         if not _end_api_row(work, cell):
-            # The build request is gone: deleted meanwhile. The api row stays and unwinds what is in the cell.
+            # The build request is gone, so the server was deleted in the meantime. The row in the API database remains
+            # valid, and its undo removes the server from the cell.
             raise Cancelled(key=work.uuid)
     work.handed_over(cell, owner, _first_in_cell(work))
     work.just_handed_over = True
@@ -145,12 +167,15 @@ def create_instance(work: BootWork) -> None:
 
 
 def _first_in_cell(work: BootWork) -> int:
-    """Where the first attempt goes on: its host is claimed already, accelerators and ports aren't made."""
+    """Return the position at which the first attempt continues in the cell.
+
+    Its host is claimed already, but its accelerators and ports are not created yet.
+    """
     return FLOW.index('claim' if _needs_others(work) else 'build')
 
 
 def _needs_others(work: BootWork) -> bool:
-    """Whether the server has anything of other services than Placement."""
+    """Return whether the server needs anything from services other than Placement."""
     return (profile_of(work) is not None or bool(port_wishes.wishes(work.args['request_spec'])) or
             bool(volumes.wanted(work.args.get('bdms'))))
 
@@ -174,11 +199,15 @@ def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
 
 @engine.retried
 def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
-    """(c), from which on the cell's row counts; False, and nothing written, when the build request is gone."""
+    """End the row in the API database, after which the row in the cell is the valid one.
+
+    Returns False, and writes nothing, if the build request is gone.
+    """
     with work.env.api.write() as conn:
-        # It comes first and locks: an early delete of the same moment finds it gone, or it finds itself gone.
+        # This statement comes first and locks the row: either a simultaneous early delete finds the build request gone,
+        # or this does.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # Or written, and only the answer to its COMMIT was lost.
+            # It may have been written by the first try, if only the reply to its COMMIT was lost.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -187,23 +216,26 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
 
 
 def _lives_in(conn: engine.Connection, work: BootWork, cell: engine.Database) -> bool:
-    """Whether the mapping says that the server lives in this cell: its hand-over was completed."""
+    """Return whether the mapping of the server names this cell, which means that the hand-over was completed."""
     return instance_mappings.cells_of(conn, [work.instance_uuid]).get(work.instance_uuid) == cell_id(work, cell)
 
 
 def cell_id(work: BootWork, cell: engine.Database) -> int:
-    """The cell_mappings id of a cell's database."""
+    """Return the id in cell_mappings of a cell's database."""
     return work.env.cells.id_of(cell)
 
 
 def action_of(work: BootWork) -> dict[str, Any]:
-    """The create action's columns."""
+    """Return the column values of the create action."""
     return {'action': 'create', 'request_id': work.request_id, 'user_id': work.ctxt.user_id,
             'project_id': work.ctxt.project_id}
 
 
 def _requested(work: BootWork) -> objects.Instance:
-    """The server as the API asked for it, with the devices' providers of this attempt in its PCI requests."""
+    """Return the server as the API requested it.
+
+    Its PCI requests name the providers of the devices that this attempt has in Placement.
+    """
     instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
     if work.outputs.select:
         host = chosen(work)
@@ -213,7 +245,7 @@ def _requested(work: BootWork) -> objects.Instance:
 
 
 def _created(work: BootWork) -> objects.Instance:
-    """``_requested`` with its id in the cell, and its volumes as they are attached."""
+    """Return the server as requested, with its id in the cell and its volumes as they are attached."""
     instance = _requested(work)
     instance.id = (work.outputs.create_instance or {})['id']
     if volumes.wanted(work.args.get('bdms')):
@@ -222,8 +254,10 @@ def _created(work: BootWork) -> objects.Instance:
 
 
 def undo_create_instance(work: BootWork) -> None:
-    """While the api row counts: what the hand-over put into the cell goes. Later the end state says what became of
-    it."""
+    """Remove the server and the operation row from the cell, while the row in the API database is the valid one.
+
+    Afterwards nothing is removed: the end state tells what happened to the server.
+    """
     if work.db is not work.env.api or not work.outputs.select:
         return
     cell = work.env.cells.by_uuid(work.outputs.select[0].cell_uuid)
@@ -239,9 +273,12 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 
 
 def claim(work: BootWork) -> None:
-    """Claim an alternate in Placement (the first host was claimed by the scheduler), in place of what the server has
-    there for the host that refused it: one write, so that its generation tells a late one from this. And requests for
-    the accelerators of the flavor's device profile, and ports and volumes, which are bound and attached to the host."""
+    """Claim an alternate in Placement, request accelerators, create or bind ports, and attach volumes.
+
+    The first host was claimed by the scheduler. The claim replaces the server's allocation on the host that refused it
+    in one write, so that the consumer generation lets Placement refuse a late one. Accelerator requests are created for
+    the flavor's device profile and for ports. Ports are bound and volumes attached to the host of this attempt.
+    """
     is_first = _await_volumes(work)
     if work.attempt > 1:
         claim_chosen(work)
@@ -263,8 +300,11 @@ def claim(work: BootWork) -> None:
 
 
 def _await_volumes(work: BootWork) -> bool:
-    """Until the volumes that are made for the server are there. Whether nothing was asked of the network and volume
-    services for it yet: then nothing is to be looked for. NotYet; VolumeNotCreated."""
+    """Check that the volumes that are created for the server are ready.
+
+    Returns True if no request for the server was sent to the network and volume services yet, so that none of their
+    resources have to be looked up. Raises NotYet if a volume is not ready, and VolumeNotCreated if it never will be.
+    """
     is_first, work.just_handed_over = work.just_handed_over or work.outputs.unasked, False
     if volumes.wanted(work.args.get('bdms')):
         try:
@@ -273,15 +313,18 @@ def _await_volumes(work: BootWork) -> bool:
             work.outputs.unasked = is_first
             raise
     if work.outputs.unasked:
-        # Whoever takes the operation over from here must look.
+        # A conductor that takes the operation over from here must look for existing resources.
         work.outputs.unasked = False
         work.decide({})
     return is_first
 
 
 def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
-    """Columns that the server gets of the network of [DEFAULT]default_access_ip_network_name, the first address of each
-    version, where its user named no access address."""
+    """Return the columns of the server's access addresses.
+
+    They are the first address of each IP version in the network of [DEFAULT]default_access_ip_network_name. Returns an
+    empty dict if the user set an access address.
+    """
     name, asked = work.env.conf.default_access_ip_network_name, work.args['instance']['nova_object.data']
     if name is None or asked.get('access_ip_v4') or asked.get('access_ip_v6'):
         return {}
@@ -293,19 +336,25 @@ def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
 
 
 def undo_claim(work: BootWork) -> None:
-    """Accelerators are free. Ports go when no other host is tried, else the next attempt binds them to its own."""
+    """Delete the accelerator requests and, if no other host will be tried, delete or unbind the ports.
+
+    Otherwise the next attempt binds the ports to its own host.
+    """
     if work.failed and port_wishes.wishes(work.args['request_spec']):
         port_releases.drop(work, port_wishes.given(work.args['request_spec']))
     accelerators.unbind(work)
 
 
 def profile_of(work: BootWork) -> str | None:
-    """The device profile of the flavor that was asked for."""
+    """Return the device profile of the requested flavor, or None."""
     return accelerators.profile_of(work.args['request_spec']['nova_object.data']['flavor'])
 
 
 def claim_chosen(work: Work[Any]) -> None:
-    """The host of this attempt, in Placement. HostRejected: it is no longer as the scheduler saw it."""
+    """Claim the host of this attempt in Placement.
+
+    Raises HostRejected if the host has no longer the resources that the scheduler saw.
+    """
     host = work.outputs.hosts[work.attempt - 1]
     held = work.env.placement.get_allocations(work.instance_uuid)
     if same_allocations(held['allocations'], host.allocations):
@@ -316,13 +365,15 @@ def claim_chosen(work: Work[Any]) -> None:
                                  project_id=work.ctxt.project_id or '', user_id=work.ctxt.user_id or '',
                                  generation=held.get('consumer_generation'))
     except (PlacementConflict, PlacementInvalid) as error:
-        # Invalid: Placement doesn't know one of its providers (any more).
+        # PlacementInvalid: Placement does not know one of the providers (any more).
         raise HostRejected(reason=f'{host.host}: {error}') from error
 
 
 def build(work: BootWork) -> None:
-    """The host claims, spawns and writes the end state; with it the row goes. Before it the accelerators are bound to
-    the server there."""
+    """Bind the accelerators to the server, and have the host claim, start the guest and write the end state.
+
+    The transaction of the end state also deletes the operation row.
+    """
     host, attempt = chosen(work), work.attempt
     profile, accelerated = profile_of(work), port_wishes.profiles(work.args['request_spec'])
     if profile is not None or accelerated:
@@ -335,7 +386,7 @@ def build(work: BootWork) -> None:
     instance.availability_zone = host.availability_zone or instance.availability_zone
     port_vifs.cached(instance, work.outputs.vifs or ())
     if work.env.notify.enabled:
-        # Nothing but notifications tells them.
+        # Only notifications contain the tags.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
     work.ask(host.host, 'build_and_run_instance', order=objects.BuildOrder(
         instance=instance, image=work.args['image'] or {}, request_spec=spec, sealed=work.args.get('sealed'),
@@ -345,14 +396,14 @@ def build(work: BootWork) -> None:
 
 
 def undo_build(work: BootWork) -> None:
-    """The host destroys what there is of the guest and gives its devices back."""
+    """Have the host destroy the guest and release its devices."""
     if not work.outputs.select or work.outputs.create_instance is None:
         return
     instance = _created(work)
     host = chosen(work).host
 
     def may_run(host: str) -> Exception | None:
-        # No claim of this attempt is accepted any more: a host that has none can't have gone further.
+        # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if work.failed or work.instance_row(fresh=True)['host'] != host:
             return None
         with engine.silence():
@@ -367,7 +418,11 @@ def undo_build(work: BootWork) -> None:
 
 
 class Boot(Flow[BootOutputs]):
-    """Many creates of one request are selected together (rule 3); from ``create_instance`` on each goes alone."""
+    """The operation that boots a new server.
+
+    Several boots of one request are scheduled together (operations.md, rule 3). From ``create_instance`` on each runs
+    alone.
+    """
 
     name, outputs = 'boot', BootOutputs
     steps = (
@@ -379,7 +434,10 @@ class Boot(Flow[BootOutputs]):
     )
 
     def begin_together(self, works: Sequence[BootWork]) -> None:
-        """One select for all. A failure fails each with the same reason."""
+        """Have the scheduler choose hosts for all these servers in one request.
+
+        An error of the scheduler fails each of them. If it does not answer, each of them asks alone later.
+        """
         if len(works) < 2:
             return
         for work in works:
@@ -406,25 +464,33 @@ class Boot(Flow[BootOutputs]):
                 work.position = 0
 
     def next_attempt(self, work: BootWork, step: Step[BootOutputs], error: HostRejected) -> bool:
+        """Try the next alternate.
+
+        A host that was refused because of the policy of the server group does not count as an attempt. If no alternate
+        is left after such a refusal, the scheduler is asked for more.
+        """
         if isinstance(error, GroupPolicyViolated):
             work.outputs.overtaken = sorted({*work.outputs.overtaken, work.attempt})
             if not self.more_attempts(work):
-                # Where the others are now is known, and was not when the alternates were chosen.
+                # The hosts of the other members are known now, and were not when the alternates were chosen.
                 choose_again(work)
         return super().next_attempt(work, step, error)
 
     def more_attempts(self, work: BootWork) -> bool:
+        """Return whether an alternate is left and the maximum number of attempts is not reached."""
         counted = work.attempt - len(work.outputs.overtaken)
         return work.attempt < len(work.outputs.hosts) and counted < work.env.max_attempts
 
     def exhausted(self, work: BootWork, error: HostRejected) -> Exception:
+        """Return MaxRetriesExceeded with the refusals of all hosts."""
         uuid = work.instance_uuid
-        # A fault's column is short: the reasons come first.
+        # The column of a fault is short, so the reasons come first.
         said = reasons(uuid, [*work.outputs.refusals, str(error)])
         return MaxRetriesExceeded(f'Hosts said: {said} (Exceeded maximum number of retries. Exhausted all hosts '
                                   f'available for retrying build failures for instance {uuid}.)')
 
     def run(self, work: BootWork) -> None:
+        """Run the boot, or delete its row if it was left in a cell that never became the server's home."""
         if work.db is not work.env.api:
             try:
                 if _is_orphan(work):
@@ -434,7 +500,7 @@ class Boot(Flow[BootOutputs]):
                     work.lost()
                     return
                 if work.outputs.create_instance is None and not work.failed:
-                    # The hand-over wrote the row before the server had an id; claim and build save none.
+                    # The hand-over wrote the row before the server had an id, and the steps in the cell don't save it.
                     work.outputs.create_instance = {'id': work.instance_row()['id']}
             except Unanswered as error:
                 work.give_back(error)
@@ -442,6 +508,7 @@ class Boot(Flow[BootOutputs]):
         super().run(work)
 
     def ended_badly(self, work: BootWork) -> None:
+        """Write the end state ERROR to cell0 or to the server's cell, and send a notification of the failure."""
         if work.db is work.env.api:
             state = _end_in_api(work)
         else:
@@ -451,14 +518,20 @@ class Boot(Flow[BootOutputs]):
 
 
 def _is_orphan(work: BootWork) -> bool:
-    """A row in a cell where the server doesn't live: its owner put it there when it was no owner any more, and whoever
-    was ended the operation without it."""
+    """Return whether this row is in a cell which is not the server's home.
+
+    A conductor inserted such a row when it was no longer the owner, after the new owner had ended the operation.
+    """
     with engine.silence(), work.env.api.read() as conn:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])
 
 
 def _notify(work: BootWork, state: str) -> None:
-    """A server that could not be scheduled, and its vm state now. What a host's failure was, the host has told."""
+    """Send the notification that a server could not be scheduled.
+
+    ``state`` is its present vm state. Nothing is sent for a cancel, or for a failure on a host, because the host has
+    sent a notification.
+    """
     kind = (work.error or {}).get('class')
     if work.env.notify.enabled and kind not in (None, BuildAbort.__name__, Cancelled.__name__):
         work.env.notify.emit(work.ctxt, 'compute_task.build_instances.error', instance_uuid=work.instance_uuid,
@@ -466,7 +539,10 @@ def _notify(work: BootWork, state: str) -> None:
 
 
 def _end_in_api(work: BootWork) -> str | None:
-    """No cell is recorded: bury the server in cell0, unless it was deleted meanwhile. Its vm state, if it is there."""
+    """End a boot that has no cell yet: record the server in cell0, unless it was deleted in the meantime.
+
+    Returns the server's vm state, or None if it was deleted.
+    """
     with engine.silence(), work.env.api.read() as conn:
         asked = build_requests.exists(conn, work.instance_uuid)
     if not asked:
@@ -508,13 +584,16 @@ def _bury(work: BootWork, cell0: engine.Database) -> None:
 
 
 def _forget(conn: engine.Connection, instance_uuid: str) -> None:
-    """An early delete, which took the build request: nothing else of the request stays."""
+    """Delete the records of a request whose build request was taken by an early delete."""
     request_specs.destroy(conn, instance_uuid)
     instance_mappings.destroy(conn, instance_uuid)
 
 
 def _end_in_cell(work: BootWork) -> str | None:
-    """ERROR with its fault; a server that is being deleted keeps that state, which is given back."""
+    """End a boot in its cell: the server gets the state ERROR and a fault.
+
+    A server that is being deleted keeps its state. Returns the server's vm state, or None if the server is gone.
+    """
     state: str | None = states.VmState.ERROR.value
 
     def end(conn: engine.Connection) -> None:
@@ -522,7 +601,7 @@ def _end_in_cell(work: BootWork) -> str | None:
         uuid = work.instance_uuid
         if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):
             instances.add_fault(conn, uuid, work.fault())
-            # A fault's column is short: the event has the whole reason.
+            # The column of a fault is short, so the event has the whole reason.
             instances.add_events(conn, uuid, work.request_id, [work.event(EVENT, 'Error', work.env.host)])
         else:
             row = instances.get(conn, uuid)

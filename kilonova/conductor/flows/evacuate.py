@@ -1,8 +1,8 @@
-"""Evacuate: begin · select · claim_and_move · evacuate_instance · mark_evacuated. A server of a dead host is
-built on another one.
+"""Flow of an evacuation: begin, select, claim_and_move, evacuate_instance, mark_evacuated.
 
-The dead host is fenced: an operator said that nothing runs there. What it has of the server is a pending release, and
-goes before it is up again (``compute.evacuated``). A failure leaves the server as it was, on the dead host.
+It builds a server of a host that is down on another host. The host must be fenced: an operator has declared that no
+guest runs there. The resources that the server has there become a pending release, which is done before the host is up
+again (``compute.evacuated``). A failure leaves the server unchanged on the host that is down.
 """
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
 
 
 class NotFenced(Conflict):
+    """The compute service of the source host is not forced down, so its hypervisor may still run the guest."""
+
     msg_fmt = ('The compute service of host %(host)s is not forced down (any more): its hypervisor may run the server, '
                'so it is not started anywhere else.')
 
 
 def begin(work: ResizeWork) -> None:
-    """Take the server over from what ran when the evacuation was accepted, and write the migration's row.
+    """Begin the evacuation after the operation that ran when it was accepted, and write the migration's row.
 
-    Raises NotFenced if the server went to a living host meanwhile; InstanceInvalidState if it is in no state for it.
+    Raises NotFenced if the server has moved to a host that is up, and InstanceInvalidState if its state does not allow
+    an evacuation.
     """
     _check_fenced(work, work.instance_row(fresh=True)['host'])
     with engine.silence(), work.db.write() as conn:
@@ -59,8 +62,10 @@ def choose(work: ResizeWork) -> None:
 
 
 def _follow_image(work: ResizeWork) -> None:
-    """Give the request the image that the server has: what ran when it was accepted may have been a rebuild, which was
-    undone."""
+    """Set the image of the request to the image that the server has.
+
+    The operation that ran when the evacuation was accepted may have been a rebuild, which was undone since.
+    """
     server = work.instance()
     kept = objects.ImageMeta.from_system_metadata(server.system_metadata, server.image_ref or None)
     if kept.to_dict() == image(work):
@@ -71,7 +76,10 @@ def _follow_image(work: ResizeWork) -> None:
 
 
 def evacuate_instance(work: ResizeWork) -> None:
-    """The chosen host claims for the server and builds it, with what its user asked for besides the image."""
+    """Have the chosen host claim resources for the server and build it.
+
+    Ports are bound and volumes attached to that host before.
+    """
     host, moved = chosen(work), migration(work)
     _check_fenced(work, moved.source_compute)
     _follow_image(work)
@@ -81,7 +89,7 @@ def evacuate_instance(work: ResizeWork) -> None:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
     instance = work.instance(fresh=True)
     with engine.silence(), work.db.read() as conn:
-        # For the config drive and the disks.
+        # The host needs them for the config drive and the disks.
         instance.metadata = pairs.get(conn, work.instance_uuid)
         rows = instances.get_bdms(conn, work.instance_uuid)
     work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=instance)
@@ -93,7 +101,7 @@ def evacuate_instance(work: ResizeWork) -> None:
 
 
 def _check_fenced(work: ResizeWork, source: str) -> None:
-    """Raise NotFenced if the host is not forced down and its service exists."""
+    """Raise NotFenced if the host's service exists and is not forced down."""
     with engine.silence():
         if not work.env.hearing.is_fenced(work.db, source):
             raise NotFenced(host=source)
@@ -104,14 +112,17 @@ def _stays_off(work: ResizeWork) -> bool:
 
 
 def undo_evacuate_instance(work: ResizeWork) -> None:
-    """The host destroys the guest and gives back what it claimed. One that is down and may run the guest is waited
-    for: another host, or a later evacuation, would start a second one."""
+    """Have the host destroy the guest and release its claim, and bind ports and volumes to the source again.
+
+    If the host is down and may run the guest, the undo waits for it, because another host or a later evacuation would
+    start a second guest.
+    """
     if work.outputs.select is None:
         return
     instance, moved = work.instance(fresh=True), migration(work)
 
     def may_run(host: str) -> Exception | None:
-        # No claim of this attempt is accepted any more: a host that has none can't have gone further.
+        # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if moved.dest_compute != host or work.cancelled:
             return None
         with engine.silence():
@@ -124,7 +135,10 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
 
 
 def mark_evacuated(work: ResizeWork) -> None:
-    """ACTIVE or SHUTOFF on the new host. What the dead one has, the allocation and accelerators there go later."""
+    """Write the end state ACTIVE or SHUTOFF, and add pending releases for the resources on the source host.
+
+    They are the server's files and devices there, its allocation and its accelerators.
+    """
     moved, instance = migration(work), work.instance(fresh=True)
     event = 'rebuild.stopped' if _stays_off(work) else 'rebuild.active'
     ours = objects.base.Serializer()
@@ -155,6 +169,8 @@ def mark_evacuated(work: ResizeWork) -> None:
 
 
 class Evacuate(Choosing[ResizeOutputs]):
+    """The operation that evacuates a server from a host that is down."""
+
     name, outputs = 'evacuate', ResizeOutputs
     steps = (
         Step('begin', begin, saved=False),
@@ -165,7 +181,7 @@ class Evacuate(Choosing[ResizeOutputs]):
     )
 
     def ended_badly(self, work: ResizeWork) -> None:
-        """The server is as it was; its fault and events say why."""
+        """Restore the server's state, and write the fault and the events of the failure."""
         put_back = as_before(work)
         row = work.instance_row()
 

@@ -1,12 +1,14 @@
-"""What ports guarantee (bandwidth, packet rate) in flows: asked of Placement with the server's host, and on its own
-where a port comes or goes later.
+"""Resources that ports guarantee (bandwidth, packet rate): requested from Placement and kept equal to the ports.
+
+They are requested together with the server's host, or alone if a port is attached or detached later:
 
     guarantees.ask(spec, ports)                           # before the scheduler is asked for a host
-    guarantees.profile(port, choice.mappings)             # what the port's binding says of the providers chosen
-    guarantees.add(work, port_id, wanted)                 # a port more for a server on its host: the mappings
-    guarantees.settle(work.env, uuid, classes, check)     # the server holds what its ports say, and no more
+    guarantees.profile(port, choice.mappings)             # the part of the port's binding about the chosen providers
+    guarantees.add(work, port_id, wanted)                 # for one more port of a server on its host
+    guarantees.settle(work.env, uuid, classes, check)     # makes the server's allocation equal to that of its ports
 
-The classes are Neutron's own: whatever a server holds of one, it holds for a port, and the port's binding says so.
+The resource classes are Neutron's own. So everything that a server holds of such a class belongs to a port, and the
+port's binding says so.
 """
 from __future__ import annotations
 
@@ -28,18 +30,23 @@ from kilonova.objects.vif import FUNCTIONS
 from kilonova.pci import ports as pci_ports
 from kilonova.pci.pools import PciPools
 
-# Providers of one host that are tried for a port: one has a few bridges and cards in a physical network.
+# Maximum number of providers of one host that are tried for a port. A host has a few bridges and cards in a physical
+# network.
 TRIES = 16
 Mappings = Mapping[str, Sequence[str]]
 
 
 class NoRoomForPort(Conflict):
+    """The server's host does not have the resources that a port guarantees."""
+
     msg_fmt = 'Host %(host)s can not guarantee what port %(port_id)s asks for: %(wanted)s.'
 
 
 def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]]:
-    """The request asks for what these ports want as Neutron says it now, too. The groups of those that are functions of
-    devices, by port."""
+    """Add the resources that these ports want, as Neutron has them now, to the request spec.
+
+    Returns the request groups of the ports that are functions of PCI devices, as a dict from port id to group names.
+    """
     read = {port.id: (port, wanted) for port in ports
             if (wanted := PortResources.read(port.id, port.resource_request)) is not None}
     port_resources.ask(spec, [wanted for _, wanted in read.values()])
@@ -49,14 +56,19 @@ def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]
 
 
 def with_groups(spec: objects.RequestSpec, groups: Mapping[str, Sequence[str]]) -> None:
-    """Devices that the request asks for are of what guarantees these groups, {port: groups}."""
+    """Tie PCI requests of the request spec to the request groups of their ports.
+
+    ``groups`` is a dict from port id to group names. A device is then taken from the provider chosen for its group.
+    """
     if spec.pci_requests is not None:
         spec.pci_requests = spec.pci_requests.replaced(requests=pci_ports.asking(spec.pci_requests, groups))
 
 
 def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
-    """The part of the port's binding:profile that says what Placement chose for it. PortChanged: the port asks for
-    something else since Placement was asked."""
+    """Return the part of the port's binding:profile that names the providers which Placement chose.
+
+    Raises PortChanged if the port has requested other resources since Placement was asked.
+    """
     wanted = PortResources.read(port.id, port.resource_request)
     try:
         return {ALLOCATION: wanted.allocation(mappings)} if wanted is not None else {}
@@ -65,20 +77,24 @@ def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
 
 
 def kept(port: Port) -> dict[str, Any]:
-    """The same, as it says it now."""
+    """Return the part of the port's binding:profile about providers as it is now."""
     return {ALLOCATION: port.profile[ALLOCATION]} if ALLOCATION in port.profile else {}
 
 
 def add(work: Work[Any], port_id: str, wanted: PortResources,
         device: objects.InstancePCIRequest | None) -> dict[str, list[str]]:
-    """The server holds what one port more wants, on providers of its host: {group: [provider]}; of a port that is a
-    function such as have a free one for the ``device`` that it asks for. May be repeated. NoRoomForPort."""
+    """Add the resources of one more port to the server's allocation, on providers of its host.
+
+    Returns the chosen providers as a dict from group to list of providers. If the port is a device function, a provider
+    is chosen that has a free one for ``device``. May be repeated. Raises NoRoomForPort if no provider has the
+    resources.
+    """
     row = work.instance_row()
     with engine.silence(), work.db.read() as conn:
         nodes = compute_nodes.by_host(conn, row['host'])
     node = next(node for node in nodes if node['hypervisor_hostname'] == row['node'])
     root, pools = node['uuid'], PciPools.from_pool_list(objects.PciDevicePoolList.from_column(node['pci_stats']))
-    # An answer that was lost may have left some of it.
+    # An earlier try whose reply was lost may have left some of it.
     settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id)
     found = work.env.placement.allocation_candidates(_question(wanted, root))
     offers: list[dict[str, list[str]]] = [request['mappings'] for request in found['allocation_requests']]
@@ -90,14 +106,14 @@ def add(work: Work[Any], port_id: str, wanted: PortResources,
                       more=wanted.held(wanted.allocation(mappings))):
                 return mappings
         except PlacementConflict:
-            # Somebody else has it since.
+            # Another server has taken the resources since.
             continue
     raise NoRoomForPort(host=row['host'], port_id=port_id, wanted=', '.join(
         f'{name} {amount}' for group in wanted.groups.values() for name, amount in sorted(group.items())))
 
 
 def _question(wanted: PortResources, root: str) -> list[tuple[str, str]]:
-    """To Placement, for its candidates below the host's provider."""
+    """Return the query to Placement for allocation candidates below the host's provider."""
     pairs = []
     for name, resources in wanted.groups.items():
         pairs += [(f'resources{name}', ','.join(f'{one}:{amount}' for one, amount in sorted(resources.items()))),
@@ -112,15 +128,18 @@ def _question(wanted: PortResources, root: str) -> list[tuple[str, str]]:
 
 
 def held(work: Work[Any]) -> dict[str, dict[str, int]]:
-    """What the server holds in Placement for ports: {provider: {resource class: amount}}."""
+    """Return the resources that the server holds in Placement for ports, as {provider: {resource class: amount}}."""
     there = work.env.placement.get_allocations(work.instance_uuid)['allocations']
     return port_resources.of_ports({provider: given['resources'] for provider, given in there.items()})
 
 
 def settle(env: Environment, uuid: str, classes: Collection[str], check: Callable[[], None], *, but: str | None = None,
            more: Mapping[str, Mapping[str, int]] | None = None) -> bool:
-    """The server holds of these resource classes what its ports say, without that port, and ``more``. May be repeated;
-    while it moves its ports say something else. False: it holds nothing at all. PlacementConflict: there is no room.
+    """Make the server's allocation of these resource classes equal to the sum of its ports.
+
+    The port ``but`` is left out, and ``more`` is added. ``check()`` is called before each write, and raises if the
+    caller may not write. May be repeated. Must not be called during a move, when the ports say something else. Returns
+    False if the server has no allocation at all. Raises PlacementConflict if there are not enough resources.
     """
     wanted: dict[str, dict[str, int]] = {}
     read = [(port.profile.get(ALLOCATION), PortResources.read(port.id, port.resource_request))
@@ -142,7 +161,7 @@ def settle(env: Environment, uuid: str, classes: Collection[str], check: Callabl
                                 generation=there['consumer_generation'])
             return True
         except PlacementConflict as error:
-            # The network service writes there as well, when a policy is changed.
+            # The network service writes the allocation as well, when a policy is changed.
             if not left or not is_consumer_conflict(error):
                 raise
     raise AssertionError
@@ -150,7 +169,7 @@ def settle(env: Environment, uuid: str, classes: Collection[str], check: Callabl
 
 def _replaced(allocations: Allocations, classes: Collection[str],
               wanted: Mapping[str, Mapping[str, int]]) -> Allocations:
-    """Allocations with these amounts of these classes in place of others."""
+    """Return the allocations with the amounts of these classes replaced by ``wanted``."""
     after = {provider: {name: amount for name, amount in given['resources'].items() if name not in classes}
              for provider, given in allocations.items()}
     for provider, amounts in wanted.items():

@@ -1,4 +1,4 @@
-"""Stop, pause, suspend, snapshot and the like: one step on the server's host, which writes the end state."""
+"""Flows of one step, such as stop, pause, suspend and snapshot: the server's host does it and writes the end state."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,14 +13,19 @@ from kilonova.db.queries import instances
 
 
 class OneStep(Flow[Outputs]):
-    """A failure leaves the server as it was, with the reason in its event: ``action_event``. ``failed``: what is
-    written of its state then."""
+    """Base of the operations of one step, whose failure leaves the server unchanged.
+
+    Attributes:
+        failed: Transition of the server's state after a failure.
+        action_event: Name of the action's event, which has the reason of a failure.
+    """
 
     outputs = Outputs
     failed: str
     action_event: str
 
     def ended_badly(self, work: Work[Outputs]) -> None:
+        """Write the state after a failure, with the fault and the event."""
         def end(conn: Connection) -> None:
             uuid = work.instance_uuid
             if instances.transition(conn, uuid, self.failed):
@@ -37,29 +42,36 @@ def _on_host(work: Work[Outputs], method: str, **kwargs: Any) -> None:
 
 # --- stop, start, reboot ---------------------------------------------------------------------------------------------
 def stop_instance(work: Work[Outputs]) -> None:
-    """The guest is shut down."""
+    """Have the host shut the guest down."""
     _on_host(work, 'stop_instance', clean_shutdown=work.args.get('clean_shutdown', True))
 
 
 class Stop(OneStep):
+    """The operation that stops a server."""
+
     name, failed, action_event = 'stop', 'stop.failed', 'compute_stop_instance'
     steps = (Step('stop_instance', stop_instance),)
 
 
 def start_instance(work: Work[Outputs]) -> None:
-    """The guest is started with its devices."""
+    """Have the host start the guest with its devices.
+
+    Before that, ports and volumes that are not bound or attached to this host yet are bound and attached.
+    """
     port_moves.bound_here(work)
     volumes.attached_here(work)
     _on_host(work, 'start_instance')
 
 
 class Start(OneStep):
+    """The operation that starts a server."""
+
     name, failed, action_event = 'start', 'start.failed', 'compute_start_instance'
     steps = (Step('start_instance', start_instance),)
 
 
 def reboot_instance(work: Work[Outputs]) -> None:
-    """The guest is rebooted, soft or hard."""
+    """Have the host reboot the guest, soft or hard."""
     if work.args['reboot_type'] == 'HARD':
         port_moves.bound_here(work)
         volumes.attached_here(work)
@@ -67,108 +79,132 @@ def reboot_instance(work: Work[Outputs]) -> None:
 
 
 class Reboot(OneStep):
+    """The operation that reboots a server."""
+
     name, failed, action_event = 'reboot', 'reboot.failed', 'compute_reboot_instance'
     steps = (Step('reboot_instance', reboot_instance),)
 
 
 # --- pause, suspend --------------------------------------------------------------------------------------------------
 def pause_instance(work: Work[Outputs]) -> None:
-    """The guest's CPUs are stopped."""
+    """Have the host stop the CPUs of the guest."""
     _on_host(work, 'pause_instance')
 
 
 class Pause(OneStep):
+    """The operation that pauses a server."""
+
     name, failed, action_event = 'pause', 'pause.failed', 'compute_pause_instance'
     steps = (Step('pause_instance', pause_instance),)
 
 
 def unpause_instance(work: Work[Outputs]) -> None:
-    """They go on."""
+    """Have the host start the CPUs of a paused guest again."""
     _on_host(work, 'unpause_instance')
 
 
 class Unpause(OneStep):
+    """The operation that ends the pause of a server."""
+
     name, failed, action_event = 'unpause', 'unpause.failed', 'compute_unpause_instance'
     steps = (Step('unpause_instance', unpause_instance),)
 
 
 def suspend_instance(work: Work[Outputs]) -> None:
-    """The guest gives up its devices, and its memory is saved."""
+    """Have the host save the guest's memory, stop the guest and detach its devices."""
     _on_host(work, 'suspend_instance')
 
 
 class Suspend(OneStep):
+    """The operation that suspends a server."""
+
     name, failed, action_event = 'suspend', 'suspend.failed', 'compute_suspend_instance'
     steps = (Step('suspend_instance', suspend_instance),)
 
 
 def resume_instance(work: Work[Outputs]) -> None:
-    """The guest goes on from its saved memory and gets the same devices."""
+    """Have the host restore the guest from its saved memory with the same devices."""
     _on_host(work, 'resume_instance')
 
 
 class Resume(OneStep):
+    """The operation that resumes a suspended server."""
+
     name, failed, action_event = 'resume', 'resume.failed', 'compute_resume_instance'
     steps = (Step('resume_instance', resume_instance),)
 
 
 def trigger_crash_dump(work: Work[Outputs]) -> None:
-    """The guest gets a non-maskable interrupt."""
+    """Have the host send the guest a non-maskable interrupt."""
     _on_host(work, 'trigger_crash_dump')
 
 
 class TriggerCrashDump(OneStep):
+    """The operation that triggers a crash dump in a guest."""
+
     name, failed, action_event = 'trigger_crash_dump', 'trigger_crash_dump.failed', 'compute_trigger_crash_dump'
     steps = (Step('trigger_crash_dump', trigger_crash_dump),)
 
 
 # --- rescue ----------------------------------------------------------------------------------------------------------
 def rescue_instance(work: Work[Outputs]) -> None:
-    """The guest starts from another image, its disks beside it."""
+    """Have the host start the guest from a rescue image, with its own disks attached."""
     work.ask(work.instance_row()['host'], 'rescue_instance', order=objects.RescueOrder(
         instance=work.instance(), image=work.args['image'] or {}, sealed=work.args['sealed']))
     work.ended_by_host()
 
 
 class Rescue(OneStep):
+    """The operation that rescues a server."""
+
     name, failed, action_event = 'rescue', 'rescue.failed', 'compute_rescue_instance'
     steps = (Step('rescue_instance', rescue_instance),)
 
 
 def unrescue_instance(work: Work[Outputs]) -> None:
-    """It starts from its own disk again."""
+    """Have the host start the guest from its own disk again."""
     _on_host(work, 'unrescue_instance')
 
 
 class Unrescue(OneStep):
+    """The operation that ends the rescue of a server."""
+
     name, failed, action_event = 'unrescue', 'unrescue.failed', 'compute_unrescue_instance'
     steps = (Step('unrescue_instance', unrescue_instance),)
 
 
 # --- password --------------------------------------------------------------------------------------------------------
 def set_admin_password(work: Work[Outputs]) -> None:
-    """The guest's agent sets the administrator's password."""
+    """Have the guest's agent set the administrator's password."""
     _on_host(work, 'set_admin_password', sealed=work.args['sealed'])
 
 
 class SetAdminPassword(OneStep):
+    """The operation that sets the administrator's password of a server."""
+
     name, failed, action_event = 'set_admin_password', 'set_admin_password.failed', 'compute_set_admin_password'
     steps = (Step('set_admin_password', set_admin_password),)
 
 
 # --- snapshot --------------------------------------------------------------------------------------------------------
 def snapshot_instance(work: Work[Outputs]) -> None:
-    """The host copies the root disk and sends it. A silent image service is asked again, like any other."""
+    """Have the host copy the root disk and upload it.
+
+    The step is repeated if the image service does not answer.
+    """
     _on_host(work, 'snapshot_instance', image_id=work.args['image_id'])
 
 
 def undo_snapshot_instance(work: Work[Outputs]) -> None:
-    """The guest goes on, the host's copy goes, the image goes."""
+    """Have the host resume the guest and delete its copy, and delete the image."""
     beside.undo_image(work, 'undo_snapshot_instance')
 
 
 class Snapshot(OneStep):
-    """The API made the image (queued, without data). An operation that fails or is cancelled takes it away again."""
+    """The operation that creates an image of a server.
+
+    The API has created the image record (queued, without data). A failure or a cancel deletes the image again.
+    """
 
     name, failed, action_event = 'snapshot', 'snapshot.failed', 'compute_snapshot_instance'
     steps = (Step('snapshot_instance', snapshot_instance, undo_snapshot_instance),)
@@ -176,12 +212,15 @@ class Snapshot(OneStep):
 
 # --- restore ---------------------------------------------------------------------------------------------------------
 def restore_instance(work: Work[Outputs]) -> None:
-    """The host starts the guest of a soft-deleted server and writes the end state."""
+    """Have the host start the guest of a soft-deleted server and write the end state."""
     _on_host(work, 'restore_instance')
 
 
 class Restore(OneStep):
-    """A failure leaves the server soft-deleted."""
+    """The operation that restores a soft-deleted server.
+
+    A failure leaves the server soft-deleted.
+    """
 
     name, failed, action_event = 'restore', 'restore.failed', 'compute_restore_instance'
     steps = (Step('restore_instance', restore_instance),)

@@ -1,9 +1,10 @@
-"""Rebuild: check_host · save_spec · rebuild_instance. Of a server whose root volume gets the image: check_host ·
-save_spec · stop_guest · reserve · reimage · rebuild_from_volume. The server stays where it is, with its devices and
-allocation.
+"""Flows of a rebuild, which gives a server a new image on its host, with its devices and allocation.
 
-The host's save is the end state. What fails before the host threw the disks away, or the volume service was asked to
-write the image, leaves the server as it was; what fails afterwards leaves it in ERROR, and another rebuild may follow.
+A rebuild of a local disk has the steps check_host, save_spec, rebuild_instance. If the server boots from a volume that
+gets the image, the steps are check_host, save_spec, stop_guest, reserve, reimage, rebuild_from_volume.
+
+The host writes the end state. A failure before the host has deleted the disks, or before the volume service was asked
+to write the image, leaves the server unchanged. A later failure leaves it in ERROR, and the user may rebuild it again.
 """
 from __future__ import annotations
 
@@ -27,28 +28,38 @@ from kilonova.objects.volume import AttachedVolume
 
 LOG = logging.getLogger(__name__)
 
-# Where the host says that the disks go: its last write under the step's key.
+# Event of the host's last write before it deletes the disks; the write is marked with the step key.
 POINT = 'rebuild.spawning'
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
-# Seconds between two looks whether an image is written: the volume service tells its end as well, but once.
+# Seconds between two checks whether the image is written. The volume service also reports the end, but only once.
 LOOK = 5.0
 
 
 class NotReimaged(KilonovaError):
+    """The volume service did not write the image to the volume in time."""
+
     msg_fmt = ('Volume %(volume_id)s did not get image %(image_id)s even after we waited %(seconds).0f seconds. '
                'And its status is %(status)s.')
 
 
 @dataclass
 class ReimageOutputs(Outputs):
-    """``asked``: the volume service may have begun to write the image; ``since``: it has, at this time."""
+    """Stored results of a rebuild of a root volume.
+
+    Attributes:
+        asked: True if the volume service may have begun to write the image.
+        since: Time at which it has begun, in ISO format; else None.
+    """
 
     asked: bool = False
     since: str | None = None
 
 
 def check_host(work: Work[Any]) -> None:
-    """Whether the server may stay where it is with another image: only filters that look at rebuilds are asked."""
+    """Have the scheduler check that the server may stay on its host with the new image.
+
+    Only the filters that apply to rebuilds are run.
+    """
     if not work.args['check_host'] or not work.args['request_spec']:
         return
     row = work.instance_row()
@@ -62,19 +73,19 @@ def check_host(work: Work[Any]) -> None:
 
 
 def save_spec(work: Work[Any]) -> None:
-    """The stored request spec is from now on the new image's."""
+    """Store the request spec of the new image."""
     if work.args['request_spec']:
         store_spec(work, request_spec(work))
 
 
 def undo_save_spec(work: Work[Any]) -> None:
-    """The stored request spec is the old image's again, if the server is."""
+    """Store the request spec of the old image again, if the server still has the old image."""
     if work.args['old_request_spec'] and not _is_new(work):
         store_spec(work, request_spec(work, 'old_request_spec'))
 
 
 def rebuild_instance(work: Work[Outputs]) -> None:
-    """The host makes the disks anew, and writes the end state."""
+    """Have the host create the disks again and write the end state."""
     _tell(work)
     _make_anew(work)
 
@@ -88,22 +99,24 @@ def _make_anew(work: Work[Any]) -> None:
 def _order(work: Work[Any]) -> objects.RebuildOrder:
     instance = work.instance()
     with engine.silence(), work.db.read() as conn:
-        # For the config drive.
+        # The host needs it for the config drive.
         instance.metadata = metadata.get(conn, work.instance_uuid)
     return objects.RebuildOrder(instance=instance, image=image(work), sealed=work.args.get('sealed'),
                                 preserve_ephemeral=work.args['preserve_ephemeral'])
 
 
 def _tell(work: Work[Any]) -> None:
-    """The conductor's part is over when the host is asked, and so is its event."""
+    """Write the event of the conductor's part, and send the notification that the rebuild was scheduled."""
     with engine.silence(), work.db.write() as conn:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
     work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=work.instance())
 
 
 def _is_new(work: Work[Any]) -> bool:
-    """Whether the host has thrown the old disks away, or the root volume is not what it was. No host throws disks away
-    for a row that has failed, and none comes to that before the volume."""
+    """Return whether the host has deleted the old disks, or the root volume may have been changed.
+
+    No host deletes disks for an operation that has failed, and none begins with that before the volume is written.
+    """
     if isinstance(work.outputs, ReimageOutputs):
         return work.outputs.asked
     flow = Rebuild()
@@ -114,7 +127,7 @@ def _is_new(work: Work[Any]) -> bool:
 
 # --- a root volume ---------------------------------------------------------------------------------------------------
 def stop_guest(work: Work[ReimageOutputs]) -> None:
-    """The host sees to what can fail, stops the guest and lets the volume go that it boots from."""
+    """Have the host check what may fail, stop the guest and detach the root volume."""
     _tell(work)
     order = _order(work)
     work.ask(order.instance.host, 'stop_to_reimage', order=order)
@@ -122,27 +135,32 @@ def stop_guest(work: Work[ReimageOutputs]) -> None:
 
 
 def undo_stop_guest(work: Work[ReimageOutputs]) -> None:
-    """The guest runs again, if it did and has its volume as it was."""
+    """Have the host start the guest again, if it ran before and its root volume is unchanged and attached."""
     server = work.instance(fresh=True)
     if not work.outputs.asked and all(volume.host == server.host for volume in server.volumes if volume.is_root):
         beside.ask_to_undo(work, server.host, 'undo_stop_to_reimage', instance=server)
 
 
 def reserve(work: Work[ReimageOutputs]) -> None:
-    """The volume is attached to no host, and stays reserved for the server."""
+    """Detach the root volume from the host, and keep it reserved for the server."""
     volumes.reserve_root(work)
 
 
 def undo_reserve(work: Work[ReimageOutputs]) -> None:
-    """It is attached to the server's host again, whatever is on it; a start or another rebuild tries that once more."""
+    """Attach the root volume to the server's host again, whatever its content is.
+
+    A start or another rebuild tries it again if it fails.
+    """
     server = work.instance(fresh=True)
     if server.task_state not in states.ENDING:
         volumes.to_host(work, server.host)
 
 
 def reimage(work: Work[ReimageOutputs]) -> None:
-    """The volume service writes the image to the volume. Asked again where it was silent, and waited for until it is
-    done. NotReimaged."""
+    """Have the volume service write the image to the volume, and wait until it is written.
+
+    The request is repeated if the service did not answer. Raises NotReimaged if it takes too long or fails.
+    """
     client, outputs = work.env.volumes, work.outputs
     found, was_asked = client.volume(None, _root(work).volume_id), outputs.asked
     if not was_asked:
@@ -166,7 +184,7 @@ def _root(work: Work[Any]) -> AttachedVolume:
 
 
 def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
-    """An earlier rebuild may have ended while its image was being written, or because that failed."""
+    """Wait for the end of an earlier write to the volume, and reset its error status if that write failed."""
     _await_written(work, found, work.created_at or instances.utcnow())
     if found.status == 'error':
         work.before_sending()
@@ -174,8 +192,11 @@ def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
 
 
 def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -> None:
-    """What is refused has not begun, unless an asking before was silent: what that came to the volume says, which names
-    its image when it is written, and is in error where it can't be."""
+    """Request that the volume service writes the image.
+
+    A refusal means that the write has not begun, unless an earlier request got no reply. Then the volume itself shows
+    the result: its metadata name the image when it is written, and its status is an error if that failed.
+    """
     work.before_sending()
     try:
         work.env.volumes.reimage_volume(volume_id, work.args['reimage'])
@@ -191,7 +212,7 @@ def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -
 
 
 def _await_written(work: Work[Any], found: Volume, since: datetime.datetime) -> None:
-    """Nothing is being written to it. NotReimaged: for too long."""
+    """Raise NotYet while an image is being written to the volume, and NotReimaged if that takes too long."""
     if not found.is_written:
         return
     if _waited(since) >= work.env.conf.reimage_timeout_per_gb * found.size:
@@ -208,25 +229,30 @@ def _not_written(work: Work[Any], found: Volume, since: datetime.datetime) -> No
 
 
 def rebuild_from_volume(work: Work[ReimageOutputs]) -> None:
-    """The volume is attached to the host, which makes the guest anew from it."""
+    """Attach the root volume to the host, and have the host create the guest again from it."""
     volumes.to_host(work, work.instance_row()['host'])
     _make_anew(work)
 
 
 # --- the flows -------------------------------------------------------------------------------------------------------
 class _Rebuilding(Flow[OutputsT]):
-    """``asks``: the first step in which the host is."""
+    """Base of the two operations that rebuild a server.
+
+    ``asks`` is the name of the first step that calls the host.
+    """
 
     asks: str
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """The server as it was, or ERROR where its disks have gone, or its root volume; its fault and events say
-        why."""
+        """Write the end state: the server as before, or ERROR if its disks or its root volume are lost.
+
+        The fault and the events have the reason.
+        """
         is_new = _is_new(work)
         at = work.instance_row()['host'] if work.position >= self.index(self.asks) else None
         is_lost = is_new or (at is not None and self.is_without_root(work))
         row = work.instance_row(fresh=True) if work.env.notify.enabled else None
-        # Its ports may have the new name in DNS.
+        # Ports of the server may have the new name in DNS.
         rename = ([Operation.new(work.ctxt, 'network_changed', work.instance_uuid, {'renamed': True}, beside=True)]
                   if not is_new and 'hostname' in work.args['old']['values'] else [])
 
@@ -238,7 +264,7 @@ class _Rebuilding(Flow[OutputsT]):
                     operations.insert(conn, rename)
             if instances.transition(conn, uuid, 'rebuild.lost' if is_lost else 'rebuild.failed'):
                 instances.add_fault(conn, uuid, work.fault())
-            # Those that weren't written when their parts ended, well or not.
+            # Write the events that were not written when their parts ended, successfully or not.
             for event, host in ((EVENT, work.env.host), (ON_HOST, at))[:1 if at is None else 2]:
                 instances.add_event_once(conn, uuid, work.request_id, work.event(event, 'Error', host))
             instances.finish_action(conn, uuid, work.request_id, 'Error')
@@ -249,11 +275,13 @@ class _Rebuilding(Flow[OutputsT]):
                                  request_spec=request_spec(work), state=row['vm_state'], record=work.error)
 
     def is_without_root(self, work: Work[OutputsT]) -> bool:
-        """Whether its guest is off, and can't be started as it was."""
+        """Return whether the guest is off and can't be started, because it has no root volume."""
         return False
 
 
 class Rebuild(_Rebuilding[Outputs]):
+    """The operation that rebuilds a server on a local disk."""
+
     name, outputs, asks = 'rebuild', Outputs, 'rebuild_instance'
     steps = (
         Step('check_host', check_host, saved=False),
@@ -263,6 +291,8 @@ class Rebuild(_Rebuilding[Outputs]):
 
 
 class Reimage(_Rebuilding[ReimageOutputs]):
+    """The operation that rebuilds a server on its root volume."""
+
     name, outputs, asks = 'reimage', ReimageOutputs, 'stop_guest'
     steps = (
         Step('check_host', check_host, saved=False),
@@ -274,7 +304,7 @@ class Reimage(_Rebuilding[ReimageOutputs]):
     )
 
     def is_without_root(self, work: Work[ReimageOutputs]) -> bool:
-        """Its volume could not be attached to the host again."""
+        """Return whether the root volume could not be attached to the host again."""
         server = work.instance(fresh=True)
         return any(volume.host != server.host for volume in server.volumes if volume.is_root)
 
