@@ -7,6 +7,7 @@ The last line is ``N passed, N failed`` (and ``, N skipped`` where some were). T
 failed and every run found tests. Tests that failed while other runs were beside them run once more, alone: a busy
 machine is slow enough for deadlines to pass. Those that pass then are named, above the last line.
 A check that counts no tests (ruff, mypy …) adds 1 to the failed when it fails.
+SIGTERM and SIGINT end all runs with what they started; the exit code is then 128 and the signal's number.
 """
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from types import FrameType
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 from tools.cloud.layout import ROOT, Layout
@@ -34,6 +37,8 @@ RESULTS = ROOT / 'build' / 'test'
 FEW = 12
 # Bytes of memory that have to be free for tests to write there.
 MEMORY = 4 << 30
+# Seconds that an interrupted run has to end what its fixtures started.
+GRACE = 15.0
 
 
 @dataclass(frozen=True)
@@ -269,6 +274,61 @@ def wait(child: subprocess.Popen, seconds: float) -> tuple[int, float]:
         time.sleep(0.2)
 
 
+class Interrupted(SystemExit):
+    """A signal ended the runs."""
+
+
+class Running:
+    """The processes of all runs under way, each the leader of a process group."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    def start(self, argv: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
+        """Start a process. Raises Interrupted if ``end`` was called before."""
+        with self._lock:
+            if self._ended:
+                raise Interrupted(1)
+            child = subprocess.Popen(argv, start_new_session=True, **settings)
+            self._children.add(child)
+            return child
+
+    def remove(self, child: subprocess.Popen[bytes]) -> None:
+        """Kill what is left of a process group and forget it."""
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        with self._lock:
+            self._children.discard(child)
+
+    def end(self) -> None:
+        """Interrupt all processes, so that their fixtures end what they started, and kill those left after GRACE."""
+        with self._lock:
+            self._ended = True
+            children = set(self._children)
+        for kind, seconds in ((signal.SIGINT, GRACE), (signal.SIGKILL, 5.0)):
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, kind)
+            deadline = time.monotonic() + seconds
+            while self._children & children and time.monotonic() < deadline:
+                time.sleep(0.1)
+
+
+RUNNING = Running()
+
+
+def on_signal(number: int, frame: FrameType | None) -> None:
+    """End all runs. Raises Interrupted."""
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)
+    print(f'\n{signal.Signals(number).name}: ending all runs', flush=True)
+    RUNNING.end()
+    raise Interrupted(128 + number)
+
+
 def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) -> Counts:
     """Run to the end (or its time); gives back what it amounts to. Its output is shown as it comes, or at its end.
     ``behind``: other runs' daemons, which have deadlines, go first."""
@@ -281,9 +341,9 @@ def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) 
     with log.open('w') as output, scratch(run) as more:
         # In a group of its own, so that a run that hangs ends together with what it started.
         first = ['nice', '-n', '10'] if behind and not run.waits else []
-        child = subprocess.Popen([*first, *command_of(run, layout, report), *more], cwd=ROOT,
-                                 env=environment(run), stdin=subprocess.DEVNULL, start_new_session=True,
-                                 stdout=None if shown else output, stderr=None if shown else subprocess.STDOUT)
+        child = RUNNING.start([*first, *command_of(run, layout, report), *more], cwd=ROOT, env=environment(run),
+                              stdin=subprocess.DEVNULL, stdout=None if shown else output,
+                              stderr=None if shown else subprocess.STDOUT)
         cpu = 0.0
         try:
             code, cpu = wait(child, run.minutes * 60)
@@ -291,9 +351,7 @@ def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) 
             output.write(f'{run.name}: not done after {run.minutes:g} minutes, ended\n')
             code = -1
         finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+            RUNNING.remove(child)
     if run.paths:
         found = judge(code, report.read_text() if report.exists() else None)
     else:
@@ -374,4 +432,6 @@ def main(names: Iterable[str]) -> int:
 
 
 if __name__ == '__main__':
+    for handled in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(handled, on_signal)
     sys.exit(main(sys.argv[1:]))

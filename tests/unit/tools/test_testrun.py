@@ -2,7 +2,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -180,3 +186,43 @@ def test_a_run_whose_tests_fail_only_beside_others_passes_and_names_them(tmp_pat
     assert testrun.main(['some']) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == '2 passed, 1 failed' and 'test_busy' in said[-3] and 'test_bad' not in said[-3]
+
+
+TERMINATED = """
+import signal, sys
+from pathlib import Path
+from tools import testrun
+testrun.RESULTS = Path(sys.argv[1])
+testrun.command_of = lambda run, layout, report: [sys.executable, "-c", sys.argv[2], sys.argv[1], run.name]
+testrun.PARTS = {"unit": (testrun.Run("first"), testrun.Run("second"))}
+signal.signal(signal.SIGTERM, testrun.on_signal)
+sys.exit(testrun.main([]))
+"""
+# Starts a process of its own and ends it when it is interrupted, as the fixture of a cloud does.
+PYTEST = """
+import subprocess, sys, time
+from pathlib import Path
+daemon = subprocess.Popen(["sleep", "300"], start_new_session=True)
+Path(sys.argv[1], sys.argv[2] + ".pid").write_text(str(daemon.pid))
+try:
+    time.sleep(300)
+finally:
+    daemon.kill()
+    daemon.wait()
+"""
+
+
+def test_a_run_that_is_terminated_ends_what_its_tests_started(tmp_path):
+    run = subprocess.Popen([sys.executable, '-c', TERMINATED, str(tmp_path), PYTEST], stdout=subprocess.PIPE, text=True,
+                           cwd=Path(testrun.__file__).parents[1])
+    pids = [tmp_path / 'first.pid', tmp_path / 'second.pid']
+    deadline = time.monotonic() + 30
+    while not all(path.exists() and path.read_text() for path in pids):
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    run.send_signal(signal.SIGTERM)
+    said, _ = run.communicate(timeout=40)
+    assert run.returncode == 128 + signal.SIGTERM and 'SIGTERM: ending all runs' in said
+    for path in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(path.read_text()), 0)
