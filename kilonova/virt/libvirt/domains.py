@@ -1,9 +1,9 @@
-"""Domains as guests, power and moves need them: built from a server, its disks and devices, put in place, forgotten.
+"""Domains of servers: built from a server, its disks and devices, defined, replaced and removed.
 
     xml = domains.prepare(domains.spec(instance, image_meta, disks, pci_devices))
     domains.replace(instance, xml, power_on=True)
 
-What libvirt holds of a domain can be read in its server's directory, libvirt.xml.
+Guests, power and moves use this file. A copy of each domain's XML is in its server's directory, libvirt.xml.
 """
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Domains:
-    """The domains of one host's servers, and in ``plugs`` those of their ports that it connects itself."""
+    """The domains of one host's servers. ``plugs`` has the ports that this host connects itself."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, disks: ServerDisks,
                  volumes: HostVolumes, mediated: MediatedDevices, plugs: Plugs) -> None:
@@ -63,13 +63,16 @@ class Domains:
     def _ports_of_domains(self) -> dict[str, tuple[int, ...]]:
         found = {}
         for guest in self._libvirt.guests():
-            with contextlib.suppress(libvirt.libvirtError):     # deleted since the list was made
+            with contextlib.suppress(libvirt.libvirtError):     # deleted after the list was made
                 found[guest.uuid] = serial_ports(ElementTree.fromstring(guest.xml()))
         return found
 
     def build(self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice],
               power_on: bool, plugged: Plugged | None = None) -> None:
-        """The domain of a server that has its disks here, made afresh; it starts from them, rescued or not."""
+        """Rebuild and define the domain of a server whose disks are on this host, and start it if ``power_on`` is set.
+
+        The server starts from its own disks. If it was rescued, the files of the rescue system are deleted.
+        """
         spec = self.spec(instance, image_meta, self._disks.present(instance), pci_devices)
         xml = self.prepare(spec)
         if power_on:
@@ -79,7 +82,10 @@ class Domains:
 
     def spec(self, instance: objects.Instance, image_meta: ImageMeta, disks: tuple[GuestDisk, ...],
              pci_devices: Iterable[objects.PciDevice]) -> GuestSpec:
-        """All that a domain is made from; the server's volumes are connected. VolumeUnsupported."""
+        """Return all data that a domain is made from. The server's volumes are connected for it.
+
+        Raises VolumeUnsupported if a volume cannot be connected.
+        """
         connected = self._volumes.connected(instance)
         kernel, ramdisk = self._disks.kernel(instance)
         given, of_ports = functions.split(instance, pci_devices)
@@ -93,11 +99,14 @@ class Domains:
         return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
 
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Check what flavor and image ask for: see ``parts.guests.Guests.check``."""
+        """Check that guests of this host can have what flavor and image request. See ``parts.guests.Guests.check``."""
         builder.build(self._bare(instance, image_meta), builder.ASKED)
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Return where on this host the server's guest runs. Raises UnsupportedHardware, NotOnThisHost."""
+        """Return the host CPUs and the host memory that the server's guest will use on this host.
+
+        Raises UnsupportedHardware or NotOnThisHost if a guest of this flavor and image cannot run here.
+        """
         domain = builder.build(self._bare(instance, image_meta), builder.PLACE)
         return {'cpuset': domain.cpuset,
                 'cputune': to_text(domain.cputune.element()) if domain.cputune is not None else None,
@@ -105,8 +114,10 @@ class Domains:
 
     def card(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
              pci_devices: Iterable[objects.PciDevice]) -> str:
-        """What a port is, as ``build`` makes it; a function is trusted or not. InterfaceUnsupported,
-        UnsupportedHardware, GuestFailed."""
+        """Return the XML of a port's device, as ``build`` makes it, and set the trust mode of its function.
+
+        Raises InterfaceUnsupported, UnsupportedHardware or GuestFailed if the port cannot be used.
+        """
         _, of_ports = functions.split(instance, pci_devices)
         guest = replace(self._bare(instance, image_meta), functions=functions.of(of_ports),
                         ends=functions.ends(self._libvirt, [vif], of_ports))
@@ -116,15 +127,21 @@ class Domains:
 
     def volume_places(self, instance: objects.Instance, image_meta: ImageMeta,
                       disks: tuple[GuestDisk, ...]) -> list[VolumePlace]:
-        """Where a guest with these disks of its own has its server's volumes. ``disk_names.TooManyDiskDevices``,
-        UnsupportedHardware."""
+        """Return bus and device name of the server's volumes in a guest with these own disks.
+
+        Raises ``disk_names.TooManyDiskDevices`` if there are too many disks, and UnsupportedHardware for an unknown
+        bus.
+        """
         return layout(replace(self._bare(instance, image_meta), disks=disks,
                                    volumes=tuple(map(GuestVolume, instance.volumes)))).volumes
 
     def volume_disk(self, instance: objects.Instance, image_meta: ImageMeta, given: GuestVolume,
                     guest: Guest) -> str:
-        """A volume for a guest that is there: under its name, or if another disk has that, under one that is free.
-        Errors: the same."""
+        """Return the XML of a volume's disk for an existing guest.
+
+        The disk gets the volume's device name, or a free name if another disk has this name. Raises the errors of
+        ``volume_places``.
+        """
         spec = replace(self._bare(instance, image_meta), volumes=(given,))
         texts = guest.xml(), guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
         (place,) = layout(spec, set().union(*(_targets(text, given.volume.volume_id) for text in texts))).volumes
@@ -135,7 +152,10 @@ class Domains:
                          settings=self._host.settings, image_meta=image_meta)
 
     def change(self, guest: Guest, change: Callable[[str], str]) -> None:
-        """What its next start makes of it, changed; what runs stays."""
+        """Change the persistent definition of a guest, which is used at its next start.
+
+        The running guest is not changed.
+        """
         was = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
         wanted = change(was)
         if wanted != was:
@@ -143,9 +163,18 @@ class Domains:
         self.show(guest)
 
     def prepare(self, guest: GuestSpec) -> str:
-        """A domain's definition; the mediated devices that it names are made, and its ports' functions are trusted or
-        not. The server's domain and disks aren't touched. UnsupportedHardware, errors.PciDeviceUnsupportedHypervisor,
-        MdevUnavailable; GuestFailed, InterfaceUnsupported: a function isn't trusted."""
+        """Return a domain's XML. Create its mediated devices and set the trust mode of its ports' functions.
+
+        The server's domain and disks are not changed.
+
+        Raises:
+            UnsupportedHardware: if no host supports the requested hardware.
+            NotOnThisHost: if this host does not support it.
+            errors.PciDeviceUnsupportedHypervisor: if this hypervisor cannot pass devices through.
+            MdevUnavailable: if a mediated device cannot be created.
+            GuestFailed: if setting the trust mode of a function fails.
+            InterfaceUnsupported: if a port is bound in an unsupported way, or its function cannot be trusted.
+        """
         uuid = guest.instance.uuid
         LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', guest.disks, guest.image_meta, instance_uuid=uuid)
         xml = builder.build(guest).to_xml()
@@ -155,44 +184,52 @@ class Domains:
         return xml
 
     def prepare_devices(self, pci_devices: Iterable[objects.PciDevice]) -> None:
-        """The same for a guest that goes on with the definition that it has. MdevUnavailable."""
+        """Create the mediated devices of a guest that keeps its definition.
+
+        Raises MdevUnavailable if one cannot be created.
+        """
         self._mediated.ensure(hostdevs.host_devices(pci_devices))
 
     def define_first(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
-        """Define the domain before its disks are made: what libvirt can't do on this host it refuses now, and it gives
-        out the addresses at which the guest will find what has tags, for the config drive."""
+        """Define the domain before its disks are made.
+
+        libvirt thus refuses at once what is impossible on this host. It also assigns the addresses of tagged devices,
+        which the config drive contains.
+        """
         self._disks.begin(instance.uuid)
         self.note(instance, spec, self._libvirt.define(xml, instance.uuid))
 
     def note(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
-        """Know where the guest finds what has tags."""
+        """Record in ``instance.device_metadata`` the guest's addresses of tagged devices."""
         self._note(instance, guest, tags.of(spec.disks, [given.volume for given in spec.volumes]), instance.vifs)
 
     def note_volume(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:
-        """A volume has come to a guest, or gone."""
+        """Update the recorded addresses after a volume was attached to the guest or detached from it."""
         if volume.tag:
             tagged = tags.of(self._disks.present(instance), [*instance.volumes, volume])
             self._note(instance, guest, tagged, instance.vifs)
 
     def note_port(self, instance: objects.Instance, vif: Vif, guest: Guest) -> None:
-        """The same of an interface."""
+        """Update the recorded addresses after a port was attached to the guest or detached from it."""
         if tags.told([vif]):
             others = [one for one in instance.vifs if one.id != vif.id]
             self._note(instance, guest, tags.of(self._disks.present(instance), instance.volumes), [*others, vif])
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str], vifs: Iterable[Vif]) -> None:
         told = tags.told(vifs)
-        # What was noted before may have gone while the server was on no host.
+        # Addresses that were recorded before may be obsolete, because devices can be removed while the server is on no
+        # host.
         if tagged or told or getattr(instance, 'device_metadata', None) is not None:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
     def replace(self, instance: objects.Instance, xml: str, power_on: bool,
                 plugged: Plugged | None = None) -> Guest:
-        """Define ``xml``, as ``prepare`` gave it, in place of whatever domain the server has, and start it if asked,
-        its ports plugged; with ``plugged`` it is held until that returns. InterfaceFailed.
+        """Define ``xml`` (a result of ``prepare``) in place of the server's domain. Start it if ``power_on`` is set.
 
-        Defining over a running domain would change its next start only, so it is stopped first; from saved memory it
-        would not start anew.
+        Ports that this host connects are plugged before the start. With ``plugged`` the guest is started paused and
+        resumed when ``plugged()`` has returned. An existing guest is stopped first, because a new definition of a
+        running domain is used only at its next start. Saved memory is deleted, because the guest would continue from
+        it. Raises InterfaceFailed if a port cannot be plugged.
         """
         old = self._libvirt.find(instance.uuid)
         if old is not None:
@@ -214,26 +251,29 @@ class Domains:
         return guest
 
     def show(self, guest: Guest) -> None:
-        """Keep what libvirt holds of it for people to read."""
+        """Write the domain's XML to libvirt.xml for operators to read."""
         directory = self._disks.directory(guest.uuid)
         if directory.is_of(self._libvirt.name):
             directory.show_domain(guest.xml())
 
     def hide(self, uuid: str) -> None:
-        """Nothing is left to read."""
+        """Delete libvirt.xml."""
         directory = self._disks.directory(uuid)
         if directory.is_of(self._libvirt.name):
             directory.hide_domain()
 
     def forget(self, uuid: str) -> bool:
-        """``remove``, and free the ports that it had on this host: of networks, and for its consoles."""
+        """Remove the domain, and release its TCP ports for consoles and the ports that this host has connected.
+
+        Returns True if there was a domain.
+        """
         found = self.remove(uuid)
         self._serial_ports.free(uuid)
         self.plugs.remove(uuid)
         return found
 
     def remove(self, uuid: str) -> bool:
-        """Stop and undefine the domain, if there is one, and take its XML away; whether there was one."""
+        """Stop and undefine the domain, and delete libvirt.xml. Return True if there was a domain."""
         guest = self._libvirt.find(uuid)
         if guest is not None:
             guest.destroy()
@@ -242,8 +282,12 @@ class Domains:
         return guest is not None
 
     def forget_if_made(self, uuid: str) -> None:
-        """``forget`` for undos: a guest that was never made here needs no hypervisor. Its directory is made before
-        its domain and goes after it."""
+        """Call ``forget`` for an undo, without requiring libvirt if the guest was never created here.
+
+        A server's directory is created before its domain and deleted after it. If libvirt does not answer and there is
+        no directory, there is no domain. Raises HypervisorUnavailable if libvirt does not answer and there is a
+        directory.
+        """
         try:
             if self.forget(uuid):
                 LOG.info('Instance destroyed successfully.', instance_uuid=uuid)
@@ -255,6 +299,6 @@ class Domains:
 
 
 def _targets(xml: str, but: str) -> set[str]:
-    """Names of a domain's disks; of all but one volume."""
+    """Return the device names of a domain's disks, except that of the volume ``but``."""
     return {target.get('dev', '') for disk in ElementTree.fromstring(xml).iterfind('devices/disk')
             if VOLUMES.name(disk) != but and (target := disk.find('target')) is not None}

@@ -1,4 +1,4 @@
-"""Guests as they come, go and are looked at."""
+"""Creation, deletion and status of guests, and their network cards."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,14 +26,17 @@ from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, GuestFailed, 
 
 LOG = logging.getLogger(__name__)
 
-# What users are shown of an agent that didn't do it.
+# Texts for users if the agent did not set the password.
 _AGENT = {libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
           libvirt.VIR_ERR_AGENT_UNSYNCED: 'the guest agent does not answer',
           libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: 'the guest has no port for an agent'}
 
 
 class Guests:
-    """``parts.guests.Guests``. ``reached_at``: the address at which proxies reach the consoles of each protocol."""
+    """Guests of one host. Implements ``parts.guests.Guests``.
+
+    ``reached_at`` is a dict from console protocol to the address at which proxies reach the consoles.
+    """
 
     def __init__(self, connection: Connection, host: Host, disks: ServerDisks, volumes: HostVolumes, domains: Domains,
                  hotplug: Hotplug, reached_at: Mapping[str, str]) -> None:
@@ -42,15 +45,18 @@ class Guests:
 
     @translated
     def list_instance_uuids(self) -> list[str]:
+        """Return the uuids of all domains, running or not."""
         return [guest.uuid for guest in self._libvirt.guests()]
 
     @translated
     def describe(self) -> list[DomainInfo]:
+        """Return all domains with their state and host devices, for the audit."""
         return [{'uuid': guest.uuid, 'name': guest.name, 'state': int(guest.power_state()),
                  'hostdevs': hostdevs.given_to(domain)} for guest, domain in self._domains_there()]
 
     @translated
     def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
+        """Return the domains that have any of these host devices."""
         found: list[DomainInfo] = []
         for guest, domain in self._domains_there():
             hostdevs_ = [one for one in hostdevs.given_to(domain) if one in addresses]
@@ -65,18 +71,20 @@ class Guests:
             try:
                 xml = guest.xml()
             except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:     # deleted since the list was made
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:     # deleted after the list was made
                     raise
                 continue
             yield guest, ElementTree.fromstring(xml)
 
     @translated
     def get_info(self, instance: objects.Instance) -> int:
+        """Return the guest's power state, SHUTDOWN if there is no domain."""
         guest = self._libvirt.find(instance.uuid)
         return int(guest.power_state() if guest else PowerState.SHUTDOWN)
 
     @translated
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        """Check that guests of this host can have the hardware that flavor and image request."""
         self._domains.check(instance, image_meta)
 
     @translated
@@ -84,16 +92,17 @@ class Guests:
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
               power_on: bool = True, plugged: Plugged | None = None) -> None:
-        # 1. the XML and its mediated devices: what can't be is refused before a byte is copied
+        """Create a server's disks and domain, and start it."""
+        # 1. Make the XML and its mediated devices. An impossible request is refused before any disk is copied.
         asked = wishes.read(block_devices, instance.flavor)
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
         xml = self._domains.prepare(guest)
-        # 2. an earlier try's guest must not hold the disks that are replaced
+        # 2. Remove the guest of an earlier try, so that it does not use the disks that are replaced.
         self._domains.remove(instance.uuid)
-        # 3. disks
+        # 3. Define the domain and create the disks.
         self._domains.define_first(instance, guest, xml)
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files, asked=asked)
-        # 4. the guest
+        # 4. Start the guest.
         self._domains.replace(instance, xml, power_on, plugged)
         LOG.debug('Guest created on hypervisor', instance_uuid=instance.uuid)
         LOG.info('Instance spawned successfully.', instance_uuid=instance.uuid)
@@ -101,6 +110,7 @@ class Guests:
     @translated
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Check that ``rebuild`` is possible and fetch the image. The guest and its disks are not changed."""
         self._domains.prepare(self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta),
                                                  pci_devices))
         self._disks.fetch(instance, image_meta)
@@ -109,9 +119,10 @@ class Guests:
     def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *,
                 pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
+        """Make the server's disks and domain anew from the image."""
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
         xml = self._domains.prepare(guest)
-        # It must not hold the disks that are replaced.
+        # The old guest must not use the disks that are replaced.
         self._domains.remove(instance.uuid)
         self._domains.define_first(instance, guest, xml)
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files,
@@ -122,6 +133,7 @@ class Guests:
     @translated
     def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
                          pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Plug a port into the guest, if there is one, now and for its next starts."""
         guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
         if guest is None:
             return
@@ -138,6 +150,7 @@ class Guests:
 
     @translated
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
+        """Unplug a port from the guest and wait until the guest has released it."""
         guest, (kind, name) = self._libvirt.find(instance.uuid), elements.of_port(vif)
         if guest is None:
             self._domains.plugs.remove(instance.uuid, [vif.id])
@@ -151,6 +164,7 @@ class Guests:
 
     @translated
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
+        """Remove the domain and disconnect its volumes. Delete the server's disks if ``destroy_disks`` is set."""
         with self._volumes.given_back(instance, instance.volumes, force=True):
             self._domains.forget_if_made(instance.uuid)
         if destroy_disks:
@@ -158,6 +172,7 @@ class Guests:
 
     @translated
     def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
+        """Set a user's password by the guest agent."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None or guest.power_state() != PowerState.RUNNING:
             raise errors.AdminPasswordNotSet(instance=instance.uuid, reason='it does not run')
@@ -167,16 +182,18 @@ class Guests:
             code = error.get_error_code()
             if code == libvirt.VIR_ERR_NO_SUPPORT:
                 raise errors.AdminPasswordNotSupported from None
-            # The agent's words aren't repeated, nor kept as the cause.
+            # The agent's output is neither repeated nor kept as the cause, because it may contain the password.
             LOG.warning('The password of %s was not set: error %d of libvirt', user, code, instance_uuid=instance.uuid)
             raise errors.AdminPasswordNotSet(
                 instance=instance.uuid, reason=_AGENT.get(code, 'error setting admin password')) from None
 
     def get_console_output(self, instance: objects.Instance) -> str:
+        """Return the end of the serial console's log."""
         return self._disks.directory(instance.uuid).console()
 
     @translated
     def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
+        """Return the address of a running guest's console, or None if it has none of this protocol."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
             return None
@@ -185,10 +202,12 @@ class Guests:
 
     @translated
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
+        """Return statistics of a running guest under libvirt's names."""
         return diagnostics.flat(self._measured(instance))
 
     @translated
     def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
+        """Return statistics of a running guest in the format that all drivers share."""
         return diagnostics.standard(self._measured(instance), instance, self._host.settings.virt_type)
 
     def _measured(self, instance: objects.Instance) -> diagnostics.Measured:

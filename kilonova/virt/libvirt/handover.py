@@ -1,5 +1,7 @@
-"""Live migration between hosts of libvirt's test driver on one machine: it migrates nothing, so the guest's XML is left
-beside its disks at the destination, which starts it from that.
+"""Live migration between two hosts of libvirt's test driver on one machine.
+
+The test driver cannot migrate. Instead, the source writes the guest's XML into the directory with its disks at the
+destination, and the destination starts the guest from that file.
 """
 from __future__ import annotations
 
@@ -18,23 +20,27 @@ from kilonova.virt.libvirt.storage.server import ServerDisks
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.live_migrations import LiveProgress, LiveTold, PlacedOffer
 
-# What a guest has become at the destination, until that starts it.
+# The file with the guest's XML at the destination, which exists until the guest is started there.
 HANDED_OVER = 'guest.json'
 
 
 class Handover:
-    """Of one host."""
+    """The simulated live migrations of one host."""
 
     def __init__(self, connection: Connection, disks: ServerDisks) -> None:
         self._libvirt, self._disks = connection, disks
         self._giving: set[str] = set()
 
     def is_giving(self, uuid: str) -> bool:
-        """Source: whether the guest is on its way."""
+        """Return True if this host, as the source, is migrating the guest."""
         return uuid in self._giving
 
     def give(self, uuid: str, offer: PlacedOffer, place: destination.Destination, told: LiveTold) -> None:
-        """Source: disks, then the guest."""
+        """Copy the disks to the destination, write the guest's XML there, and stop the guest. Called on the source.
+
+        Does nothing if the guest is off and its XML is at the destination already. Raises GuestFailed if the guest is
+        off otherwise, and DisksUnmovable if the destination is on another machine.
+        """
         left, guest = os.path.join(offer['instances_path'], uuid, HANDED_OVER), self._libvirt.find(uuid)
         if guest is None or not guest.is_active():
             if os.path.exists(left):
@@ -65,21 +71,22 @@ class Handover:
                 place.put([one.path], there, lambda count: None)
         told(_numbers(total, total))
         is_paused = guest.power_state() == PowerState.PAUSED
-        # What was plugged in while it ran is in the definition of its next start alone.
+        # A device that was plugged in while the guest ran is only in the persistent definition.
         definition = guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE)
         xml = rewritten(definition, path, there, offer)
         files.write_whole(os.path.join(there, HANDED_OVER), json.dumps({'xml': xml, 'paused': is_paused}))
         guest.destroy()
 
     def has_arrived(self, uuid: str) -> bool:
+        """Return True if the guest's XML is in this host's directory of the server."""
         return os.path.exists(self._disks.directory(uuid).file(HANDED_OVER))
 
     def forget(self, uuid: str) -> None:
-        """Destination: what a migration that was undone may have left on storage that both use."""
+        """Delete, on the destination, the file that an undone migration may have left on shared storage."""
         files.remove(self._disks.directory(uuid).file(HANDED_OVER))
 
     def take(self, uuid: str) -> Guest | None:
-        """Destination: the guest starts from what was left for it; None: nothing was."""
+        """Start the guest on the destination from its XML file. Return None if there is no file."""
         path = self._disks.directory(uuid).file(HANDED_OVER)
         if not os.path.exists(path):
             return None

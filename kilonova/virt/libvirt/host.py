@@ -1,4 +1,4 @@
-"""The host as a whole: checked when the compute starts, then told to the scheduler and Placement."""
+"""The host as a whole: checks at the start of the compute, and the host's data for the scheduler and Placement."""
 from __future__ import annotations
 
 import functools
@@ -30,14 +30,17 @@ from kilonova.virt.parts.host import DriverMisconfigured, HypervisorUnavailable,
 
 LOG = logging.getLogger(__name__)
 
-# The oldest libvirt that is served, as major * 1000000 + minor * 1000 + micro.
+# The oldest supported version of libvirt, as major * 1000000 + minor * 1000 + micro.
 _OLDEST_LIBVIRT = 8000000
-# libvirt and QEMU that move devices of live_migratable, and mediated devices, with their guests.
+# The oldest versions of libvirt and QEMU that migrate devices with live_migratable, and mediated devices, with guests.
 _MOVES_DEVICES, _MOVES_MDEVS = (10000000, 8002002), (8006000, 8001000)
 
 
 class Host:
-    """``parts.host.Host``. What libvirt and the configuration say of guests here is read once, when first needed."""
+    """One libvirt host. Implements ``parts.host.Host``.
+
+    The capabilities and settings for guests are read once, when they are first needed.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, disks: ServerDisks, mover: DiskMover,
                  mediated: MediatedDevices, secrets: Secrets, plugs: Plugs) -> None:
@@ -45,10 +48,12 @@ class Host:
         self._mediated, self._secrets, self._plugs = mediated, secrets, plugs
 
     def listen(self, listener: Listener) -> None:
+        """Set the listener for events of guests and of the hypervisor."""
         self._libvirt.listen(listener)
 
     @translated
     def init_host(self) -> None:
+        """Connect to libvirt, check the host's settings, and remove leftovers of a crash."""
         os.makedirs(self._conf.instances_path, exist_ok=True)
         self._disks.check_storage()
         self._mover.start()
@@ -63,7 +68,10 @@ class Host:
         self._mediated.start_inactive()
 
     def _check_live_migratable(self, libvirt_version: int) -> None:
-        """A host that can't move such devices must not offer them. libvirt's test driver moves nothing."""
+        """Raise DriverMisconfigured if this host is too old to migrate devices that device_spec marks live_migratable.
+
+        libvirt's test driver migrates no devices, so it is not checked.
+        """
         if self._libvirt.is_test or not any(spec.tags.get('live_migratable') == 'true'
                                             for spec in DeviceSpecs.from_conf(self._conf).specs):
             return
@@ -74,7 +82,10 @@ class Host:
                                                  f'{found} is too old, {needed} is needed')
 
     def check_moves_mdevs(self, end: str) -> None:
-        """errors.MigrationPreCheckError: this host, one ``end`` of a live migration, can't move mediated devices."""
+        """Raise errors.MigrationPreCheckError if this host is too old to migrate mediated devices.
+
+        ``end`` says which end of the live migration this host is, for the error text.
+        """
         for name, found, needed in (('libvirt', self._libvirt.libvirt_version(), _MOVES_MDEVS[0]),
                                     ('QEMU', self._libvirt.version(), _MOVES_MDEVS[1])):
             if found < needed and not self._libvirt.is_test:
@@ -82,7 +93,10 @@ class Host:
                     reason=f'{name} {found} of the {end} is too old to move mediated devices, {needed} is needed')
 
     def _check_cpu_models(self) -> None:
-        """A model that guests can't have here must not be offered. libvirt's test driver runs none."""
+        """Raise DriverMisconfigured if guests of this host cannot have a model of [libvirt]cpu_models.
+
+        libvirt's test driver runs no guests, so it is not checked.
+        """
         made = self.settings
         for model in () if self._libvirt.is_test else made.cpu_models:
             machine = made.machines.get(made.arch) or MACHINES.get(made.arch)
@@ -92,8 +106,11 @@ class Host:
                                                  f'can not have: {why}')
 
     def _clear_leftovers(self) -> None:
-        """Directories that were being deleted, XML of domains that libvirt has forgotten, secrets of volumes that no
-        domain has, and ports of servers that have neither domain nor disks here."""
+        """Delete what earlier runs of the compute left.
+
+        These are directories whose deletion was interrupted, libvirt.xml of domains that no longer exist, secrets of
+        volumes that no domain has, and ports of servers that have neither a domain nor disks here.
+        """
         known, path = {guest.uuid for guest in self._libvirt.guests()}, self._conf.instances_path
         self._secrets.clear()
         self._plugs.clear(lambda uuid: uuid in known or any(map(os.path.lexists, self._disks.own_directories(uuid))))
@@ -107,8 +124,11 @@ class Host:
 
     @functools.cached_property
     def capabilities(self) -> HostCapabilities:
-        """HypervisorUnavailable: libvirt has no emulator for the host's architecture. That may be because its first
-        look at one failed: it looks again when it is asked for its capabilities again, only then."""
+        """The host's capabilities.
+
+        Raises HypervisorUnavailable if libvirt has no emulator for the host's architecture. libvirt may have failed to
+        examine the emulator once. It examines it again only when its capabilities are read again.
+        """
         found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
         if found.arch not in dict(found.guests):
             raise HypervisorUnavailable(host=self._libvirt.name,
@@ -117,26 +137,30 @@ class Host:
 
     @functools.cached_property
     def guest_capabilities(self) -> GuestCapabilities:
+        """The capabilities of guests on this host."""
         arch = self.capabilities.arch
         return of_guests(self._libvirt, arch, self._conf.libvirt.virt_type, settings.machine_types(self._conf, arch))
 
     @functools.cached_property
     def offer(self) -> Offer:
-        """What of the host's CPUs and pages servers may have."""
+        """The host's CPUs and pages that servers may use."""
         cells = inventory.cells(self._libvirt, self.capabilities)
         return Offer.read(self._conf, {cpu for cell in cells for cpu in cell.cpus}
                           or set(range(self._libvirt.info()[2])))
 
     @functools.cached_property
     def settings(self) -> Settings:
-        """What the configurators of guests go by; DriverMisconfigured."""
+        """The settings for the configurators of domains. Raises DriverMisconfigured if the configuration is invalid."""
         return settings.read(self._conf, self.capabilities, test=self._libvirt.is_test, offer=self.offer,
                              cells=inventory.cells(self._libvirt, self.capabilities), guests=self.guest_capabilities,
                              features_of=lambda model: cpus.features(self._libvirt, self.capabilities.arch, model))
 
     @functools.cached_property
     def _cpu_features(self) -> frozenset[str]:
-        """What the CPUs of guests here have, as far as libvirt says it: of several models what any of them has."""
+        """The CPU features of guests on this host, as far as libvirt reports them.
+
+        With several CPU models it is the union of their features.
+        """
         made = self.settings
         found: frozenset[str] = frozenset()
         if made.guest_cpu_mode == 'custom':
@@ -149,6 +173,7 @@ class Host:
 
     @translated
     def get_available_resource(self) -> dict[str, Any]:
+        """Return the host's resources for the scheduler."""
         found = inventory.available(self._libvirt, self.capabilities, self._disks.room(),
                                     identity.node_uuid(self._conf.state_path), self.offer)
         if self._has_remote:
@@ -157,22 +182,28 @@ class Host:
 
     @functools.cached_property
     def _has_remote(self) -> bool:
-        """Whether the host gives out devices that a computer on their card connects: reading of VPD takes a while."""
+        """True if device_spec has devices that a computer on their card connects.
+
+        Only then are serial numbers read, which is slow.
+        """
         return any(spec.remote_managed for spec in DeviceSpecs.from_conf(self._conf).specs)
 
     @translated
     def inventory(self, existing: Inventories | None = None) -> Inventories:
+        """Return the Placement inventory of the host's root provider."""
         disk_gb = self._disks.room().total >> 30
         return shared_inventory.root(self._conf, len(self.offer.shared), self._libvirt.info()[1], disk_gb, existing,
                                      len(self.offer.dedicated))
 
     @translated
     def traits(self) -> set[str]:
+        """Return the traits of the host's root provider."""
         return inventory.traits(self._libvirt, self.capabilities, self.guest_capabilities,
                                 self.settings.address_spaces) | (
             cpu_features.traits(self._cpu_features) if self.capabilities.arch in X86 else set())
 
     def uptime(self) -> str | None:
+        """Return what the program uptime prints, or None if it fails."""
         try:
             return command.run('uptime').removesuffix('\n')
         except command.CommandFailed as error:

@@ -1,4 +1,4 @@
-"""What the host has: the answer to get_available_resource, and its traits."""
+"""The resources of a host for get_available_resource, and its traits."""
 from __future__ import annotations
 
 import json
@@ -17,16 +17,19 @@ from kilonova.virt.libvirt.devices import hostdevs
 from kilonova.virt.libvirt.domain import interface
 from kilonova.virt.libvirt.storage.ceph import Room
 
-# What servers of ours can be started from besides the formats that every driver here takes.
+# Image types from which servers can be started, in addition to those of all drivers.
 _KERNEL_IMAGES = ('AKI', 'AMI', 'ARI')
-# What each QEMU has that is new enough to be served at all.
+# Traits of every supported version of QEMU.
 _ALWAYS = ('COMPUTE_SOCKET_PCI_NUMA_AFFINITY', 'COMPUTE_NET_VIRTIO_PACKED')
 _ADDRESS_SPACES = {'passthrough': 'COMPUTE_ADDRESS_SPACE_PASSTHROUGH', 'emulate': 'COMPUTE_ADDRESS_SPACE_EMULATED'}
 _KNOWN = frozenset(os_traits.get_traits())
 
 
 def cells(connection: Connection, capabilities: HostCapabilities) -> tuple[HostCell, ...]:
-    """The host's NUMA cells; of one that tells only how many of each it has, spread evenly."""
+    """Return the host's NUMA cells.
+
+    If libvirt reports only the numbers of cells, sockets, cores and threads, CPUs and memory are distributed evenly.
+    """
     if capabilities.cells:
         return capabilities.cells
     memory_mb, _cpus, _mhz, nodes, sockets, cores, threads = connection.info()[1:8]
@@ -35,7 +38,7 @@ def cells(connection: Connection, capabilities: HostCapabilities) -> tuple[HostC
 
 def available(connection: Connection, capabilities: HostCapabilities, disk: Room, node_uuid: str,
               offer: Offer) -> dict[str, Any]:
-    """The host as it stands; keys as ``parts.host.Host.get_available_resource`` says."""
+    """Return the host's resources, with the keys that ``parts.host.Host.get_available_resource`` describes."""
     info = connection.info()
     memory_mb, nodes, sockets, cores, threads = info[1], *info[4:8]
     topology = numa.topology_of(cells(connection, capabilities), offer)
@@ -61,7 +64,7 @@ def _name(model: str) -> str:
 
 def traits(connection: Connection, capabilities: HostCapabilities, guests: GuestCapabilities,
            address_spaces: Iterable[str] = ()) -> set[str]:
-    """What servers can ask of this host besides devices; ``address_spaces``: 'passthrough', 'emulate'."""
+    """Return the traits of the host, except those of devices. ``address_spaces``: 'passthrough', 'emulate'."""
     arch = capabilities.arch.upper()
     is_pc = arch in ('X86_64', 'I686')
     found = {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{arch}', f'HW_ARCH_{arch}', *_ALWAYS,
@@ -85,5 +88,5 @@ def traits(connection: Connection, capabilities: HostCapabilities, guests: Guest
         found.add('COMPUTE_SECURITY_UEFI_SECURE_BOOT')
     if any(cell.siblings for cell in cells(connection, capabilities)):
         found.add('HW_CPU_HYPERTHREADING')
-    # Placement refuses all for one that it doesn't know.
+    # Placement refuses the whole list if it does not know one of the traits.
     return {name for name in found if name in _KNOWN}

@@ -1,11 +1,12 @@
-"""Guests that go to another host while they run: libvirt carries memory and disks, this starts, follows and ends it.
+"""Live migration: libvirt transfers memory and disks, this file starts the migration, follows it and ends it.
 
-The source's libvirtd speaks with the destination's by itself (peer to peer), so a compute that is restarted meanwhile
-finds the job, or what it came to by the state of the domain on both sides. Disks that both hosts don't share are copied
-whole, into empty files that the destination made; what never changes (a config drive) goes as a file before. Volumes
-aren't copied: both hosts have them connected meanwhile.
+The source's libvirtd communicates directly with the destination's (peer to peer). A compute that is restarted in the
+meantime therefore finds the running job, or finds its result in the state of the domain on source and destination.
+Disks that are not on shared storage are copied whole, into empty files that the destination has made. Files that never
+change, such as a config drive, are copied before. Volumes are not copied: they are connected to the two hosts during
+the migration.
 
-Libvirt's test driver migrates nothing: ``handover`` stands in for it.
+Libvirt's test driver cannot migrate, so ``handover`` simulates it.
 """
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LiveMigrations:
-    """``parts.live_migrations.LiveMigrations``."""
+    """Live migrations from and to one host. Implements ``parts.live_migrations.LiveMigrations``."""
 
     def __init__(self, conf: cfg.ConfigOpts, connection: Connection, host: Host, domains: Domains, disks: ServerDisks,
                  volumes: HostVolumes, mover: DiskMover) -> None:
@@ -63,6 +64,11 @@ class LiveMigrations:
 
     @translated
     def describe(self, instance: objects.Instance) -> LiveGuest:
+        """Return, on the source, the data of the running guest that the destination needs.
+
+        Raises GuestFailed if the guest is off, and errors.MigrationError if it has serial consoles on ports of its
+        host.
+        """
         guest = self._active(instance)
         directory, offer = self._disks.directory(instance.uuid), self._mover.offer()
         found: list[LiveDisk] = []
@@ -91,7 +97,7 @@ class LiveMigrations:
                 'arch': self._host.capabilities.arch, 'virt_type': self._host.settings.virt_type,
                 'machine': os_type.get('machine') if os_type is not None else None, 'mdevs': mdevs,
                 'volumes': [volume for one in domain.iterfind('devices/disk') if (volume := VOLUMES.name(one))],
-                # Without a model it is the host's own, which libvirt compares itself.
+                # A CPU without a model is the host's own CPU, which libvirt compares itself.
                 'cpu': ElementTree.tostring(cpu, encoding='unicode')
                 if cpu is not None and cpu.find('model') is not None else None}
         if pooled:
@@ -101,6 +107,7 @@ class LiveMigrations:
     @translated
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
               over_commit: bool) -> LiveOffer:
+        """Check, on the destination, whether the guest can be migrated to this host, and return how."""
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
         path = self._disks.directory(instance.uuid).path
@@ -111,7 +118,7 @@ class LiveMigrations:
         if pool is not None and block:
             raise errors.MigrationPreCheckError(
                 reason='its disks are in a pool of Ceph: Block migration can not be used with shared storage.')
-        # Nothing is copied of a guest that has no files as disks, and it needs no storage of both.
+        # A guest without disk files needs neither a copy nor shared storage.
         if block is None or all(one['format'] == RBD for one in guest['disks']):
             block = not is_shared
         if block and is_shared:
@@ -157,6 +164,7 @@ class LiveMigrations:
     # -- destination ---------------------------------------------------------------------------------
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
+        """Return the host CPUs and host memory that the guest will use on the destination."""
         try:
             return self._domains.place(instance, image_meta)
         except (UnsupportedHardware, NotOnThisHost) as error:
@@ -165,10 +173,14 @@ class LiveMigrations:
     @translated
     def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
                 pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+        """Prepare the destination: create empty disks and devices, plug ports, and connect volumes.
+
+        Returns a dict from volume id to the volume's source on this host.
+        """
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
-        # Functions are its source's yet, and come when the guest has.
+        # PCI functions are still in use on the source. They are plugged after the guest has arrived.
         self._domains.plugs.renew(instance, [vif for vif in instance.vifs if not vif.is_function])
         self._handover.forget(instance.uuid)
         if offer['block']:
@@ -176,7 +188,10 @@ class LiveMigrations:
         return self._volumes.origins(instance, coming)
 
     def _make_room(self, instance: objects.Instance, guest: LiveGuest, move: str) -> None:
-        """Empty disks, and the kernel that the guest was started from. Whatever the directory was before goes."""
+        """Create empty disks and fetch the base files and the kernel that the guest was started from.
+
+        An existing directory of the server is deleted.
+        """
         directory = self._disks.directory(instance.uuid)
         if directory.exists():
             LOG.info('Removing %s: a guest comes in its place', directory.path, instance_uuid=instance.uuid)
@@ -194,6 +209,7 @@ class LiveMigrations:
 
     @translated
     def has_arrived(self, instance: objects.Instance) -> bool:
+        """Return True, on the destination, if the guest has arrived completely."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return self._libvirt.is_test and self._handover.has_arrived(instance.uuid)
@@ -201,6 +217,11 @@ class LiveMigrations:
 
     @translated
     def receive(self, instance: objects.Instance) -> None:
+        """Complete the migration on the destination: define the guest that has arrived and take over its disks.
+
+        A guest is stopped if a part of its memory is missing, because its post-copy failed. It then starts anew from
+        its disks.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is None and self._libvirt.is_test:
             guest = self._handover.take(instance.uuid)
@@ -222,6 +243,7 @@ class LiveMigrations:
 
     @translated
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
+        """Migrate the guest from the source to ``offer``'s host, and return when it is there."""
         if self._libvirt.is_test:
             self._handover.give(instance.uuid, offer, self._place(instance, offer), told)
             return
@@ -243,7 +265,7 @@ class LiveMigrations:
         return self._mover.destination(offer, instance.uuid)
 
     def _carry_files(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """What QEMU doesn't carry. DisksUnmovable: that isn't possible."""
+        """Copy the files that QEMU does not transfer. Raises DisksUnmovable if that is not possible."""
         place = self._place(instance, offer)
         if not offer['block']:
             place.check()
@@ -267,18 +289,20 @@ class LiveMigrations:
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migrating.rewritten(migrating.xml(guest, inactive=True), *moved,
                                                                        offer)}
         copied = migrating.copied_disks(live, moved[0]) if offer['block'] else []
-        # Without a list libvirt copies all that can be written, volumes too.
+        # Without a list, libvirt copies all writable disks, including volumes.
         if copied:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
-        # One that runs at the destination already is paused here.
+        # A guest that already runs at the destination (post-copy) is paused here, which must not be transferred.
         if guest.power_state() == PowerState.PAUSED and not migrating.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
-        # Devices don't fetch memory that isn't there yet.
+        # Devices of the host cannot fetch memory that has not arrived yet, so a guest with such devices has no
+        # post-copy.
         return Way(offer['host'], offer['uri'], parameters, flags, post_copy=not of_host(ElementTree.fromstring(live)))
 
     @translated
     def force_complete(self, instance: objects.Instance) -> None:
+        """Force a running migration to complete, by post-copy or by pausing the guest."""
         guest = self._libvirt.find(instance.uuid)
         if guest is not None and self._libvirt.is_test and self._handover.is_giving(instance.uuid):
             return
@@ -288,6 +312,7 @@ class LiveMigrations:
 
     @translated
     def abort(self, instance: objects.Instance) -> bool:
+        """Abort a migration on the source and wait for its end. Return True if the guest is active here."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return False
@@ -298,11 +323,13 @@ class LiveMigrations:
 
     @translated
     def has_switched(self, instance: objects.Instance) -> bool:
+        """Return True if the guest runs at the destination while a part of its memory is still on the source."""
         guest = self._libvirt.find(instance.uuid)
         return guest is not None and not self._libvirt.is_test and migrating.has_switched(guest)
 
     @translated
     def go_on(self, instance: objects.Instance) -> None:
+        """Resume, on the source, a guest that a failed or forced migration left paused."""
         guest = self._libvirt.find(instance.uuid)
         if guest is not None and (migrating.is_held(guest) or (
                 migrating.was_held(guest) and instance.vm_state == VmState.ACTIVE)):
@@ -312,8 +339,10 @@ class LiveMigrations:
 
     @translated
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
+        """Remove a guest that has been migrated from the source, with its volumes and disks."""
         guest = self._libvirt.find(instance.uuid)
-        # It runs there already, and its memory still goes after it.
+        # With post-copy the guest already runs at the destination, and the rest of its memory is still being
+        # transferred.
         while guest is not None and not self._libvirt.is_test and migrating.outgoing(guest) is not None:
             time.sleep(LOOK)
         with self._volumes.given_back(instance, instance.volumes):

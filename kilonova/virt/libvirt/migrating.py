@@ -1,8 +1,10 @@
-"""A domain that goes to another libvirt: what is asked of one side's libvirt, and what the other side gets.
+"""Calls of libvirt for a live migration, and the XML of the guest for the destination.
 
     call = Call(guest, uri, parameters, flags)       # lasts as long as the migration
-    outgoing(guest)                                  # its numbers, None when it is over
-    has_gone(guest)                                  # it runs elsewhere
+    outgoing(guest)                                  # its statistics; None when it is over
+    has_gone(guest)                                  # True if the guest runs elsewhere
+
+``transfer`` and ``live_migration`` use these functions.
 """
 from __future__ import annotations
 
@@ -25,20 +27,20 @@ from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
-# States of a guest whose post-copy broke off, at the source and at the destination.
+# States of a guest whose post-copy failed: on the source, and on the destination.
 _BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
 _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
-# Go on with a post-copy that broke off (VIR_MIGRATE_POSTCOPY_RESUME, of libvirt 8.5).
+# Flag to continue a failed post-copy (VIR_MIGRATE_POSTCOPY_RESUME, since libvirt 8.5).
 RESUME = 1 << 19
-# How often the numbers of a job are asked for, and the seconds between two times.
+# Number of attempts to read a job's statistics, and seconds between two attempts.
 TRIES, AGAIN = 5, 0.2
 
 _GONE = (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID)
 
 
 class PostCopy(enum.Enum):
-    """What became of a switch to post-copy."""
+    """The result of a switch to post-copy."""
 
     BEGUN = 'begun'
     TOO_EARLY = 'too early'
@@ -46,11 +48,11 @@ class PostCopy(enum.Enum):
 
 
 class PostCopyRefused(Exception):
-    """The destination can't take a guest by post-copy."""
+    """The destination does not support post-copy."""
 
 
 class Call:
-    """The call that migrates, in a thread of its own: it lasts as long as the migration."""
+    """The libvirt call that migrates a guest, in a separate thread. It lasts as long as the migration."""
 
     def __init__(self, guest: Guest, uri: str, parameters: dict[str, Any], flags: int) -> None:
         self.ended = False
@@ -67,9 +69,9 @@ class Call:
             self.ended = True
 
 
-# -- what libvirt knows of it ---------------------------------------------------------------------------------------
+# -- state of the migration in libvirt ------------------------------------------------------------------------------
 def state(guest: Guest) -> tuple[int, int] | None:
-    """libvirt's number of its state, and of the reason; None: it has gone meanwhile."""
+    """Return libvirt's numbers of the guest's state and of the reason. None: the domain no longer exists."""
     try:
         found, reason = guest.call('state')
     except libvirt.libvirtError as error:
@@ -80,9 +82,9 @@ def state(guest: Guest) -> tuple[int, int] | None:
 
 
 def _stats(guest: Guest) -> dict[str, int]:
-    """Return the statistics of the guest's job; ask again when QEMU has none for a moment.
+    """Return the statistics of the guest's job. Try again if QEMU has none for a moment.
 
-    libvirt says so by an internal error: "migration was active, but no RAM info was set".
+    libvirt then reports an internal error: "migration was active, but no RAM info was set".
     """
     for left in reversed(range(TRIES)):
         try:
@@ -97,15 +99,15 @@ def _stats(guest: Guest) -> dict[str, int]:
 
 
 def _job(guest: Guest) -> dict[str, int] | None:
-    """Return libvirt's numbers of what it does with the guest now ('operation', 'memory_total' …), None for nothing.
+    """Return the statistics of the guest's current job ('operation', 'memory_total' …), or None if there is no job.
 
-    Raises libvirtError if they can't be read.
+    Raises libvirtError if they cannot be read.
     """
     try:
         found = _stats(guest)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
-            # All there is to know of a guest that arrives: only its source counts.
+            # No more is known of a guest that is arriving, because only the source has statistics.
             return {'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN}
         if error.get_error_code() not in (*_GONE, libvirt.VIR_ERR_NO_SUPPORT):
             raise
@@ -114,18 +116,21 @@ def _job(guest: Guest) -> dict[str, int] | None:
 
 
 def outgoing(guest: Guest) -> dict[str, int] | None:
-    """The numbers of the migration of a guest that leaves this host; None: none runs, or its post-copy broke off."""
+    """Return the statistics of a guest's migration from this host.
+
+    None: no migration is running, or its post-copy failed.
+    """
     job = _job(guest)
     if job is None or job.get('operation') != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
         return None
-    # libvirt keeps the job of one that broke off, for whoever goes on with it.
+    # libvirt keeps the job of a failed post-copy, so that it can be continued.
     if state(guest) == _BROKEN_HERE:
         return None
     return job
 
 
 def has_arrived(guest: Guest) -> bool:
-    """Whether it is here, and not only on its way. One that came by post-copy is from the switch on."""
+    """Return True if the guest is here and no longer on its way. With post-copy, it is here from the switch on."""
     if state(guest) == _POST_COPIED or is_broken(guest):
         return True
     job = _job(guest)
@@ -135,27 +140,27 @@ def has_arrived(guest: Guest) -> bool:
 
 
 def has_gone(guest: Guest | None) -> bool:
-    """Whether libvirt knows that a guest is off here because it runs elsewhere."""
+    """Return True if libvirt's state shows that the guest is off here because it was migrated."""
     return guest is not None and state(guest) == (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
 
 
 def has_switched(guest: Guest) -> bool:
-    """Whether it runs at the destination, with memory of which a part is still here."""
+    """Return True if the guest runs at the destination while a part of its memory is still here."""
     return state(guest) in ((libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY), _BROKEN_HERE)
 
 
 def is_broken(guest: Guest) -> bool:
-    """Whether it came here by post-copy, and a part of its memory did not."""
+    """Return True if the guest came to this host by post-copy and a part of its memory is missing."""
     return state(guest) in _BROKEN
 
 
 def switch(guest: Guest) -> PostCopy:
-    """Let a guest on its way run at the destination at once."""
+    """Switch the guest's migration to post-copy, so that it runs at the destination at once."""
     try:
         guest.call('migrateStartPostCopy', 0)
     except libvirt.libvirtError as error:
-        # Only the texts differ: that of libvirt where it was begun without the flag, those of QEMU where it is too
-        # early ("Postcopy must be started after migration has been started").
+        # The errors differ only in their text: libvirt's text if the migration was begun without the post-copy flag,
+        # and QEMU's text if it is too early ("Postcopy must be started after migration has been started").
         known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
         if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
             return PostCopy.TOO_EARLY
@@ -165,17 +170,23 @@ def switch(guest: Guest) -> PostCopy:
 
 
 def is_unknown(error: Exception) -> bool:
-    """Whether the destination has no such guest any more: its QEMU died."""
+    """Return True if the error means that the destination no longer has the guest, because its QEMU died."""
     return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
 
 def refuses_post_copy(error: Exception) -> bool:
-    """Whether a migration failed as its destination has no post-copy: QEMU's word for it, in libvirt's text."""
+    """Return True if a migration failed because the destination has no post-copy.
+
+    This is read from the text of QEMU's error.
+    """
     return 'postcopy' in str(error).lower()
 
 
 def allow_downtime(guest: Guest, milliseconds: int) -> None:
-    """How long it may stand still for the rest of its memory; fine if it has gone meanwhile."""
+    """Set how long the guest may be stopped while the rest of its memory is transferred.
+
+    Ignored if it has been migrated.
+    """
     try:
         guest.call('migrateSetMaxDowntime', milliseconds, 0)
     except libvirt.libvirtError as error:
@@ -184,17 +195,17 @@ def allow_downtime(guest: Guest, milliseconds: int) -> None:
 
 
 def is_held(guest: Guest) -> bool:
-    """Whether a migration that didn't come to its end holds it."""
+    """Return True if the guest is paused by a migration that did not complete."""
     return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 
 
 def was_held(guest: Guest) -> bool:
-    """Whether somebody held it: so does whoever forces a migration to its end."""
+    """Return True if the guest was paused by a user's request, or in order to force a migration to complete."""
     return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
 
 
 def abort(guest: Guest) -> None:
-    """Ask for its end; fine if there is none, or it can't be ended any more."""
+    """Request the end of the migration. Ignored if there is none. A failure is only logged."""
     try:
         guest.call('abortJob')
     except libvirt.libvirtError as error:
@@ -203,29 +214,32 @@ def abort(guest: Guest) -> None:
 
 
 def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, virt_type: str) -> str | None:
-    """Why guests can't have that CPU (XML) here; None: they can, or the hypervisor can't tell."""
+    """Return why guests on this host can't have this CPU (XML). None: they can, or the hypervisor can't tell."""
     try:
         connection.do(lambda raw: raw.compareHypervisorCPU(
             None, arch, machine, virt_type, cpu, libvirt.VIR_CONNECT_COMPARE_CPU_FAIL_INCOMPATIBLE))
     except libvirt.libvirtError as error:
-        # A model that is newer than this libvirt is an error, too.
+        # A CPU model that is newer than this libvirt causes an error, too.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             return str(error)
         LOG.info('The hypervisor does not compare CPUs: %s', error)
     return None
 
 
-# -- what the other side gets ---------------------------------------------------------------------------------------
+# -- data for the destination ---------------------------------------------------------------------------------------
 def xml(guest: Guest, inactive: bool = False) -> str:
-    """What another libvirt makes the guest from; ``inactive``: and keeps of it for its next start."""
+    """Return the XML from which another libvirt makes the guest. With ``inactive``, its persistent definition."""
     flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
     return str(guest.call('XMLDesc', flags | (libvirt.VIR_DOMAIN_XML_INACTIVE if inactive else 0)))
 
 
 def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
-    """A domain whose files of directory ``path`` are in ``there``; which files its disks read from besides is what
-    those at the destination say. Its screens listen, and its CPUs, its memory, its devices and its volumes are, where
-    ``offer`` says. MigrationError: a device or a volume has no counterpart there."""
+    """Return the domain's XML for the destination.
+
+    Paths in the directory ``path`` are changed to ``there``. Backing files are left out, because the files at the
+    destination name their own. The listen addresses of consoles, the host CPUs and memory, the devices and the volumes
+    are those of ``offer``. Raises MigrationError if the destination has no counterpart of a device or volume.
+    """
     domain = ElementTree.fromstring(text)
     below = path + os.sep
     for element in domain.iter():
@@ -251,7 +265,7 @@ def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
 
 
 def _put(domain: ElementTree.Element, place: LivePlace) -> None:
-    """What the guest sees of its CPUs and cells stays as it is."""
+    """Set host CPUs and host memory. The CPUs and cells that the guest sees are not changed."""
     for vcpu in domain.iterfind('vcpu'):
         vcpu.attrib.pop('cpuset', None)
         if place['cpuset'] is not None:
@@ -264,7 +278,7 @@ def _put(domain: ElementTree.Element, place: LivePlace) -> None:
 
 
 def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
-    """What the guest sees of its devices, and where, stays as it is."""
+    """Replace the host's devices. What the guest sees of them, and their addresses in the guest, are not changed."""
     for old, element in of_host(domain).items():
         if old not in hostdevs:
             raise errors.MigrationError(reason=f'the destination has no device in place of {old}')
@@ -278,7 +292,10 @@ def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
 
 
 def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
-    """What the guest sees of its volumes, and where, stays as it is."""
+    """Replace the sources of volumes.
+
+    What the guest sees of them, and their addresses in the guest, are not changed.
+    """
     for disk in domain.iterfind('devices/disk'):
         volume_id = VOLUMES.name(disk)
         if volume_id is None:
@@ -294,7 +311,7 @@ def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
 
 
 def copied_disks(text: str, path: str) -> list[str]:
-    """What the guest calls its disks whose files are in ``path`` and change: 'vda' …"""
+    """Return the guest's names ('vda' …) of the writable disks whose files are in ``path``."""
     found = []
     for one in ElementTree.fromstring(text).iterfind('devices/disk'):
         source, target = one.find('source'), one.find('target')

@@ -1,4 +1,7 @@
-"""Guests that go to another host with their disks: the guest's side of a move; its disks' is ``storage.move``."""
+"""Resize, cold migration and evacuation of guests with their disks.
+
+This file handles the guest. ``storage.move`` handles its disks.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -21,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Moves:
-    """``parts.moves.Moves``."""
+    """Moves from and to one host. Implements ``parts.moves.Moves``."""
 
     def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
                  power: Power, mover: DiskMover) -> None:
@@ -29,15 +32,18 @@ class Moves:
         self._volumes, self._mover = volumes, mover
 
     def prepare_move(self) -> MoveOffer:
+        """Return, on the destination, where the disks are to be put."""
         return self._mover.offer()
 
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
+        """Check, on the source, whether the disks can be moved to ``dest``."""
         self._mover.check(instance, dest, flavor)
 
     @translated
     def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
                                    timeout: int = 0, retry_interval: int = 0,
                                    progress: Progress | None = None) -> DiskInfo:
+        """Power the guest off, keep its disks, copy them to ``dest``, and remove the domain."""
         self._mover.check(instance, dest, flavor)
         LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
         self._power.power_off(instance, timeout, retry_interval)
@@ -48,12 +54,17 @@ class Moves:
         return disk_info
 
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
+        """Delete, on the source, the copy that this move has put at ``dest``."""
         self._mover.discard_copy(instance.uuid, dest)
 
     @translated
     def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                          pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo,
                          plugged: Plugged | None = None) -> None:
+        """Complete the move on the destination: grow the disks, define the domain, and start it if requested.
+
+        Raises GuestFailed if the disks have not arrived.
+        """
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if directory.move() != disk_info['move']:
@@ -63,10 +74,12 @@ class Moves:
         self._build(instance, image_meta, pci_devices, power_on, plugged)
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
+        """Take over the server's disks from a dead host, if they are on storage that this host uses, too."""
         return self._disks.take_over(instance, source)
 
     @translated
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
+        """Undo ``take_over``. Return False if the disks were not taken over from ``source``."""
         if self._disks.directory(instance.uuid).taken_from() != source:
             return False
         with self._volumes.given_back(instance, instance.volumes):
@@ -76,14 +89,16 @@ class Moves:
 
     @translated
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
+        """Delete the disks that the source kept, and the domain if the destination is another host."""
         if not same_host:
             self._domains.forget(instance.uuid)
         self._mover.confirm(instance.uuid)
 
     @translated
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
+        """Remove, on the destination, the domain and the copy of the disks."""
         if same_host and not self._mover.is_aside(instance.uuid):
-            return      # nothing has been moved: domain and disks are the server's own
+            return      # nothing was moved: domain and disks are the server's originals
         with self._volumes.given_back(instance, instance.volumes):
             self._domains.forget_if_made(instance.uuid)
         self._mover.discard(instance.uuid, same_host)
@@ -92,6 +107,7 @@ class Moves:
     def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                                 pci_devices: Iterable[objects.PciDevice], power_on: bool,
                                 plugged: Plugged | None = None) -> None:
+        """Restore the server on the source: the kept disks, the domain, and its power state."""
         if self._mover.is_aside(instance.uuid):
             self._volumes.check(instance.volumes)
             self._domains.forget(instance.uuid)
@@ -100,9 +116,9 @@ class Moves:
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
-                    plugged()           # an earlier call came no further
+                    plugged()           # an earlier call ended before this step
                     guest.go_on()
-                return      # it was never moved, or is back already
+                return      # the server was not moved, or has been restored already
         self._mover.restore(instance.uuid)
         self._disks.renew_swap(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)

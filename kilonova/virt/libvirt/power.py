@@ -1,4 +1,4 @@
-"""A guest's power, and what it does without losing its memory: pause, suspend."""
+"""Power of guests, and operations that keep the guest's memory: pause and suspend."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -20,7 +20,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Power:
-    """``parts.power.Power``. ``soft_wait``: seconds that a soft reboot gives the guest to shut down."""
+    """Power operations on one host. Implements ``parts.power.Power``.
+
+    ``soft_wait`` is the time in seconds that a guest has to shut down in a soft reboot.
+    """
 
     def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes, hotplug: Hotplug,
                  soft_wait: int) -> None:
@@ -29,6 +32,7 @@ class Power:
 
     @translated
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        """Shut the guest down, or power it off if it does not shut down in time."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return
@@ -41,16 +45,19 @@ class Power:
     @translated
     def define(self, instance: objects.Instance, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Define the domain anew and leave it off."""
         self._domains.build(instance, image_meta, pci_devices, power_on=False)
 
     @translated
     def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
                  pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Define the domain anew and start it."""
         self._domains.build(instance, image_meta, pci_devices, power_on=True)
 
     @translated
     def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Restart the guest. A soft reboot becomes a hard one if the guest does not shut down in time."""
         guest, soft = self._libvirt.find(instance.uuid), False
         if reboot_type == 'SOFT' and guest is not None and guest.power_state() == PowerState.RUNNING:
             soft = guest.shut_down(self._soft_wait)
@@ -62,10 +69,12 @@ class Power:
 
     @translated
     def pause(self, instance: objects.Instance) -> None:
+        """Stop the guest's CPUs."""
         self._found(instance, 'pause').hold()
 
     @translated
     def unpause(self, instance: objects.Instance) -> None:
+        """Resume a paused guest."""
         guest = self._found(instance, 'unpause')
         guest.go_on()
         if not guest.is_active():
@@ -73,6 +82,7 @@ class Power:
 
     @translated
     def suspend(self, instance: objects.Instance, check: Check) -> None:
+        """Unplug the host's devices from the guest, save its memory, and stop it."""
         guest = self._found(instance, 'suspend')
         if guest.is_active():
             try:
@@ -89,6 +99,7 @@ class Power:
     @translated
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
                check: Check) -> None:
+        """Start a suspended guest from its saved memory, and plug the host's devices in again."""
         guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():
             if not guest.is_saved():
@@ -111,7 +122,8 @@ class Power:
 
     @translated
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
-        # Once: a guest that dumps its memory already would be interrupted in that.
+        """Send the guest a non-maskable interrupt."""
+        # The call is not repeated, because a second interrupt would disturb a guest that is already dumping its memory.
         self._found(instance, 'interrupt').call_once('injectNMI', 0)
 
     def _found(self, instance: objects.Instance, act: str) -> Guest:

@@ -1,4 +1,4 @@
-"""Guests that are started from another system, with their own disks beside it."""
+"""Rescue: guests that are started from another system, with their own disks as additional ones."""
 from __future__ import annotations
 
 import functools
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Rescues:
-    """``parts.power.Rescues``."""
+    """Rescues of servers on one host. Implements ``parts.power.Rescues``."""
 
     def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, power: Power,
                  files: RescueFiles) -> None:
@@ -33,17 +33,18 @@ class Rescues:
     def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
                pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
                retry_interval: int = 0) -> None:
+        """Stop the guest and start it from a rescue image."""
         directory, devices = self._disks.directory(instance.uuid), list(pci_devices)
-        # 1. What can't be is refused while the guest runs.
+        # 1. Refuse an impossible request while the guest still runs.
         prepared = self._files.prepare(instance, image_meta, image)
         spec = self._spec(instance, image_meta, devices, prepared.rescue)
         xml = self._domains.prepare(spec)
-        # 2. Its own system goes.
+        # 2. Stop the server's own system.
         guest = self._libvirt.find(instance.uuid)
         was_on = guest is not None and guest.is_active()
         self._power.power_off(instance, timeout, retry_interval)
         try:
-            # 3. The other one comes.
+            # 3. Start the rescue system.
             self._files.make(instance, directory, prepared, admin_password)
             self._domains.note(instance, spec, self._domains.replace(instance, xml, power_on=True))
         except Exception:
@@ -55,9 +56,11 @@ class Rescues:
     @translated
     def restart(self, instance: objects.Instance, image_meta: ImageMeta,
                 pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Start a rescued guest again from its rescue system."""
         found = rescue.read(self._disks.directory(instance.uuid))
         if found is None:
-            # An unrescue took it away and was cut off: the next one starts the guest from its own disk.
+            # An interrupted unrescue has deleted the rescue system. Another unrescue starts the guest from its own
+            # disk.
             raise GuestFailed(act='rescue', uuid=instance.uuid, cause=Cause.REQUEST, reason=(
                 'its rescue system is no longer on this host; unrescue the server to start it from its own disk'))
         self._disks.ensure_bases(instance, image_meta)

@@ -1,4 +1,4 @@
-"""[libvirt] read once and checked, as the configurators want it."""
+"""The options of [libvirt], read once, checked, and converted for the configurators of domains."""
 from __future__ import annotations
 
 import contextlib
@@ -19,22 +19,26 @@ from kilonova.virt.libvirt.storage import files
 from kilonova.virt.parts.host import DriverMisconfigured
 
 DEFAULT_URI = 'qemu:///system'
-# The kernel has this file where all control groups are of version 2.
+# This file exists if all control groups are of version 2.
 CONTROLLERS = '/sys/fs/cgroup/cgroup.controllers'
 _CACHED = frozenset({'file', 'block', 'network'})
 _CACHE_MODES = frozenset({'default', 'none', 'writethrough', 'writeback', 'directsync', 'unsafe'})
 
 
 def connection_uri(conf: cfg.ConfigOpts) -> str:
-    """Where libvirt is."""
+    """Return the URI of libvirt."""
     return conf.libvirt.connection_uri or DEFAULT_URI
 
 
 def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer: Offer | None = None,
          cells: Sequence[HostCell] = (), guests: GuestCapabilities | None = None,
          features_of: Callable[[str], frozenset[str]] = lambda model: frozenset()) -> Settings:
-    """The settings of this host's guests, on ``cells`` with what ``offer`` gives and what ``guests`` can have;
-    ``features_of`` a CPU model. Raises DriverMisconfigured."""
+    """Return the settings of this host's guests from configuration and capabilities.
+
+    ``cells`` are the host's NUMA cells, ``offer`` the CPUs that servers may use, ``guests`` the capabilities of guests,
+    and ``features_of`` returns the features of a CPU model. Raises DriverMisconfigured if an option is invalid or the
+    host does not support it.
+    """
     options, guests = conf.libvirt, guests or usual(capabilities.arch)
     if options.virt_type not in ('kvm', 'qemu'):
         raise DriverMisconfigured(reason=f'[libvirt]virt_type {options.virt_type} is not served here')
@@ -66,13 +70,18 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
 
 
 def control_groups() -> int:
-    """Return the version of the control groups with which libvirt limits guests: 1 where only a part is of version 2.
+    """Return the version of the control groups with which libvirt limits guests.
+
+    It is 1 if only a part of the control groups is of version 2.
     """
     return 2 if os.path.exists(CONTROLLERS) else 1
 
 
 def address_spaces(settings: Settings) -> frozenset[str]:
-    """How the width of addresses can be chosen for CPUs of that mode: the host's own only for its own CPU."""
+    """Return the ways in which guests' address width can be set with this cpu_mode.
+
+    The host's own width (passthrough) requires the host's own CPU.
+    """
     mode = settings.guest_cpu_mode
     if mode == 'none':
         return frozenset()
@@ -81,8 +90,10 @@ def address_spaces(settings: Settings) -> frozenset[str]:
 
 
 def consoles(conf: cfg.ConfigOpts, guests: GuestCapabilities) -> Consoles:
-    """[vnc], [spice], [serial_console]: where the consoles of guests listen; DriverMisconfigured where QEMU lacks one
-    that is switched on."""
+    """Return the addresses of the guests' consoles, from [vnc], [spice] and [serial_console].
+
+    Raises DriverMisconfigured if a console is enabled that the host's QEMU does not support.
+    """
     for kind, enabled in (('vnc', conf.vnc.enabled), ('spice', conf.spice.enabled)):
         if enabled and kind not in guests.graphics:
             raise DriverMisconfigured(reason=f'[{kind}]enabled is set, and the QEMU of this host has no {kind.upper()}')
@@ -94,7 +105,7 @@ def consoles(conf: cfg.ConfigOpts, guests: GuestCapabilities) -> Consoles:
 
 
 def _spice_options(spice: cfg.ConfigOpts.GroupAttr) -> dict[str, str]:
-    """By the names of libvirt's elements; what is not set is QEMU's choice."""
+    """Return SPICE's options by the names of libvirt's elements. QEMU decides on options that are not set."""
     sound = None if spice.playback_compression is None else 'on' if spice.playback_compression else 'off'
     said = {'image': spice.image_compression, 'jpeg': spice.jpeg_compression, 'zlib': spice.zlib_compression,
             'playback': sound, 'streaming': spice.streaming_mode}
@@ -102,13 +113,13 @@ def _spice_options(spice: cfg.ConfigOpts.GroupAttr) -> dict[str, str]:
 
 
 def machine_types(conf: cfg.ConfigOpts, arch: str) -> set[str]:
-    """The machine types that guests may have here: those of the field's images, and the host's own."""
+    """Return the machine types that guests may have here: those that Nova's images use, and the host's own."""
     known = {'x86_64': {'pc', 'q35'}, 'i686': {'pc', 'q35'}}.get(arch, {MACHINES.get(arch, 'virt')})
     return known | {machine for name, machine in _machines(conf.libvirt.hw_machine_type or []).items() if name == arch}
 
 
 def _flag(flag: str) -> tuple[str, str]:
-    """'-pcid' → ('pcid', 'disable')"""
+    """Return name and policy of a CPU flag: '-pcid' becomes ('pcid', 'disable')."""
     return flag.lstrip('+-').lower(), 'disable' if flag.startswith('-') else 'require'
 
 
@@ -133,7 +144,7 @@ def _serial_number(source: str, capabilities: HostCapabilities) -> str | None:
 
 
 def _cache_modes(pairs: list[str]) -> dict[str, str]:
-    """Kind of disk → mode; kinds that none of ours is are passed over."""
+    """Return a dict from kind of disk to cache mode. Kinds that the driver does not use are ignored."""
     found: dict[str, str] = {}
     for pair in pairs:
         kind, _, mode = pair.partition('=')

@@ -1,16 +1,17 @@
-"""Images of guests: the root disk is copied, then sent.
+"""Snapshots: the root disk of a guest is copied and then sent to the image service.
 
     copy = Copy(directory, image_id, 'qcow2')
-    copy.copy(disk_path, check)                # while the guest is off, or held still
-    copy.flatten('qcow2', check)               # afterwards; copy.path is what is sent
+    copy.copy(disk_path, check)                # while the guest is off or paused
+    copy.flatten('qcow2', check)               # afterwards; copy.path is the file to send
     copy.remove()
 
-A QEMU that runs the guest can write ``part`` itself, in place of both, and ``take`` makes that the image. Where it
-can't, only the server's own file is copied while the guest waits, shared with the original where the file system can
-do that; reading the base behind it into one flat file comes later. Either is what a disk is after a power cut: the
-guest's file system brings itself in order. Room is looked for before anything is written.
+If possible, the QEMU that runs the guest writes the file ``part`` itself, which replaces these two steps, and
+``convert`` makes it the image. Otherwise only the server's own file is copied while the guest is paused; where the file
+system supports it, the copy shares its blocks with the original. The base file is merged into one flat file later. In
+each case the copy is like a disk after a power failure, which the guest's file system can repair. Free space is checked
+before anything is written.
 
-A disk in a pool is kept there as it is in a moment, and copied from that while the guest goes on, whoever runs it.
+For a disk in a pool, a snapshot is made in the pool and copied from there while the guest continues, on any hypervisor.
 """
 from __future__ import annotations
 
@@ -32,12 +33,15 @@ from kilonova.virt.parts.host import DriverMisconfigured
 
 _COPY, _PART, _CONVERTED, _IMAGE, _HELD = 'disk', 'image.part', 'image.converted', 'image', 'held'
 _QCOW2 = 'qcow2'
-# Seconds between two looks whether QEMU still copies a disk.
+# Seconds between two checks whether QEMU is still copying a disk.
 _LOOK = 0.2
 
 
 class Snapshots:
-    """``parts.disks.Snapshots``. ``directory``: for the copies; ``format_``: of the images."""
+    """Images of this host's guests. Implements ``parts.disks.Snapshots``.
+
+    ``directory`` is where copies are stored, ``format_`` is the format of the images.
+    """
 
     def __init__(self, connection: Connection, disks: ServerDisks, images: ImageClient | None,
                  directory: str, format_: str = _QCOW2) -> None:
@@ -46,11 +50,13 @@ class Snapshots:
 
     @translated
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
+        """Copy a server's root disk and send it to the image service as the data of an image."""
         if self._images is None:
             raise DriverMisconfigured(reason='there is no image client to send images with')
         made = self.copy(image_id)
         if not made.is_made():
-            # Looked at first: nobody is held still for an image that is gone, or a service that is silent.
+            # The image is checked first, so that no guest is paused if the image was deleted or the image service does
+            # not answer.
             if self._images.get(image_id)['status'] == 'active':
                 return
             self._copy_root_disk(instance, image_id, made, check)
@@ -63,6 +69,7 @@ class Snapshots:
 
     @translated
     def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
+        """Resume the guest if it was paused for this image, stop the copy, and delete its files."""
         made = self.copy(image_id)
         self._let_go_on(instance, made)
         guest = self._libvirt.find(instance.uuid)
@@ -73,11 +80,11 @@ class Snapshots:
         made.remove()
 
     def copy(self, image_id: str) -> Copy:
-        """The files of an image that is being made."""
+        """Return the files of an image that is being made."""
         return Copy(self._directory, image_id, self._format)
 
     def _copy_root_disk(self, instance: objects.Instance, image_id: str, made: Copy, check: Check) -> None:
-        """By QEMU while the guest runs; where that won't, the file while the guest can't write."""
+        """Copy the root disk with QEMU while the guest runs, or copy its file while the guest is paused or off."""
         root = self._disks.present(instance)[0]
         need = self._disks.root_bytes(instance.uuid)
         if root.pool is not None:
@@ -101,7 +108,10 @@ class Snapshots:
         made.flatten(root.format, check)
 
     def _copy_kept(self, image: str, image_id: str, made: Copy, check: Check) -> None:
-        """What an earlier try kept is as old as that: it goes first."""
+        """Copy a disk in the pool from a new snapshot.
+
+        A snapshot of an earlier try is outdated, so it is deleted first.
+        """
         pool = self._disks.pool
         pool.forget(image, image_id)
         pool.keep(image, image_id)
@@ -111,7 +121,11 @@ class Snapshots:
             pool.forget(image, image_id)
 
     def _copy_running(self, guest: Guest, path: str, made: Copy, need: int, check: Check) -> bool:
-        """False: QEMU won't, or the guest stopped meanwhile. A process that died may have left a copy under way."""
+        """Copy the disk with QEMU while the guest runs.
+
+        Returns False if QEMU refuses or the guest stopped in the meantime. A copy that a crashed process left running
+        is ended first.
+        """
         guest.end_copy(made.part)
         made.make_room()
         made.see_room(need if self._format == _QCOW2 else 2 * need)
@@ -140,55 +154,58 @@ class Snapshots:
 
 
 class Copy:
-    """One image's files, <snapshots_directory>/<image id>; a crash leaves them for the next try or for ``remove``."""
+    """The files of one image in <snapshots_directory>/<image id>.
+
+    A crash leaves them for the next try or for ``remove``.
+    """
 
     def __init__(self, directory: str, image_id: str, format_: str) -> None:
         self._directory, self._image_id, self._format = os.path.join(directory, image_id), image_id, format_
         self.path, self.part = self._file(_IMAGE), self._file(_PART)
 
     def is_made(self) -> bool:
-        """Whether there is a whole image to send."""
+        """Return True if the complete image exists."""
         return os.path.exists(self.path)
 
     def is_held(self) -> bool:
-        """Whether the guest was suspended for this and not yet resumed."""
+        """Return True if the guest was paused for this image and has not been resumed."""
         return os.path.exists(self._file(_HELD))
 
     def hold(self) -> None:
-        """Note that the guest will be suspended for this."""
+        """Record that the guest will be paused for this image."""
         os.makedirs(self._directory, exist_ok=True)
         files.write_whole(self._file(_HELD), '')
 
     def let_go(self) -> None:
-        """Note that it runs again."""
+        """Record that the guest has been resumed."""
         files.remove(self._file(_HELD))
 
     def copy(self, disk: str, check: Check) -> None:
-        """The disk's file as it is now."""
+        """Copy the disk's file in its current state."""
         os.makedirs(self._directory, exist_ok=True)
         self._see_layers(os.path.dirname(disk))
         command.watched(check, 'cp', '--reflink=auto', '--sparse=always', disk, self._file(_COPY))
 
     def _see_layers(self, directory: str) -> None:
-        """A disk names the layers below it without their directory."""
+        """Make links to the layers of a disk, because a disk names its layers without a directory."""
         for name in filter(layers.is_layer, os.listdir(directory)):
             files.remove(self._file(name))
             os.symlink(os.path.join(directory, name), self._file(name))
 
     def flatten(self, format_: str, check: Check) -> None:
-        """One file of the copy and all that it reads from. ``format_``: the copy's."""
+        """Make the image from the copy and all files that it reads from. ``format_`` is the format of the copy."""
         files.remove(self.part)
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', format_, self._file(_COPY), self.part)
         self._take(self.part)
         files.remove(self._file(_COPY))
 
     def read(self, source: str, check: Check) -> None:
-        """The image of a raw disk by QEMU's name."""
+        """Make the image from a raw disk with this QEMU name."""
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', 'raw', source, self.part)
         self._take(self.part)
 
     def convert(self, check: Check) -> None:
-        """``part`` is whole, a qcow2 that QEMU wrote: the image is made of it."""
+        """Make the image from ``part``, a complete qcow2 file that QEMU has written."""
         if self._format == _QCOW2:
             self._take(self.part)
             return
@@ -199,11 +216,11 @@ class Copy:
         files.remove(self.part)
 
     def see_room(self, need: int) -> None:
-        """errors.NoRoom: so many bytes are not free."""
+        """Check that ``need`` bytes are free. Raises errors.NoRoom if they are not."""
         files.check_room(self._directory, need, f'image {self._image_id}')
 
     def make_room(self) -> None:
-        """For ``part``: what an earlier try left there goes."""
+        """Create the directory, and delete ``part`` if an earlier try left it."""
         os.makedirs(self._directory, exist_ok=True)
         files.remove(self.part)
 
@@ -212,7 +229,7 @@ class Copy:
         os.replace(path, self.path)
 
     def remove(self) -> None:
-        """All of it goes; fine if there is none."""
+        """Delete all files. Do nothing if there are none."""
         files.remove_tree(self._directory)
 
     def _file(self, name: str) -> str:

@@ -1,12 +1,12 @@
-"""What [libvirt]live_migration_… say of how a guest is carried to another host, and the watch over one on its way.
+"""Live migration as [libvirt]live_migration_… configure it: parameters, supervision, and forced completion.
 
     transfers = Transfers(conf)
-    transfers.carry(guest, way, told)          # until it is there, whoever began it
-    transfers.hasten(guest)                    # beside that: to its end, by post-copy or by standing still
+    transfers.carry(guest, way, told)          # returns when the guest has arrived, whichever process began it
+    transfers.hasten(guest)                    # meanwhile: force completion, by post-copy or by pausing the guest
 
-With post-copy a guest runs at the destination before all of its memory is there; QEMU fetches a page when the guest
-wants it. From that moment on neither side has the whole guest, so a connection that breaks is opened again, and what
-can't be brought together is lost: the guest starts anew from its disks, at the destination.
+With post-copy a guest runs at the destination before all its memory has arrived, and QEMU fetches a page when the guest
+accesses it. From then on neither source nor destination has the complete guest. A connection that breaks is therefore
+opened again. If that fails, the guest's state is lost, and it starts anew from its disks at the destination.
 """
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ from kilonova.virt.parts.live_migrations import LiveProgress, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at a migration, at first and later.
+# Seconds between two checks of a migration, at the beginning and later.
 LOOK, LATER = 0.1, 1.0
-# GiB for which a migration has its time at least.
+# The minimum size in GiB with which a migration's time limit is calculated.
 LEAST_GIB = 2
-# Seconds until a post-copy that broke off, and doesn't go on, is given up.
+# Seconds after which a failed post-copy that cannot be continued is given up.
 MENDING = 60.0
-# Seconds without numbers of a migration after which it is aborted.
+# Seconds without statistics of a migration after which it is aborted.
 BLIND = 60.0
 _NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
 
 
 @dataclass(frozen=True)
 class Way:
-    """Where a guest goes: libvirt's address there, and what it shall know besides this host's options. ``post_copy``:
-    whether the guest may run there before its memory has come."""
+    """The destination of a guest: libvirt's URI there, and parameters and flags in addition to this host's options.
+
+    ``post_copy`` is True if the guest may run there before its memory has arrived.
+    """
 
     host: str
     uri: str
@@ -52,7 +54,7 @@ class Way:
 
 
 class Transfers:
-    """Of one host."""
+    """Live migrations from one host."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         options = conf.libvirt
@@ -63,11 +65,15 @@ class Transfers:
         self._forces = options.live_migration_timeout_action == 'force_complete'
         self._downtimes = Downtimes(options.live_migration_downtime, options.live_migration_downtime_steps,
                                     options.live_migration_downtime_delay)
-        # Guests to be hastened as soon as that is possible.
+        # Uuids of guests whose migration is to be forced to complete as soon as possible.
         self._in_haste: set[str] = set()
 
     def carry(self, guest: Guest, way: Way, told: LiveTold) -> None:
-        """Returns when the guest is at the destination. What ``told`` raises, and time that runs out, aborts it."""
+        """Migrate the guest, and return when it is at the destination.
+
+        A migration that is already running is continued. An exception of ``told``, or the end of the time limit, aborts
+        the migration. Raises errors.MigrationError if the guest stays on this host.
+        """
         call = None
         try:
             if migrating.outgoing(guest) is None and not migrating.has_switched(guest):
@@ -87,7 +93,10 @@ class Transfers:
                               way.flags | self._flags(post_copy) | more)
 
     def _flags(self, post_copy: bool) -> int:
-        """Post-copy ends whatever the guest writes: it needn't be slowed down besides."""
+        """Return the flags for post-copy or auto-converge.
+
+        Post-copy completes whatever the guest writes, so slowing the guest down (auto-converge) is not needed with it.
+        """
         flags = libvirt.VIR_MIGRATE_TLS if self._with_tls else 0
         if post_copy:
             return int(flags | libvirt.VIR_MIGRATE_POSTCOPY)
@@ -101,9 +110,9 @@ class Transfers:
     def _follow(self, guest: Guest, told: LiveTold, call: migrating.Call | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
-            is_over = call is None or call.ended        # looked at before the job: it may end in between
+            is_over = call is None or call.ended        # read before the job, because the call may end in between
             job = watch.read(guest)
-            # A guest whose numbers can't be read is on its way as long as the call lasts.
+            # If the statistics cannot be read, the migration is assumed to run as long as the call lasts.
             if job is None and is_over and (watch.unread is None or call is not None):
                 break
             if watch.unread is not None and call is None and watch.blind > 2 * BLIND:
@@ -128,7 +137,7 @@ class Transfers:
 
     def _look(self, guest: Guest, job: dict[str, int], told: LiveTold, took: float,
               watch: _Watch) -> Exception | None:
-        """Why it is to be aborted."""
+        """Check the running migration once. Return the reason if it must be aborted, otherwise None."""
         numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
         gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
         downtime = self._downtimes.at(took, gib)
@@ -151,8 +160,10 @@ class Transfers:
     # -- to its end -----------------------------------------------------------------------------------
 
     def hasten(self, guest: Guest) -> bool:
-        """The guest runs at the destination at once, or stands still until it is there. False: its disks are still
-        being copied; who watches it tries again."""
+        """Force the migration to complete: switch it to post-copy, or pause the guest until it has arrived.
+
+        Returns False if the guest's disks are still being copied. The supervising thread then tries again.
+        """
         self._in_haste.discard(guest.uuid)
         if guest.power_state() == PowerState.PAUSED:
             return True
@@ -170,7 +181,7 @@ class Transfers:
         return True
 
     def _mend(self, guest: Guest, way: Way) -> None:
-        """Bring a guest together whose post-copy broke off. libvirt may hang at it, so it has MENDING seconds."""
+        """Continue a failed post-copy. libvirt may hang while it does so, so the time is limited to MENDING seconds."""
         call, pause, until = None, LATER, time.monotonic() + MENDING
         while migrating.has_switched(guest) and time.monotonic() < until:
             if call is None or call.ended:
@@ -191,10 +202,14 @@ class Transfers:
 
 @dataclass
 class _Watch:
-    """What came of looking at one migration.
+    """The state of the supervision of one migration.
 
-    ``reason``: why it is aborted; ``unread``: why its numbers could not be read at the last look, ``blind`` the seconds
-    since when.
+    Attributes:
+        reason: Why the migration is aborted.
+        downtime: The downtime set last, in milliseconds.
+        hastened: True if the migration was forced to complete.
+        unread: Why the statistics could not be read at the last check. None if they were read.
+        blind: Seconds since the statistics could be read last.
     """
 
     reason: Exception | None = None
@@ -205,9 +220,9 @@ class _Watch:
     _since: float = 0
 
     def read(self, guest: Guest) -> dict[str, int] | None:
-        """Return the numbers of the migration, None if none runs or they can't be read (``unread``).
+        """Return the statistics of the migration. None: no migration is running, or they cannot be read (``unread``).
 
-        BLIND seconds without them are a reason to abort the migration.
+        After BLIND seconds without statistics, ``reason`` is set and the migration is aborted.
         """
         try:
             job = migrating.outgoing(guest)
@@ -224,14 +239,17 @@ class _Watch:
 
 @dataclass(frozen=True)
 class Downtimes:
-    """How long a guest may stand still at the end of a migration, in milliseconds: more and more, up to ``most``."""
+    """How long a guest may be stopped at the end of a migration, in milliseconds. It grows in steps up to ``most``."""
 
     most: int
     steps: int
     delay: int
 
     def at(self, took: float, gib: float) -> int:
-        """After so many seconds of a guest of that size: a step each ``delay`` seconds a GiB."""
+        """Return the downtime after ``took`` seconds for a guest of ``gib`` GiB.
+
+        It grows by one step each ``delay`` seconds per GiB.
+        """
         first = self.most / self.steps
         step = min(int(took / (self.delay * gib)), self.steps)
         return int(first + (self.most - first) / self.steps * step)

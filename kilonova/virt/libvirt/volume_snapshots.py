@@ -1,4 +1,4 @@
-"""Snapshots of volumes that are files of a share: the guest goes on in another file, and two files become one."""
+"""Snapshots of volumes that are files of a share (NFS): a guest writes to another file, and files are merged."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -27,8 +27,10 @@ LOG = logging.getLogger(__name__)
 
 
 class VolumeSnapshots:
-    """``parts.volume_snapshots.VolumeSnapshots``. libvirt's test driver knows of no files: only definitions change
-    there."""
+    """Volume snapshots on one host. Implements ``parts.volume_snapshots.VolumeSnapshots``.
+
+    libvirt's test driver has no disk files, so only definitions change with it.
+    """
 
     def __init__(self, connection: Connection, domains: Domains, volumes: HostVolumes) -> None:
         self._libvirt, self._domains, self._volumes = connection, domains, volumes
@@ -36,6 +38,7 @@ class VolumeSnapshots:
     @translated
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
              new: AttachedVolume) -> None:
+        """Make the guest write to the file of ``new`` instead of that of ``old``."""
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         with _said(instance, f'take a snapshot of volume {old.volume_id} of'):
             if guest is not None and self._runs(guest):
@@ -50,12 +53,14 @@ class VolumeSnapshots:
 
     @translated
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
+        """Return True if the guest writes to the file of ``new``, now or at its next start."""
         guest = self._libvirt.find(instance.uuid)
         return guest is not None and self._source(guest, new) == self._path(instance, new)
 
     @translated
     def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
                  new: AttachedVolume, check: Check) -> None:
+        """Undo ``take``: merge what the guest has written into the file of ``old``, and use that file again."""
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         if guest is None or self._source(guest, new) != path:
             return
@@ -70,6 +75,7 @@ class VolumeSnapshots:
     @translated
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
               check: Check) -> None:
+        """Merge two files of the volume's backing chain."""
         guest = self._libvirt.find(instance.uuid)
         with _said(instance, f'merge files of volume {volume.volume_id} of'):
             if guest is not None and guest.is_active():
@@ -86,9 +92,10 @@ class VolumeSnapshots:
 
     @translated
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
+        """End a merge that is running. Return True if it is known to have been completed."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            # Another host may have its files open.
+            # The guest may be on another host, which has the files open.
             return False
         if guest.is_active():
             if not self._runs(guest):
@@ -101,28 +108,28 @@ class VolumeSnapshots:
         try:
             links = backing.look(self._path(instance, volume), volume.file[1])
         except (command.CommandFailed, VolumeUnsupported) as error:
-            # The share may never be there again; nothing is at work on files that nobody can open.
+            # The share may be lost permanently. No merge can run on files that cannot be opened.
             LOG.warning('Nobody can say whether files of volume %s are merged (%s): %s', volume.volume_id, merge, error,
                         instance_uuid=instance.uuid)
             return False
         return merge.is_done([link.name for link in links])
 
     def _runs(self, guest: Guest) -> bool:
-        """Whether it runs, and its hypervisor knows of files."""
+        """Return True if the guest is running and its hypervisor has disk files (it is not the test driver)."""
         return guest.is_active() and not self._libvirt.is_test
 
     def _path(self, instance: objects.Instance, volume: AttachedVolume) -> str:
-        """Of the volume's file on this host. VolumeUnsupported."""
+        """Return the path of the volume's file on this host. Raises VolumeUnsupported if it cannot be connected."""
         self._volumes.check([volume])
         return self._volumes.connect(instance, volume).path or ''
 
     def _source(self, guest: Guest, volume: AttachedVolume) -> str | None:
-        """The file that the guest has, or will have when it is started."""
+        """Return the file of the volume that the guest uses now, or will use at its next start."""
         xml = guest.xml() if self._runs(guest) else guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
         return sources(xml).get(volume.volume_id)
 
     def _target(self, guest: Guest, volume: AttachedVolume) -> str:
-        """Its name in the guest. GuestFailed: the guest hasn't got it."""
+        """Return the volume's device name in the guest. Raises GuestFailed if the guest does not have the volume."""
         found = targets(guest.xml()).get(volume.volume_id)
         if found is None:
             raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=guest.uuid,
@@ -131,7 +138,7 @@ class VolumeSnapshots:
 
     def _relocate(self, instance: objects.Instance, image_meta: ImageMeta, guest: Guest | None,
                   volume: AttachedVolume) -> None:
-        """Its next start finds the volume in that file."""
+        """Change the guest's definition, so that its next start uses the volume's file."""
         if guest is not None:
             given = self._volumes.connect(instance, volume)
             disk = self._domains.volume_disk(instance, image_meta, given, guest)
@@ -140,7 +147,7 @@ class VolumeSnapshots:
 
 @contextmanager
 def _said(instance: objects.Instance, act: str) -> Iterator[None]:
-    """What qemu-img says is a failure of the guest's."""
+    """Raise errors of qemu-img as GuestFailed."""
     try:
         yield
     except command.CommandFailed as error:

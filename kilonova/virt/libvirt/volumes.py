@@ -1,4 +1,4 @@
-"""Volumes of the volume service: plugged into guests, taken from them, grown under them."""
+"""Volumes of the volume service: attached to guests, detached, copied, swapped and extended."""
 from __future__ import annotations
 
 import contextlib
@@ -26,12 +26,12 @@ from kilonova.virt.parts.volumes import VolumeCounters, VolumeFailed
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether a volume is copied.
+# Seconds between two checks whether a volume is copied.
 _LOOK = 0.5
 
 
 class Volumes:
-    """``parts.volumes.Volumes``."""
+    """Volumes of guests on one host. Implements ``parts.volumes.Volumes``."""
 
     def __init__(self, connection: Connection, domains: Domains, disks: ServerDisks, volumes: HostVolumes,
                  bricks: Bricks, hotplug: Hotplug) -> None:
@@ -39,9 +39,11 @@ class Volumes:
         self._volumes, self._bricks, self._hotplug = volumes, bricks, hotplug
 
     def connector(self) -> dict[str, Any]:
+        """Return the properties of this host that the volume service needs to attach volumes."""
         return self._bricks.connector()
 
     def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
+        """Return the device names of the server's volumes that have none yet."""
         try:
             own = self._disks.present(instance)
         except GuestFailed:
@@ -52,6 +54,7 @@ class Volumes:
 
     @translated
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
+        """Connect a volume to this host and plug it into the guest."""
         self._volumes.check([volume])
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -59,7 +62,7 @@ class Volumes:
         given = self._volumes.connect(instance, volume)
         try:
             disk = self._domains.volume_disk(instance, image_meta, given, guest)
-            # Looked at as a whole by libvirt before the guest sees any of it.
+            # libvirt checks the whole definition before the guest sees the volume.
             self._domains.change(guest, lambda definition: VOLUMES.put(definition, disk))
             if guest.is_active():
                 self._hotplug.plug(guest, VOLUMES, disk, volume.volume_id)
@@ -73,6 +76,7 @@ class Volumes:
 
     @translated
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
+        """Unplug a volume from the guest and disconnect it from this host."""
         with self._volumes.given_back(instance, [volume]):
             guest = self._libvirt.find(instance.uuid)
             if guest is not None:
@@ -87,11 +91,13 @@ class Volumes:
 
     @translated
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        """Disconnect a volume that the server's guest does not use on this host."""
         self._volumes.disconnect(instance, volume)
 
     @translated
     def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
              new: AttachedVolume, check: Check) -> None:
+        """Connect ``new``, copy the volume to it while the guest runs, and return when the copy is complete."""
         self._volumes.check([new])
         guest = self._libvirt.find(instance.uuid)
         target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)
@@ -111,13 +117,14 @@ class Volumes:
 
     def _copy_of(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
                  new: AttachedVolume, guest: Guest) -> str:
-        """Connected; as the guest has it: under the id of the volume."""
+        """Connect ``new``, and return its disk (XML) as the guest will have it: under the id of the old volume."""
         given = self._volumes.connect(instance, new)
         return self._domains.volume_disk(instance, image_meta, replace(
             given, volume=replace(new, volume_id=volume.volume_id)), guest)
 
     @translated
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
+        """End the copy, if there is one, and disconnect ``new``."""
         guest, path = self._libvirt.find(instance.uuid), None
         if guest is not None and guest.is_active():
             xml = guest.xml()
@@ -130,6 +137,7 @@ class Volumes:
     @translated
     def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
              new: AttachedVolume) -> bool:
+        """Make the guest use ``new`` instead of the volume, and disconnect the volume. Return False if that fails."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return False
@@ -151,7 +159,10 @@ class Volumes:
         return True
 
     def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
-        """The guest has the copy, and is defined so before: one that stops from here on is started from it."""
+        """Make the running guest use the copy. Return False if that fails.
+
+        The definition is changed before, so that a guest that stops at this moment starts from the copy.
+        """
         if self._libvirt.is_test:
             return True
         xml = guest.xml()
@@ -169,7 +180,10 @@ class Volumes:
         return False
 
     def _show_size(self, guest: Guest, volume: AttachedVolume) -> None:
-        """The guest has it, and sees what it has more as soon as that can be."""
+        """Make the guest see the size of its new volume.
+
+        A failure is only logged; the guest sees the size at its next start.
+        """
         try:
             grow(guest, targets(guest.xml()).get(volume.volume_id) or '', self._volumes.extend(volume))
         except (GuestFailed, VolumeFailed) as error:
@@ -178,6 +192,7 @@ class Volumes:
 
     @translated
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        """Make the guest see the new size of a volume."""
         guest = self._libvirt.find(instance.uuid)
         target = None if guest is None else targets(guest.xml()).get(volume.volume_id)
         if guest is None or target is None:
@@ -185,13 +200,14 @@ class Volumes:
         if guest.is_active():
             grow(guest, target, self._volumes.extend(volume, sources(guest.xml()).get(volume.volume_id)))
         else:
-            # It need not be connected now; the next start does that.
+            # The volume need not be connected now. It is connected at the guest's next start.
             with contextlib.suppress(VolumeFailed):
                 self._volumes.extend(volume)
         LOG.info('Volume %s has %d GiB now.', volume.volume_id, volume.size, instance_uuid=instance.uuid)
 
     @translated
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
+        """Return a dict from volume id to the counters of volumes that the running guest has."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
             return {}
@@ -201,13 +217,13 @@ class Volumes:
             target = names.get(volume.volume_id)
             counters = None if target is None else guest.measured('blockStats', target)
             if counters:
-                # The fifth counts errors; -1 stands for what the hypervisor doesn't count.
+                # The fifth counter is for errors. The value -1 means that the hypervisor does not count it.
                 found[volume.volume_id] = VolumeCounters(*(max(0, one) for one in counters[:4]))
         return found
 
 
 def grow(guest: Guest, target: str, size: int) -> None:
-    """Let a running guest see so many bytes of its disk ``target``. GuestFailed."""
+    """Make a running guest see the size of its disk ``target``, in bytes. Raises GuestFailed if that fails."""
     try:
         guest.call('blockResize', target, size, libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES)
     except libvirt.libvirtError as error:

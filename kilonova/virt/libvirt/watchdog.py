@@ -1,14 +1,15 @@
-"""Find out that libvirt's calls hang although it answers keepalives; used by ``connection.Connection``.
+"""Detection of a libvirtd whose calls hang although it answers keepalive messages. ``connection.Connection`` uses it.
 
     watchdog = Watchdog(25.0)                   # seconds between two calls, and until a call counts as hung
     watchdog.watch(connection, listener)        # from now on: listener.hypervisor_lost(reason), hypervisor_back()
     watchdog.reason                             # why libvirt counts as lost, or None
     watchdog.leave()                            # the connection is closed
 
-Keepalives are answered by libvirtd's main loop, calls by its threads, which a lock or a dead file system can stop. The
-call is getCapabilities: it changes nothing, libvirtd gives it to an ordinary thread, not to those that it reserves for
-calls which never wait, and it asks the driver that starts guests. Saves, migrations and block copies may take as long
-as they need: they run on other connections, and ``connection.CALLS`` is smaller than libvirtd's number of threads.
+Keepalive messages are answered by libvirtd's main loop. Calls are executed by its threads, which a lock or a dead file
+system can block. The watchdog calls getCapabilities: it changes nothing, libvirtd executes it in an ordinary thread and
+not in those that it reserves for calls which never wait, and it needs the driver that starts guests. Saves, migrations
+and block copies may take as long as they need: they use other connections, and ``connection.CALLS`` is smaller than
+libvirtd's number of threads.
 """
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ from kilonova.virt.parts.host import Listener
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether the call has ended.
+# Seconds between two checks whether the call has ended.
 LOOK = 0.1
 
 
 def is_alive(connection: libvirt.virConnect) -> bool:
-    """Return whether the event loop takes the connection for open. Asks libvirtd nothing."""
+    """Return True if the event loop considers the connection open. Makes no call to libvirtd."""
     try:
         return bool(connection.isAlive())
     except libvirt.libvirtError:
@@ -37,7 +38,7 @@ def is_alive(connection: libvirt.virConnect) -> bool:
 
 
 class _Call:
-    """One call in a native thread of its own, so that a call that hangs occupies no thread that others need."""
+    """One call in a native thread of its own, so that a call that hangs blocks no thread that others need."""
 
     def __init__(self, connection: libvirt.virConnect) -> None:
         self.done = False
@@ -46,7 +47,7 @@ class _Call:
 
     def _ask(self) -> None:
         try:
-            # An error is an answer, too.
+            # An error also shows that libvirtd answers.
             with contextlib.suppress(libvirt.libvirtError):
                 self._connection.getCapabilities()
         finally:
@@ -54,7 +55,10 @@ class _Call:
 
 
 class Watchdog:
-    """The watch of one connection. ``limit``: seconds between two calls, and until a call counts as hung; 0: off."""
+    """The supervision of one connection.
+
+    ``limit`` is the number of seconds between two calls, and until a call counts as hung. 0 switches the watchdog off.
+    """
 
     def __init__(self, limit: float) -> None:
         self.reason: str | None = None
@@ -63,13 +67,13 @@ class Watchdog:
         self._watched: libvirt.virConnect | None = None
 
     def watch(self, connection: libvirt.virConnect, listener: Listener) -> None:
-        """Ask this connection, and no other, until ``leave`` is called or it is closed."""
+        """Supervise this connection, and no other, until ``leave`` is called or it is closed."""
         if self._limit:
             self._watched = connection
             concurrency.spawn(self._watch, connection, listener, name='libvirt watchdog')
 
     def leave(self) -> None:
-        """Ask no more, and forget that a call hangs. Nothing is told to the listener after this returns."""
+        """Stop the supervision and reset ``reason``. The listener is not called after this method has returned."""
         with self._lock:
             self._watched = self.reason = None
 

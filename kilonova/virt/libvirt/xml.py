@@ -1,11 +1,12 @@
-"""Typed elements of a domain's XML: dataclasses that know how they are written, and nothing else.
+"""Typed elements of a domain's XML: dataclasses with a method that returns the element.
 
     node('source', file='/x/disk')                       # <source file="/x/disk"/>
     node('vcpu', '8', cpuset=None)                       # <vcpu>8</vcpu>
     node('os', node('type', 'hvm', arch='x86_64'))       # nested
 
-Attributes that are None are left out, so are children that are None. The domain, its CPUs and its memory are here, what
-is below <devices> in ``xml_disks``, ``xml_interfaces`` and ``xml_devices``.
+Attributes and children that are None are left out. This file has the domain, its CPUs and its memory. The elements
+below <devices> are in ``xml_disks``, ``xml_interfaces`` and ``xml_devices``. The configurators in ``domain`` create
+them.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ Element = ElementTree.Element
 
 
 def node(tag: str, *children: Element | str | None, **attributes: str | int | None) -> Element:
-    """An element; a str child is its text. ``type_`` and the like lose the underscore."""
+    """Return an element. A child that is a str is its text. A trailing underscore of attribute names is removed."""
     element = Element(tag, {name.rstrip('_'): str(value) for name, value in attributes.items() if value is not None})
     for child in children:
         if isinstance(child, str):
@@ -28,28 +29,33 @@ def node(tag: str, *children: Element | str | None, **attributes: str | int | No
 
 
 def on(switched: bool) -> str | None:
-    """A switch that is left out where it is off."""
+    """Return 'on', or None if the attribute is to be left out."""
     return 'on' if switched else None
 
 
 def to_text(element: Element) -> str:
-    """Indented XML."""
+    """Return indented XML."""
     ElementTree.indent(element)
     return ElementTree.tostring(element, encoding='unicode')
 
 
 class Device(Protocol):
-    """Anything below <devices>."""
+    """An element below <devices>."""
 
     def element(self) -> Element:
-        """Its XML."""
+        """Return the XML element."""
 
 
 @dataclass
 class MemoryBacking:
-    """``pages``: {guest cell: size of its pages in KiB}; ``locked``: memory that the host must not swap out;
-    ``unshared``: nor merge with what is equal in other guests; ``mapped``: other processes may map it, which small
-    pages must be a file for."""
+    """The backing of the guest's memory on the host.
+
+    Attributes:
+        pages: A dict from guest cell to the size of its large pages in KiB.
+        locked: True if the host must not swap the memory out.
+        unshared: True if the host must not merge pages with equal pages of other guests.
+        mapped: True if other processes may map the memory. Memory of small pages must be a file for this.
+    """
 
     pages: dict[int, int] = field(default_factory=dict)
     locked: bool = False
@@ -57,6 +63,7 @@ class MemoryBacking:
     mapped: bool = False
 
     def element(self) -> Element:
+        """Return the <memoryBacking> element."""
         pages = [node('page', size=size, unit='KiB', nodeset=str(cell)) for cell, size in sorted(self.pages.items())]
         return node('memoryBacking', node('hugepages', *pages) if pages else None,
                     node('nosharepages') if self.unshared else None,
@@ -67,11 +74,12 @@ class MemoryBacking:
 
 @dataclass
 class NumaTune:
-    """``nodes``: {guest cell: host cell that its memory must come from}."""
+    """The host cells of the guest's memory. ``nodes`` is a dict from guest cell to host cell."""
 
     nodes: dict[int, int]
 
     def element(self) -> Element:
+        """Return the <numatune> element."""
         hosts = ','.join(str(host) for host in sorted(set(self.nodes.values())))
         return node('numatune', node('memory', mode='strict', nodeset=hosts), *(
             node('memnode', cellid=cell, mode='strict', nodeset=host) for cell, host in sorted(self.nodes.items())))
@@ -79,8 +87,15 @@ class NumaTune:
 
 @dataclass
 class CpuTune:
-    """``pins``: {vCPU: host CPUs that it may run on}; ``emulator``: those of the emulator's threads. Sets as text.
-    ``limits``: shares, period and quota; ``realtime``: vCPUs that run before all else, by priority ``priority``."""
+    """The host CPUs of the guest and its limits. Sets of CPUs are texts.
+
+    Attributes:
+        pins: A dict from vCPU to the host CPUs that it may run on.
+        emulator: The host CPUs of the emulator threads.
+        limits: The values of shares, period and quota.
+        realtime: The vCPUs with realtime priority.
+        priority: The priority of these vCPUs.
+    """
 
     pins: dict[int, str] = field(default_factory=dict)
     emulator: str | None = None
@@ -89,6 +104,7 @@ class CpuTune:
     priority: int = 1
 
     def element(self) -> Element:
+        """Return the <cputune> element."""
         return node('cputune', *(node(name, str(value)) for name, value in self.limits.items()),
                     *(node('vcpupin', vcpu=vcpu, cpuset=cpus) for vcpu, cpus in sorted(self.pins.items())),
                     node('emulatorpin', cpuset=self.emulator) if self.emulator else None,
@@ -98,7 +114,10 @@ class CpuTune:
 
 @dataclass
 class GuestCell:
-    """A NUMA cell as the guest sees it. ``cpus`` as text; ``shared``: memory that other processes may map."""
+    """A NUMA cell that the guest sees.
+
+    ``cpus`` is a set as text. ``shared`` is True if other processes may map the memory.
+    """
 
     id: int
     cpus: str
@@ -106,37 +125,43 @@ class GuestCell:
     shared: bool = False
 
     def element(self) -> Element:
+        """Return the <cell> element."""
         return node('cell', id=self.id, cpus=self.cpus, memory=self.memory_kib, unit='KiB',
                     memAccess='shared' if self.shared else None)
 
 
 @dataclass
 class Timer:
-    """A clock source of the guest."""
+    """A timer of the guest's clock."""
 
     name: str
     tickpolicy: str | None = None
     present: str | None = None
 
     def element(self) -> Element:
+        """Return the <timer> element."""
         return node('timer', name=self.name, tickpolicy=self.tickpolicy, present=self.present)
 
 
 @dataclass
 class Clock:
-    """The guest's clock."""
+    """The guest's clock with its timers."""
 
     offset: str = 'utc'
     timers: list[Timer] = field(default_factory=list)
 
     def element(self) -> Element:
+        """Return the <clock> element."""
         return node('clock', *(timer.element() for timer in self.timers), offset=self.offset)
 
 
 @dataclass
 class Cpu:
-    """The CPU that the guest sees. ``features``: (name, policy); ``cells``: its NUMA cells; ``addresses``: (mode, bits)
-    of its physical addresses."""
+    """The CPU that the guest sees.
+
+    ``features`` are pairs of name and policy, ``cells`` the guest's NUMA cells, and ``addresses`` is the mode and the
+    number of bits of its physical addresses.
+    """
 
     mode: str | None = None
     model: str | None = None
@@ -148,6 +173,7 @@ class Cpu:
     addresses: tuple[str, int | None] | None = None
 
     def element(self) -> Element:
+        """Return the <cpu> element."""
         return node('cpu',
                     node('model', self.model) if self.model else None,
                     node('maxphysaddr', mode=self.addresses[0], bits=self.addresses[1]) if self.addresses else None,
@@ -159,7 +185,7 @@ class Cpu:
 
 @dataclass
 class Kernel:
-    """What a guest starts instead of its disk's boot loader: files of the host."""
+    """The kernel that a guest boots instead of its disk's boot loader. The paths are files of the host."""
 
     path: str
     ramdisk: str | None
@@ -168,7 +194,10 @@ class Kernel:
 
 @dataclass
 class Os:
-    """How the guest starts. ``firmware``: 'efi', which libvirt finds on the host; ``secure_boot`` counts with it."""
+    """The machine type of the guest and how it boots.
+
+    ``firmware`` is 'efi', for which libvirt finds a file on the host. ``secure_boot`` is used only with a firmware.
+    """
 
     arch: str
     machine: str | None = None
@@ -180,6 +209,7 @@ class Os:
     kernel: Kernel | None = None
 
     def element(self) -> Element:
+        """Return the <os> element."""
         kernel = self.kernel
         return node('os', node('type', 'hvm', arch=self.arch, machine=self.machine),
                     *(self._firmware() if self.firmware else ()),
@@ -192,7 +222,7 @@ class Os:
 
     def _firmware(self) -> tuple[Element, ...]:
         if not self.secure_boot:
-            # Said, as libvirt would take a firmware with secure boot where it finds that first.
+            # This is written explicitly, because libvirt could otherwise select a firmware with secure boot.
             return (node('firmware', node('feature', enabled='no', name='secure-boot')),)
         return (node('firmware', node('feature', enabled='yes', name='secure-boot'),
                      node('feature', enabled='yes', name='enrolled-keys')), node('loader', secure='yes'))
@@ -200,7 +230,7 @@ class Os:
 
 @dataclass
 class Domain:
-    """A guest's definition. Everything that nobody asked for stays out of the XML."""
+    """A guest's definition. Elements that the guest does not need are left out of the XML."""
 
     type: str
     uuid: str
@@ -220,6 +250,7 @@ class Domain:
     devices: list[Device] = field(default_factory=list)
 
     def element(self) -> Element:
+        """Return the <domain> element."""
         return node(
             'domain',
             node('uuid', self.uuid), node('name', self.name), node('memory', str(self.memory_kib)),
@@ -239,4 +270,5 @@ class Domain:
             type=self.type)
 
     def to_xml(self) -> str:
+        """Return the domain's XML as text."""
         return to_text(self.element())

@@ -1,4 +1,4 @@
-"""Elements of a domain's disks, as ``xml`` writes them."""
+"""Elements of a domain's disks. See ``xml`` for how they are used."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -8,8 +8,11 @@ from kilonova.virt.libvirt.xml import Element, node, on
 
 @dataclass
 class FileDisk:
-    """A disk, or a CD, that is a file of the host. ``limits``: elements of <iotune>; ``boots``: the guest starts from
-    it, and <os> names nothing to start from; ``packed``: virtio's packed rings."""
+    """A disk or a CD that is a file of the host.
+
+    ``limits`` are elements of <iotune>. ``boots`` is True if the guest boots from it; <os> names no boot device then.
+    ``packed`` switches on virtio's packed rings.
+    """
 
     path: str
     format: str
@@ -24,6 +27,7 @@ class FileDisk:
     packed: bool = False
 
     def element(self) -> Element:
+        """Return the <disk> element."""
         return node('disk',
                     node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard,
                          packed=on(self.packed)),
@@ -38,12 +42,13 @@ class FileDisk:
 
 @dataclass
 class PoolDisk(FileDisk):
-    """The same that is no file but what ``source`` and ``auth`` say."""
+    """A disk or a CD that is an image in a Ceph pool, described by ``source`` and ``auth``."""
 
     source: Element | None = None
     auth: Element | None = None
 
     def element(self) -> Element:
+        """Return the <disk> element."""
         made = super().element()
         made.set('type', 'network')
         place = made.find('source')
@@ -55,8 +60,11 @@ class PoolDisk(FileDisk):
 
 @dataclass
 class VolumeDisk:
-    """A disk that is a volume, known by its ``id``: ``type`` file, block or network, with <source> and <auth> as that
-    needs them. ``shareable``: other guests have it, too; ``boots``: as ``FileDisk`` has it."""
+    """A disk that is a volume, identified by its ``id``.
+
+    ``type`` is file, block or network; <source> and <auth> depend on it. ``shareable`` is True if other guests have the
+    volume, too. ``boots`` is as in ``FileDisk``.
+    """
 
     id: str
     type: str
@@ -76,6 +84,7 @@ class VolumeDisk:
     packed: bool = False
 
     def element(self) -> Element:
+        """Return the <disk> element."""
         return node('disk',
                     node('driver', name='qemu', type=self.format, cache=self.cache, io=self.io, discard=self.discard,
                          packed=on(self.packed)),

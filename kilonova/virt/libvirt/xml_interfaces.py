@@ -1,4 +1,4 @@
-"""Elements of a domain's network cards, as ``xml`` writes them."""
+"""Elements of a domain's network cards. See ``xml`` for how they are used."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -8,9 +8,14 @@ from kilonova.virt.libvirt.xml import Element, node, on
 
 @dataclass
 class Interface:
-    """A network card on a bridge of the host (None: on none, an agent there sees to the device): ``device`` there, and
-    of Open vSwitch's bridges the port that it is. ``offloads``: host and guest may leave checksums and the cutting of
-    large packets to each other."""
+    """A network card on a bridge of the host.
+
+    Attributes:
+        bridge: The bridge. None if an agent on the host connects the device.
+        device: The name of the device on the host.
+        ovs_port: The id of the port in Open vSwitch, if the bridge belongs to it.
+        offloads: True if host and guest may leave checksums and the splitting of large packets to each other.
+    """
 
     mac: str
     bridge: str | None
@@ -23,6 +28,7 @@ class Interface:
     offloads: bool = True
 
     def element(self) -> Element:
+        """Return the <interface> element."""
         return node('interface',
                     node('mac', address=self.mac),
                     node('source', bridge=self.bridge) if self.bridge is not None else None,
@@ -43,9 +49,11 @@ class Interface:
 
 @dataclass
 class SocketInterface:
-    """A virtio card whose other end is a switch in user space, which speaks with QEMU by a socket (``path``) and reads
-    and writes the guest's memory. ``mode``: QEMU's part, 'server' makes the socket, 'client' finds it. libvirt would
-    look for a device of the host to give it an MTU."""
+    """A virtio card that is connected to a switch in user space by a socket (``path``).
+
+    The switch reads and writes the guest's memory. ``mode`` is QEMU's role: as 'server' it creates the socket, as
+    'client' it connects to it. No MTU is set, because libvirt would search for a device on the host to set it there.
+    """
 
     mac: str
     path: str
@@ -54,6 +62,7 @@ class SocketInterface:
     packed: bool = False
 
     def element(self) -> Element:
+        """Return the <interface> element."""
         driver = node('driver', queues=self.queues, packed=on(self.packed))
         return node('interface', node('mac', address=self.mac),
                     node('source', type='unix', path=self.path, mode=self.mode), node('model', type='virtio'),
@@ -62,8 +71,10 @@ class SocketInterface:
 
 @dataclass
 class FunctionInterface:
-    """A network card that is a function of a PCI device of the host, given to the guest whole. The host sets its MAC
-    address, and puts it into a VLAN, or its switch into that of a port profile."""
+    """A network card that is a PCI function of the host, which the guest gets as a whole.
+
+    The host sets its MAC address and its VLAN, or its switch applies the VLAN of a port profile.
+    """
 
     mac: str
     address: str
@@ -72,6 +83,7 @@ class FunctionInterface:
     profile: str | None = None
 
     def element(self) -> Element:
+        """Return the <interface> element."""
         domain, bus, rest = self.address.split(':')
         slot, function = rest.split('.')
         return node('interface', node('mac', address=self.mac),
@@ -82,8 +94,10 @@ class FunctionInterface:
 
 @dataclass
 class MacvtapInterface:
-    """A network card that is a macvtap device on ``device``, an interface of the host, which in ``mode`` passthrough it
-    has for itself. libvirt names it."""
+    """A network card that is a macvtap device on ``device``, an interface of the host.
+
+    In ``mode`` passthrough the card uses the interface exclusively. libvirt chooses the name of the macvtap device.
+    """
 
     mac: str
     device: str
@@ -93,6 +107,7 @@ class MacvtapInterface:
     profile: str | None = None
 
     def element(self) -> Element:
+        """Return the <interface> element."""
         return node('interface', node('mac', address=self.mac), node('source', dev=self.device, mode=self.mode),
                     _profile(self.profile), _vlan(self.vlan), node('model', type=self.model), type='direct')
 
@@ -103,13 +118,16 @@ def _profile(profile: str | None) -> Element | None:
 
 @dataclass
 class VdpaInterface:
-    """A virtio card whose rings a function of the host serves: QEMU drives it by ``path``, of vhost-vdpa. libvirt lets
-    QEMU lock as much memory as that needs, as it does for devices that are given whole."""
+    """A virtio card whose queues are served by a function of the host (vDPA). ``path`` is its vhost-vdpa device file.
+
+    libvirt permits QEMU to lock as much memory as this needs, as for devices that are passed through.
+    """
 
     mac: str
     path: str
 
     def element(self) -> Element:
+        """Return the <interface> element."""
         return node('interface', node('mac', address=self.mac), node('source', dev=self.path),
                     node('model', type='virtio'), type='vdpa')
 
