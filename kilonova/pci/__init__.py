@@ -1,7 +1,7 @@
-"""Devices that servers hold: parsing and decisions, no libvirt and no SQL.
+"""Devices that servers hold: parsing of configuration and requests, and decisions, without libvirt and SQL.
 
-``address`` and ``spec`` say which devices an operator gives out, ``request`` what a flavor asks for,
-``pools`` counts what is free (scheduler and compute), ``devices`` is what a host has against what rows say, ``kinds``
-what is PCI's own in that, ``placement`` the devices as resource providers, ``sysfs`` the two facts that only the kernel
-knows. Who holds what is planned in ``compute.tracker``.
+``address`` and ``spec`` define which devices an operator offers, ``request`` what a flavor asks for. ``pools`` counts
+free devices (scheduler and compute). ``devices`` compares a host's devices with their rows, ``kinds`` has what differs
+between kinds of devices, ``placement`` describes devices as resource providers. ``sysfs`` reads what only the kernel
+knows. ``compute.tracker`` plans which server holds which device.
 """

@@ -1,8 +1,10 @@
-"""PCI addresses and the three ways in which a device_spec names them.
+"""PCI addresses, and the patterns by which a device_spec names them.
 
     parse('0000:81:00.0')                                   # Address('0000', '81', '00', '0')
     GlobAddress('*:81:*.*').match('0000:81:02.0')           # True
     RegexAddress({'bus': '8[12]'}).match('0000:82:02.0')    # True
+
+``spec`` uses them.
 """
 from __future__ import annotations
 
@@ -15,21 +17,25 @@ from kilonova import errors
 
 ANY = '*'
 MAX_DOMAIN = 0xFFFF
-# Field → (largest value, hex digits of its stored form).
+# {field: (largest value, hex digits of its stored form)}
 LIMITS = {'domain': (MAX_DOMAIN, 4), 'bus': (0xFF, 2), 'slot': (0x1F, 2), 'function': (0x7, 1)}
 _FULL = re.compile(r'^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$', re.IGNORECASE)
 
 
 class PciConfigInvalidSpec(errors.Invalid):
+    """An entry of device_spec is wrong."""
+
     msg_fmt = 'Invalid [pci]device_spec config: %(reason)s'
 
 
 class PciDeviceWrongAddressFormat(errors.Invalid):
+    """A text or dict is not a PCI address, or not a pattern of addresses."""
+
     msg_fmt = 'The PCI address %(address)s has an incorrect format.'
 
 
 class Address(NamedTuple):
-    """The four fields of a full address, lower-case hex; the domain may have 8 digits."""
+    """The four fields of a full address as lower-case hex. The domain may have 8 digits."""
 
     domain: str
     bus: str
@@ -41,7 +47,7 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """A full address in its fields; PciDeviceWrongAddressFormat for anything else."""
+    """Return the fields of a full address. Raises PciDeviceWrongAddressFormat for any other text."""
     found = _FULL.match(text)
     if found is None:
         raise PciDeviceWrongAddressFormat(address=text)
@@ -49,8 +55,10 @@ def parse(text: str) -> Address:
 
 
 def hex_value(name: str, text: str, maximum: int, digits: int) -> str:
-    """``text`` as lower-case hex of ``digits`` digits, or ``*``; PciConfigInvalidSpec names the property
-    ``name``."""
+    """Return ``text`` as lower-case hex with ``digits`` digits, or ``*``.
+
+    Raises PciConfigInvalidSpec, which names the property ``name``, if the text is no such number.
+    """
     if text == ANY:
         return ANY
     try:
@@ -65,15 +73,15 @@ def hex_value(name: str, text: str, maximum: int, digits: int) -> str:
 
 
 class AddressMatch(Protocol):
-    """How a spec names addresses."""
+    """A pattern by which a spec names addresses."""
 
     def match(self, address: str, parent: str | None = None) -> bool:
-        """Whether the device at ``address``, whose physical function is at ``parent``, is meant."""
+        """Return whether the pattern matches the device at ``address`` whose physical function is at ``parent``."""
 
 
 @dataclass(frozen=True)
 class GlobAddress:
-    """``[[[[domain]:]bus]:][slot][.[func]]``: left-out and empty parts and ``*`` mean any."""
+    """A pattern ``[[[[domain]:]bus]:][slot][.[func]]``. Missing and empty fields and ``*`` match anything."""
 
     text: str
     fields: Address
@@ -84,11 +92,11 @@ class GlobAddress:
 
     @property
     def full(self) -> str | None:
-        """The address when no field is open, else None."""
+        """The address if no field is open, otherwise None."""
         return None if ANY in self.fields else str(self.fields)
 
     def match(self, address: str, parent: str | None = None) -> bool:
-        """A fully written address also means the virtual functions below it."""
+        """Return whether the pattern matches the device. A full address also matches the virtual functions below it."""
         if parent is not None and parent.lower() == self.full:
             return True
         return all(want in (ANY, have) for want, have in zip(self.fields, parse(address), strict=True))
@@ -106,7 +114,10 @@ def _glob_fields(text: str) -> Address:
 
 @dataclass(frozen=True)
 class RegexAddress:
-    """One regular expression a field, matched from the field's start; left-out fields match anything."""
+    """A pattern with one regular expression for each field, matched at the field's start.
+
+    Missing fields match anything.
+    """
 
     patterns: Mapping[str, re.Pattern[str]]
 
@@ -121,6 +132,6 @@ class RegexAddress:
         object.__setattr__(self, 'patterns', patterns)
 
     def match(self, address: str, parent: str | None = None) -> bool:
-        """Only the device's own address counts."""
+        """Return whether the pattern matches the device's own address. The parent is ignored."""
         return all(pattern.match(value)
                    for pattern, value in zip(self.patterns.values(), parse(address), strict=True))

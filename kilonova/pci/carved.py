@@ -1,4 +1,4 @@
-"""Virtual functions of NVIDIA cards, each of which is a vGPU of the type that an operator gave it. Pure data.
+"""Virtual functions of NVIDIA cards that are each a vGPU of the type that an operator assigned to them. Pure data.
 
     withheld([(found, spec), …], reported=True)      # {'0000:3b:00.6': 'its nvidia/current_vgpu_type is 0: …'}
 
@@ -19,7 +19,7 @@ FILE = 'nvidia/current_vgpu_type'
 def problem(now: int | None, wanted: str | None = None) -> str | None:
     """Return why a function whose vGPU type is ``now`` can't be given to a guest, or None if it can.
 
-    ``now``: None for functions that aren't of this kind. ``wanted``: the type that its server has, if that is known.
+    ``now`` is None for functions that are not of this kind. ``wanted`` is the type that the server has, if it is known.
     """
     if now == 0:
         return f'its {FILE} is 0: it has no vGPU type'
@@ -29,11 +29,12 @@ def problem(now: int | None, wanted: str | None = None) -> str | None:
 
 
 def withheld(named: Collection[tuple[Found, DeviceSpec]], reported: bool) -> dict[str, str]:
-    """Return {address: why} of the functions among a host's devices that servers can't get now.
+    """Return a dict from address to reason, for functions of a host that servers can't get now.
 
-    ``named``: the devices with the spec that names each. ``reported``: in Placement all functions of a card are one
-    provider of one resource class, so servers get only the type that most of a card's functions have, of equally many
-    the lowest; elsewhere each type is a pool.
+    ``named`` has the devices with the spec that matches each. ``reported`` means that devices are reported to
+    Placement. There all functions of a card are one provider with one resource class, so servers get only the type that
+    most functions of the card have (if there are several, the lowest). If devices are not reported, each type is a
+    pool.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

@@ -1,4 +1,4 @@
-"""One PCI device as discovered and as a stored object, and the words for its type and status."""
+"""Types and statuses of PCI devices, the form of discovered devices, and functions for one stored device."""
 from __future__ import annotations
 
 import json
@@ -12,12 +12,12 @@ STANDARD = 'type-PCI'
 PF = 'type-PF'
 VF = 'type-VF'
 VDPA = 'vdpa'
-# A mediated device (vGPU): a part of a PCI function, by its UUID.
+# A mediated device (vGPU), which is a part of a PCI function and has a UUID as its address.
 MDEV = 'mdev'
-# Types that live below a physical function and share its fate.
+# Types of functions below a physical function. They can't be used while the physical function is held.
 CHILD_TYPES = frozenset((VF, VDPA))
 
-# The types by the words of reports and filters.
+# The device types by the words that reports and filters use.
 KINDS = {'pci': STANDARD, 'pf': PF, 'vf': VF, 'vdpa': VDPA, 'mdev': MDEV}
 KIND_OF = {dev_type: kind for kind, dev_type in KINDS.items()}
 
@@ -30,56 +30,64 @@ UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
 STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 
-# In ``extra_info`` of a device that is in a group: the group's name, and the address of its head (see ``groups``).
+# Keys in ``extra_info`` of a device in a group: the group's name, and the address of its head (see ``groups``).
 GROUP, GROUP_HEAD = 'group', 'group_head'
 
-# Why a device is not given out: keys of its ``extra_info``, whose values are texts for operators.
+# Reasons why a device is not offered. They are keys of its ``extra_info``, with texts for operators as values.
+# DISABLED: an operator disabled it.
 DISABLED = 'disabled'
-# The host has it no more, or its configuration names it no more, while a server holds it.
+# The host no longer has the device, or its configuration no longer names it, while a server holds it.
 MISSING = 'missing'
-# [devices]health_check failed; until an operator enables it.
+# [devices]health_check failed. The reason stays until an operator enables the device.
 UNHEALTHY = 'unhealthy'
-# A server had it, and [devices]clean_command didn't end well since.
+# A server held the device, and [devices]clean_command has not succeeded since.
 DIRTY = 'dirty'
-# A guest could not be started with it; until a look finds it well.
+# A guest could not be started with the device. The reason stays until a check succeeds.
 FAILED = 'failed'
 BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
-# In ``extra_info`` of a device that failed: how often, and until when it is not looked at (seconds since 1970).
+# Keys in ``extra_info`` of a failed device: the number of failures, and the time of the next check (seconds since
+# 1970).
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# In ``extra_info`` of a barred device: the ``reserved`` of its provider in Placement without the barred ones.
+# Key in ``extra_info`` of an unavailable device: its provider's ``reserved`` in Placement without unavailable devices.
 RESERVED_BEFORE = 'reserved_before'
-# In ``extra_info`` and in the keys of a network device's pool: the resource providers of what its physical function
-# guarantees to ports; comma text.
+# Key in ``extra_info`` and in the pool keys of a network device: the uuids of the providers that guarantee resources to
+# ports on its physical function, as comma-separated text.
 PORT_PROVIDERS = 'port_rp_uuids'
-# What a device keeps of its ``extra_info`` whatever is found of it.
+# Keys of ``extra_info`` that a device keeps when it is discovered again.
 KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY, *FAILED_KEYS)
-# Characters of such a text.
+# Maximum number of characters of a reason.
 MOST_REASON = 255
 
 _EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
-# What is found of a virtual function, 'true': it has a representor, which is to be a port of a switch.
+# Discovered property of a virtual function: 'true' if it has a representor, which must be a port of a switch.
 SWITCHDEV: Literal['switchdev'] = 'switchdev'
-# What is found of a virtual function of an NVIDIA card: the number of its vGPU type, 0: it has none yet.
+# Discovered property of a virtual function of an NVIDIA card: the number of its vGPU type, or 0 if it has none yet.
 VGPU_TYPE: Literal['vgpu_type'] = 'vgpu_type'
 _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev', 'vgpu_type'], ...] = (
     'parent_ifname', 'mac_address', SWITCHDEV, VGPU_TYPE)
 
-# What requests may ask of a device, by name.
+# Properties of a device that requests may ask for, by name.
 PoolKeys = dict[str, str | int | None]
 
 
 class MdevType(TypedDict):
-    """A type of mediated devices that a function supports: how many more it has room for, and the interface they have
-    (vfio-pci: guests can be given them)."""
+    """A type of mediated devices that a function supports.
+
+    ``available`` is the number of devices that can still be created. ``api`` is their interface; guests can use devices
+    with vfio-pci.
+    """
 
     available: int
     api: str
 
 
 class Found(TypedDict, total=False):
-    """A device as the driver finds it. ``mdev_types``: of a PCI function; ``mdev_type``: of a mediated device, whose
-    ``address`` is its UUID and ``parent_addr`` the function."""
+    """A device as the driver discovers it.
+
+    ``mdev_types`` is for PCI functions. ``mdev_type`` is for mediated devices, whose ``address`` is a UUID and whose
+    ``parent_addr`` is the address of the function.
+    """
 
     address: Required[str]
     vendor_id: Required[str]
@@ -100,7 +108,7 @@ class Found(TypedDict, total=False):
 
 
 class Columns(TypedDict):
-    """What discovery says of a device, as its row has it; all values of ``extra_info`` are strings."""
+    """The columns of a device's row that discovery sets. All values of ``extra_info`` are strings."""
 
     vendor_id: str
     product_id: str
@@ -113,7 +121,7 @@ class Columns(TypedDict):
 
 
 def columns(found: Found, tags: Mapping[str, str | None]) -> Columns:
-    """A discovered device as its row is to say it; ``tags`` are those of its spec."""
+    """Return the row columns of a discovered device. ``tags`` are those of its spec."""
     extra: dict[str, str] = {name: str(found[name]) for name in _EXTRA_KEYS if found.get(name)}
     if found.get('capabilities'):
         extra['capabilities'] = json.dumps(found['capabilities'], sort_keys=True)
@@ -125,7 +133,7 @@ def columns(found: Found, tags: Mapping[str, str | None]) -> Columns:
 
 
 def describe(device: PciDevice) -> Found:
-    """A stored device in the form of a discovered one, for matching it against the specs."""
+    """Return a stored device in the form of a discovered one, to match it with the specs."""
     capabilities = device.extra_info.get('capabilities')
     return {'address': device.address, 'vendor_id': device.vendor_id, 'product_id': device.product_id,
             'dev_type': device.dev_type, 'numa_node': device.numa_node, 'parent_addr': device.parent_addr,
@@ -133,17 +141,23 @@ def describe(device: PciDevice) -> Found:
 
 
 def bars(device: PciDevice) -> dict[str, str]:
-    """Why the device is not given out (any more), {one of ``BARS``: text}; who holds it keeps it."""
+    """Return the reasons why the device is not offered, as a dict from one of ``BARS`` to the text.
+
+    A server that holds the device keeps it.
+    """
     return {name: device.extra_info[name] for name in BARS if name in device.extra_info}
 
 
 def is_barred(device: PciDevice) -> bool:
-    """Whether there is a reason not to give out a device that is there."""
+    """Return whether there is a reason not to offer a device that is on the host."""
     return not bars(device).keys() <= {MISSING}
 
 
 def checked_reason(text: str) -> str:
-    """Why an operator disables a device; errors.Invalid."""
+    """Return the reason for which an operator disables a device, without spaces around it.
+
+    Raises Invalid if the text is empty, too long, or not one printable line.
+    """
     if not text.strip() or len(text) > MOST_REASON or not text.isprintable():
         raise errors.Invalid(f'The reason {text[:MOST_REASON]!r} is not accepted: one line of 1 to {MOST_REASON} '
                              'printable characters is.')
@@ -151,23 +165,25 @@ def checked_reason(text: str) -> str:
 
 
 def is_child(device: PciDevice) -> bool:
-    """Whether the device is a virtual function (or vDPA) of a physical one."""
+    """Return whether the device is a virtual function (or vDPA) of a physical function."""
     return device.dev_type in CHILD_TYPES
 
 
 def unit(device: PciDevice) -> str:
-    """The address that stands for what is counted: the head's of the device's group, or its own."""
+    """Return the address under which the device is counted: its group's head's, or its own."""
     found: str = device.extra_info.get(GROUP_HEAD, device.address)
     return found
 
 
 def units(devices: Iterable[PciDevice]) -> int:
-    """How many devices these are for requests and for Placement: a group is one."""
+    """Return the number of devices for requests and Placement. A group counts as one."""
     return len({unit(device) for device in devices})
 
 
 def pool_address(device: PciDevice) -> str:
-    """The address that names the device's pool and provider: its group's head's, its physical function's, or its own.
+    """Return the address that names the device's pool and provider.
+
+    It is that of its group's head, of its physical function, or its own.
     """
     if GROUP_HEAD in device.extra_info:
         return unit(device)
@@ -176,8 +192,11 @@ def pool_address(device: PciDevice) -> str:
 
 
 def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | None:
-    """What tells a device from others: all tags of its spec, type, NUMA node, and the address of its pool. Of a group
-    the head has them, without the ids of a device: requests for single devices don't get it. None: it isn't counted."""
+    """Return the properties that distinguish a device, or None if it is not counted.
+
+    They are all tags of its spec, its type, its NUMA node and the address of its pool. In a group only the head has
+    them, without vendor and product id, so that requests for single devices don't get it.
+    """
     if GROUP in tags or GROUP_HEAD in device.extra_info:
         if tags.get(GROUP) != device.extra_info.get(GROUP) or unit(device) != device.address:
             return None

@@ -1,7 +1,7 @@
-"""The devices of one host that servers may hold: what the host has now against what their rows say. Pure data.
+"""The devices of one host that servers may hold: what the host has now, compared with the device rows. Pure data.
 
-A ``HostDevices`` never changes; what happens to devices makes another one of it. ``compute.tracker`` plans with it, and
-takes the new one over when its rows are written.
+A ``HostDevices`` never changes; each change makes a new one. ``compute.tracker`` plans with it, and adopts the new one
+when its rows are written.
 
     devices = HostDevices.of(kinds, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
     devices = devices.looked(resources['pci_passthrough_devices'])
@@ -9,15 +9,16 @@ takes the new one over when its rows are written.
     if lacking:
         ids = …                                               # write it; {address: row id} of the created ones
         devices = devices.written(lacking, ids)
-    chosen = devices.pools.copy().consume_requests(requests)  # PciDeviceRequestFailed: there are too few
+    chosen = devices.pools.copy().consume_requests(requests)  # raises PciDeviceRequestFailed if there are too few
     after, changes = devices.given({device.address: Owner(CLAIMED, uuid, request_id) for …}, uuid)
 
-Only devices that a server holds have a status of their own (claimed, allocated). That of the others follows
-(``Kind.statuses``), so stored states that don't fit are mended.
+Only devices that a server holds have a status of their own (claimed, allocated). The status of other devices is
+computed (``Kind.statuses``), so wrong stored statuses are corrected.
 
-A device may be barred: its ``extra_info`` has a reason (``device.BARS``). Its holder keeps it; free it is unavailable,
-and reserved in Placement. Its row says what an operator had reserved of the provider before (``RESERVED_BEFORE``),
-before Placement is changed; so whoever reads the row knows what to go back to.
+A device is unavailable if its ``extra_info`` contains a reason (``device.BARS``). A server that holds it keeps it. Once
+free it is not offered, and it is reserved in Placement. Before Placement is changed, the device's row stores the amount
+that an operator had reserved of the provider (``RESERVED_BEFORE``), so that any process that reads the row can restore
+it.
 """
 from __future__ import annotations
 
@@ -62,23 +63,26 @@ LOG = logging.getLogger(__name__)
 
 
 class Owner(NamedTuple):
-    """Who holds a device: claimed or allocated, by which server, for which request."""
+    """The server that holds a device: the device's status (claimed or allocated), the server and the request."""
 
     status: str
     instance_uuid: str
     request_id: str | None
 
 
-# What a claim or save writes of a device. ``instance_uuid``: who gets it or gives it back; None: its status only
-# follows from others'.
+# A device's change in a claim or save. ``instance_uuid`` is the server that gets or releases the device, or None if
+# only its computed status changes.
 Change = TypedDict('Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None,
                               'request_id': str | None})
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What rows lack: devices without an id, devices with other properties (their changed fields are marked), devices
-    that are gone, and statuses that follow from others'."""
+    """The differences to write to the device rows.
+
+    ``created`` are devices without a row, ``updated`` devices with other properties (their changed fields are marked),
+    ``removed`` devices that are gone, and ``statuses`` changes of computed statuses.
+    """
 
     created: list[PciDevice]
     updated: list[PciDevice]
@@ -91,8 +95,12 @@ class Changes:
 
 @dataclass(frozen=True)
 class _Entry:
-    """One device. ``stored``: the status that its row says, None: it has no row. ``later``: what was found of it while
-    a server holds it. ``gone``: the host has it no more. ``keys`` of its pool; None: it has no place in any."""
+    """One device of a host.
+
+    ``stored`` is the status in its row, or None if it has no row. ``later`` is what was discovered of it while a server
+    holds it. ``gone`` means that the host no longer has it. ``keys`` are those of its pool, or None if it belongs to no
+    pool.
+    """
 
     device: PciDevice
     stored: str | None = None
@@ -106,16 +114,19 @@ class _Entry:
 
     @property
     def removed(self) -> bool:
-        """Only its row is left."""
+        """True if the host no longer has the device and no server holds it, so that only its row is left."""
         return self.gone and not self.held
 
     @property
     def kept(self) -> bool:
-        """It is gone, and its row stays: when it comes back it isn't given out either."""
+        """True if the device is gone but its row stays, because the device must not be offered when it comes back."""
         return self.removed and is_barred(self.device)
 
     def found(self, columns: Columns) -> _Entry:
-        """A held device keeps its properties until it is freed."""
+        """Return the entry with newly discovered properties.
+
+        A device that a server holds keeps its old properties until it is freed.
+        """
         here = _with_info(self, {MISSING: None})
         device = _described(here.device, columns)
         if self.held:
@@ -123,7 +134,10 @@ class _Entry:
         return replace(here, gone=False, device=device)
 
     def lost(self) -> _Entry:
-        """The host has it no more. A held one stays until it is freed."""
+        """Return the entry of a device that the host no longer has.
+
+        A device that a server holds stays until it is freed.
+        """
         if self.held and not self.gone:
             LOG.warning("Unable to remove device with status '%s' and ownership %s because of it being in use; "
                         '%s is removed when it is freed', self.device.status, self.device.instance_uuid,
@@ -132,14 +146,14 @@ class _Entry:
         return replace(lost, gone=True, later=None)
 
     def given(self, owner: Owner | None) -> _Entry:
-        """To a server, or free."""
+        """Return the entry with a new owner, or freed if ``owner`` is None."""
         device = _owned(self.device, *(owner or (AVAILABLE, None, None)))
         if owner is None and self.later is not None:
             return replace(self, device=_described(device, self.later), later=None)
         return replace(self, device=device)
 
     def change(self, instance_uuid: str | None) -> Change:
-        """Its row is to say what is so now."""
+        """Return the change that writes the entry's current status to its row."""
         assert self.stored is not None
         return {'id': self.device.id, 'address': self.device.address, 'from': self.stored, 'to': self.device.status,
                 'instance_uuid': instance_uuid, 'request_id': self.device.request_id}
@@ -147,8 +161,10 @@ class _Entry:
 
 @dataclass(frozen=True)
 class HostDevices:
-    """All devices of one compute node, by address. ``sockets``: host NUMA node → socket, for the NUMA policy 'socket'
-    (see ``pools.sockets_of``)."""
+    """All devices of one compute node, by address.
+
+    ``sockets`` is a dict from host NUMA node to socket, for the NUMA policy 'socket' (see ``pools.sockets_of``).
+    """
 
     kinds: tuple[Kind, ...]
     compute_node_id: int | None
@@ -158,15 +174,18 @@ class HostDevices:
     @classmethod
     def of(cls, kinds: tuple[Kind, ...], rows: Iterable[PciDevice], compute_node_id: int | None,
            sockets: Mapping[int, int | None] | None = None) -> HostDevices:
-        """From the node's rows."""
+        """Return the devices as the node's rows describe them."""
         entries = {device.address: _Entry(_written(device), device.status, gone=device.status == REMOVED)
                    for device in rows}
         return _settled(cls(kinds, compute_node_id, sockets), entries)
 
     # -- discovery -----------------------------------------------------------------------------------------------------
     def looked(self, found: Collection[Found]) -> HostDevices:
-        """As the host has them now. A device that disappears while a server holds it stays until it is freed; its row
-        says so then, and goes at the next look. New ones are given away once they have a row."""
+        """Return the devices after a discovery on the host found ``found``.
+
+        A device that disappears while a server holds it stays until it is freed. Its row says so then, and is deleted
+        at the next discovery. New devices are offered once they have a row.
+        """
         now = {address: columns for kind in self.kinds for address, columns in kind.columns(found).items()}
         entries = {address: entry.found(now[address]) if address in now else entry.lost()
                    for address, entry in self.entries.items() if address in now or entry.stored is not None}
@@ -179,8 +198,12 @@ class HostDevices:
 
     def provided(self, providers: Mapping[str, str],
                  guarantors: Mapping[str, str] = MappingProxyType({})) -> HostDevices:
-        """Tied to their resource providers: {``Kind.pool_address``: provider uuid}; and those of networks to what
-        guarantees something to ports there, {interface of a physical function: provider uuids, comma text}."""
+        """Return the devices linked to their resource providers.
+
+        ``providers`` is a dict from ``Kind.pool_address`` to provider uuid. ``guarantors`` is a dict from the interface
+        of a physical function to the uuids of the providers that guarantee resources to its ports, as comma-separated
+        text.
+        """
         entries = dict(self.entries)
         for address, entry in entries.items():
             info = entry.device.extra_info
@@ -190,7 +213,7 @@ class HostDevices:
         return _settled(self, entries)
 
     def unwritten(self) -> Changes:
-        """What rows lack, but for who holds a device: that is claims' and saves' to write."""
+        """Return the differences to write to the rows, except owners of devices, which claims and saves write."""
         removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
         here = [(entry.device.obj_clone(), entry.stored) for entry in self.entries.values()
                 if not entry.removed or entry.kept]
@@ -199,7 +222,10 @@ class HostDevices:
                        removed, _following(self.entries))
 
     def written(self, changes: Changes, ids: Mapping[str, int]) -> HostDevices:
-        """After ``unwritten`` was; ``ids``: row ids of the created ones by address."""
+        """Return the devices after the result of ``unwritten`` has been written.
+
+        ``ids`` is a dict from address to row id for the created rows.
+        """
         entries = dict(self.entries)
         for device in changes.removed:
             del entries[device.address]
@@ -210,10 +236,12 @@ class HostDevices:
             entries[device.address] = replace(entries[device.address], device=made, stored=made.status)
         return _settled(self, _stored(entries, changes.statuses))
 
-    # -- who holds what ------------------------------------------------------------------------------------------------
+    # -- owners --------------------------------------------------------------------------------------------------------
     def given(self, owners: Mapping[str, Owner | None], instance_uuid: str) -> tuple[HostDevices, list[Change]]:
-        """({address: new owner} of devices that this server gets or gives back; None: nobody) as it is once the row
-        changes are written, and these."""
+        """Return the devices after a server gets or releases some, and the row changes to write for that.
+
+        ``owners`` is a dict from address to new owner. None frees a device.
+        """
         if not owners and not _following(self.entries):
             return self, []
         given = {address: self.entries[address].given(owner) for address, owner in owners.items()}
@@ -223,30 +251,36 @@ class HostDevices:
         return replace(after, entries=_stored(after.entries, changes)), changes
 
     def all(self) -> list[PciDevice]:
-        """Copies of all devices."""
+        """Return copies of all devices that the host has or a server holds."""
         return [entry.device.obj_clone() for entry in self.entries.values() if not entry.removed]
 
     def held(self, instance_uuid: str | None = None) -> list[PciDevice]:
-        """Copies of the devices that servers hold, or that this one holds, by address."""
+        """Return copies of the devices that servers hold, or that this server holds, sorted by address."""
         devices = [entry.device for entry in self.entries.values()
                    if entry.held and instance_uuid in (None, entry.device.instance_uuid)]
         return [device.obj_clone() for device in sorted(devices, key=lambda device: device.address)]
 
     @functools.cached_property
     def pools(self) -> PciPools:
-        """What is free; take from a copy. A device without a row isn't offered yet."""
+        """The pools of free devices. Take devices from a copy only. A device without a row is not in them yet."""
         return PciPools.from_devices([(entry.device, entry.keys) for entry in self.entries.values() if entry.keys
                                       and entry.stored is not None and not entry.gone], self.sockets)
 
     @functools.cached_property
     def pools_text(self) -> str:
-        """The pools as ``compute_nodes.pci_stats`` stores them: what the scheduler counts itself. Mediated devices are
-        chosen by Placement alone. Most claims and saves change no device, and each sends it."""
+        """The pools as JSON for ``compute_nodes.pci_stats``, from which the scheduler counts devices.
+
+        Mediated devices are not included, because Placement alone chooses them. The text is cached, because each claim
+        and save sends it although most change no device.
+        """
         return PciPools([pool for pool in self.pools.pools if pool.keys['dev_type'] != MDEV]).to_pool_list().to_json()
 
     def providers(self, nodename: str, leaving: Collection[str] = ()) -> dict[str, Provider]:
-        """The resource providers of all devices, by name; PlacementPciException. ``leaving``: held devices that are
-        free in a moment."""
+        """Return the resource providers of all devices, by name.
+
+        ``leaving`` are held devices that are about to be freed. Raises PlacementPciException if the configuration does
+        not allow it.
+        """
         devices = self.all()
         view = {name: provider for kind in self.kinds for name, provider in kind.providers(
             nodename, [device for device in devices if device.dev_type in kind.dev_types]).items()}
@@ -258,23 +292,26 @@ class HostDevices:
                 provider.reserved = max(provider.reserved or 0, min(provider.total, before + barred))
         return view
 
-    # -- devices that are not given out --------------------------------------------------------------------------------
+    # -- devices that are not offered ----------------------------------------------------------------------------------
     def named(self, address: str) -> list[str]:
-        """The device at an address, and those below it or parts of it."""
+        """Return the addresses of the device at an address and of the devices below it, or that are parts of it."""
         return sorted(one for one, entry in self.entries.items() if address in (one, entry.device.parent_addr))
 
     def barred(self, reasons: Mapping[str, Mapping[str, str | None]]) -> HostDevices:
-        """{address: {one of ``BARS``: the text, or None: it bars the device no longer}}."""
+        """Return the devices with added or removed reasons why devices are unavailable.
+
+        ``reasons`` is a dict from address to a dict from one of ``BARS`` to the text, or to None to remove that reason.
+        """
         entries = dict(self.entries)
         for address, given in reasons.items():
             entries[address] = _with_info(entries[address], given)
         return _settled(self, entries)
 
     def barred_since(self, before: HostDevices) -> list[PciDevice]:
-        """Return the devices that servers use and that have a reason that they didn't have ``before``.
+        """Return the devices that servers use and that have a reason that they did not have ``before``.
 
-        That a device is to be cleaned afterwards is none of its holder's business, and that it failed the holder's own
-        action says.
+        The reasons DIRTY and FAILED do not count: a later cleaning does not concern the server, and a failure is
+        recorded in the server's own action.
         """
         def reasons(device: PciDevice) -> set[str]:
             return bars(device).keys() - {DIRTY, FAILED}
@@ -282,15 +319,18 @@ class HostDevices:
             reasons(before.entries[device.address].device) if device.address in before.entries else set())]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
-        """Providers with barred free devices whose rows don't say what was reserved before: {uuid: what it was, None:
-        no row of the provider says it}. ``leaving``: see ``providers``."""
+        """Return the providers with unavailable free devices whose rows do not store what was reserved before.
+
+        The result is a dict from provider uuid to the amount, or to None if no row of the provider stores it.
+        ``leaving`` is as in ``providers``.
+        """
         return {rp_uuid: _before(entry.device for entry in entries)
                 for rp_uuid, entries in self._by_provider().items()
                 if any(_reserves(entry, leaving) and RESERVED_BEFORE not in entry.device.extra_info
                        for entry in entries)}
 
     def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> HostDevices:
-        """Rows of barred free devices say what was ``reserved`` of their providers before."""
+        """Return the devices with the providers' earlier ``reserved`` amounts stored in unavailable free devices."""
         entries = dict(self.entries)
         for address, entry in self.entries.items():
             before = reserved.get(entry.device.extra_info.get('rp_uuid', ''))
@@ -299,8 +339,12 @@ class HostDevices:
         return _settled(self, entries)
 
     def unmarked(self) -> HostDevices:
-        """Once Placement has what was reserved before: rows of providers without barred free devices say it no more.
-        One that is gone may come back, while its provider is still there."""
+        """Return the devices without the stored reserved amounts that are no longer needed.
+
+        These are the amounts of providers that have no unavailable free device any more. Called when Placement has the
+        earlier amounts again. The amounts stay for a device that is gone, because it may come back while its provider
+        still exists.
+        """
         entries = dict(self.entries)
         for related in self._by_provider().values():
             if not any(is_barred(entry.device) and not entry.held for entry in related):
@@ -317,18 +361,23 @@ class HostDevices:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def members(self, device: PciDevice) -> list[str]:
-        """The addresses of all devices of its group, its own first; of one that is in none its own."""
+        """Return the addresses of all devices of the device's group, its own first.
+
+        A device that is in no group has only its own address.
+        """
         return [device.address, *sorted(address for address, entry in self.entries.items()
                                         if unit(entry.device) == unit(device) and address != device.address)]
 
     def use_up(self, addresses: Collection[str]) -> bool:
-        """Whether one of these is given away only once."""
+        """Return whether one of these devices can be used only once (one_time_use)."""
         return any(_kind(self.kinds, self.entries[address].device).used_up(self.entries[address].device)
                    for address in addresses if address in self.entries)
 
     def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-        """Those that devices of this host are for. A flavor may ask for resources of providers that are none of ours;
-        a vGPU always is."""
+        """Return the requests that devices of this host are to serve.
+
+        A flavor may ask for resources of providers that are not devices of this host. A request for VGPU always counts.
+        """
         ours = {entry.device.extra_info.get('rp_uuid') for entry in self.entries.values()
                 if entry.device.dev_type == MDEV}
         return [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES
@@ -341,7 +390,7 @@ def _kind(kinds: Iterable[Kind], device: PciDevice) -> Kind:
 
 
 def _settled(before: HostDevices, entries: Mapping[str, _Entry]) -> HostDevices:
-    """With these entries, whose statuses and pools' keys follow from the rest."""
+    """Return the devices with these entries, and with computed statuses and pool keys."""
     here = [entry.device for entry in entries.values() if not entry.removed]
     statuses: dict[str, str] = {}
     for kind in before.kinds:
@@ -359,24 +408,27 @@ def _settled(before: HostDevices, entries: Mapping[str, _Entry]) -> HostDevices:
 
 
 def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
-    """Whether the device counts as reserved in Placement."""
+    """Return whether the device counts as reserved in Placement."""
     return is_barred(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
 
 
 def _before(devices: Iterable[PciDevice]) -> int | None:
-    """What rows of a provider's devices say that was reserved of it before."""
+    """Return the amount reserved before, as stored in rows of a provider's devices, or None if no row stores it."""
     return max((int(device.extra_info[RESERVED_BEFORE]) for device in devices
                 if RESERVED_BEFORE in device.extra_info), default=None)
 
 
 def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
-    """With these in its ``extra_info``, None: without; the very same if that is nothing new."""
+    """Return the entry with changes to ``extra_info``. The value None removes a key.
+
+    Return the same object if nothing changes.
+    """
     info = {name: value for name, value in {**entry.device.extra_info, **given}.items() if value is not None}
     return entry if info == entry.device.extra_info else replace(entry, device=entry.device.replaced(extra_info=info))
 
 
 def _following(entries: Mapping[str, _Entry]) -> list[Change]:
-    """Statuses of free devices that rows don't say yet."""
+    """Return the changes of computed statuses of free devices that their rows do not have yet."""
     return [entry.change(None) for _, entry in sorted(entries.items())
             if entry.stored not in (None, entry.device.status) and not entry.held
             and (not entry.removed or entry.kept)]
@@ -388,14 +440,20 @@ def _stored(entries: Mapping[str, _Entry], changes: Iterable[Change]) -> dict[st
 
 
 def _described(device: PciDevice, columns: Columns) -> PciDevice:
-    """The device with what was found of it; the very same if that is nothing new. It keeps its provider and bars."""
+    """Return the device with discovered properties, or the same object if nothing changes.
+
+    The device keeps its provider and the reasons why it is unavailable.
+    """
     info = {**columns['extra_info'], **{name: device.extra_info[name] for name in KEPT if name in device.extra_info}}
     changed = {name: value for name, value in {**columns, 'extra_info': info}.items() if getattr(device, name) != value}
     return device.replaced(**changed) if changed else device
 
 
 def _owned(device: PciDevice, status: str, instance_uuid: str | None, request_id: str | None) -> PciDevice:
-    """With another status and owner, which aren't marked as changed: claims and saves write them."""
+    """Return the device with another status and owner.
+
+    The fields are not marked as changed, because claims and saves write them.
+    """
     made = device.replaced(status=status, instance_uuid=instance_uuid, request_id=request_id)
     made.obj_reset_changes(['status', 'instance_uuid', 'request_id'])
     return made

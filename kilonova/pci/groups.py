@@ -1,11 +1,11 @@
-"""Devices that belong together: a server gets all members of a group or none.
+"""Groups of devices: a server gets all devices of a group or none.
 
     formed = form([(found, spec), …])        # what device_spec says of the devices of a host
     formed.heads                             # {'0000:81:00.1': '0000:81:00.0', '0000:81:00.0': '0000:81:00.0'}
     formed.problems                          # {'0000:82:00.0': 'group gpu: 0000:82:00.0 is 1 device, …'}
 
-A group is one unit wherever devices are counted: in pools, requests and Placement. Its head, the member with the lowest
-address, stands for it there; the others follow the head (``device.unit``).
+A group counts as one device in pools, requests and Placement. Its head, the member with the lowest address, represents
+it there. The other members have the head's status (``device.unit``).
 """
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from kilonova.pci.device import STANDARD, Found
 
 SLOT, IOMMU_GROUP = 'slot', 'iommu_group'
 RULES = (SLOT, IOMMU_GROUP)
-# Members of a group; lists of one spec.
+# Limits: members of a group (LEAST, MOST), and lists in one spec (MOST_LISTS).
 LEAST, MOST, MOST_LISTS = 2, 16, 256
 NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
-# Keys of a spec that make a group, and those that can't be said of one.
+# Keys of a spec that define a group, and keys that are not allowed together with a group.
 KEYS = ('group', 'group_by', 'group_size')
 EXCLUDED = ('one_time_use', 'live_migratable', 'remote_managed', 'physical_network', 'devname')
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """What a spec says of groups: their ``name``, which aliases ask for, and which devices belong to one: the rule
-    ``by`` and its ``size``, or the ``lists`` of addresses."""
+    """The groups that one spec defines.
+
+    ``name`` is the name that aliases ask for. Either the rule ``by`` and the ``size``, or the ``lists`` of addresses,
+    define which devices form a group.
+    """
 
     name: str
     by: str | None = None
@@ -38,7 +41,10 @@ class Grouping:
 
     @classmethod
     def parse(cls, entry: Mapping[str, object]) -> Grouping | None:
-        """Of an entry of device_spec; None: it says nothing of groups. PciConfigInvalidSpec names what is wrong."""
+        """Return the groups of an entry of device_spec, or None if it defines none.
+
+        Raises PciConfigInvalidSpec, with the reason, if the entry is wrong.
+        """
         given = {key: entry[key] for key in KEYS if key in entry}
         if not given:
             return None
@@ -89,7 +95,7 @@ def _address(name: str, member: object) -> str:
 
 
 def check_same(groupings: Iterable[Grouping | None]) -> None:
-    """PciConfigInvalidSpec: two specs mean different groups by one name."""
+    """Raise PciConfigInvalidSpec if two specs define different groups with one name."""
     known: dict[str, Grouping] = {}
     for grouping in groupings:
         if grouping is not None and known.setdefault(grouping.name.lower(), grouping) != grouping:
@@ -99,15 +105,18 @@ def check_same(groupings: Iterable[Grouping | None]) -> None:
 
 @dataclass
 class Formed:
-    """``heads``: {address of each member: its head's}. ``problems``: {address of a device that is in no whole group:
-    why}; it is given to no server."""
+    """The groups of a host's devices.
+
+    ``heads`` is a dict from the address of each member to that of its head. ``problems`` is a dict from the address of
+    a device that is in no complete group to the reason. Such a device is not offered.
+    """
 
     heads: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
 
 def form(named: Iterable[tuple[Found, Grouping | None]]) -> Formed:
-    """The groups of a host."""
+    """Return the groups that these devices of a host form."""
     formed, members = Formed(), dict[Grouping, dict[str, Found]]()
     for found, grouping in named:
         if grouping is None:
@@ -129,7 +138,7 @@ def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) 
     for addresses in grouping.lists:
         absent = [address for address in addresses if address not in devices]
         if len(absent) == len(addresses):
-            # Another host's: a configuration may be that of many.
+            # The group is on another host, because many hosts may share a configuration.
             continue
         if not absent:
             _add(formed, addresses)

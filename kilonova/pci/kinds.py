@@ -1,7 +1,8 @@
-"""The kinds of devices that servers may hold. What is the same for all of them is in ``devices`` and ``pools``.
+"""The kinds of devices that servers may hold, each with what differs between kinds.
 
-A new kind is a module with a class that has what ``Kind`` lists, types of its own in ``dev_type``, and a row in
-``from_conf``. What a guest gets of it the hypervisor's driver knows (``virt.parts.host.Devices``).
+``devices`` and ``pools`` have what all kinds share. A new kind needs a module with a class that has the methods of
+``Kind``, its own values of ``dev_type``, and an entry in ``from_conf``. The hypervisor's driver knows how a guest gets
+its devices (``virt.parts.host.Devices``).
 """
 from __future__ import annotations
 
@@ -40,61 +41,75 @@ LOG = logging.getLogger(__name__)
 
 
 class Kind(Protocol):
-    """What one kind of devices has of its own."""
+    """The methods that each kind of devices implements."""
 
     @property
     def dev_types(self) -> Collection[str]:
-        """Its words in ``dev_type``, which no other kind has."""
+        """The kind's values of ``dev_type``, which no other kind has."""
 
     def check(self, found: Collection[Found]) -> None:
-        """At start: errors.Invalid when the configuration can't be right on a host that has these devices."""
+        """Check the configuration at start against the devices of the host. Raises Invalid if it can't be right."""
 
     def columns(self, found: Collection[Found]) -> dict[str, Columns]:
-        """{address: columns} of the devices of this kind that a host was found to have and that servers may get."""
+        """Return a dict from address to row columns, for the discovered devices of this kind that servers may get."""
 
     def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
-        """Addresses of what this host made, no server holds and none can get any more, and what is in the way of
-        others: the driver removes it."""
+        """Return the addresses of devices that the driver must remove.
+
+        This host made them, no server holds them or can get them any more, and they prevent others from being made.
+        """
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """{address: status} of all its devices. Held ones (claimed, allocated) keep theirs; that of a free one follows
-        from who holds others that it can't be given away with. One that is barred itself is unavailable, whatever this
-        says."""
+        """Return a dict from address to status for all devices of this kind.
+
+        Held devices (claimed, allocated) keep their status. The status of a free device depends on the devices with
+        which it can't be given to servers at the same time. A device that has a reason of its own is unavailable,
+        whatever this returns.
+        """
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """What requests may ask of the device; None: servers don't get it (any more)."""
+        """Return the properties that requests may ask of the device, or None if servers don't get it any more."""
 
     def pool_address(self, device: PciDevice) -> str:
-        """The address that names the device's pool and its resource provider."""
+        """Return the address that names the device's pool and its resource provider."""
 
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
-        """The resource providers of all its devices, by name; PlacementPciException."""
+        """Return the resource providers of all devices of this kind, by name.
+
+        Raises PlacementPciException if the configuration does not allow it.
+        """
 
     def used_up(self, device: PciDevice) -> bool:
-        """Whether the device is given away only once (until an operator sets ``reserved`` of its provider back)."""
+        """Return whether the device can be used only once, until an operator resets ``reserved`` of its provider."""
 
 
 class PciFunctions:
-    """PCI devices, physical functions and what is below these, as ``[pci]device_spec`` names them."""
+    """PCI devices, physical functions and the functions below them, as ``[pci]device_spec`` names them."""
 
     dev_types = frozenset((STANDARD, PF, *CHILD_TYPES))
 
     def __init__(self, specs: DeviceSpecs, reported: bool = False) -> None:
-        """``reported``: in Placement."""
+        """Create the kind from the specs. ``reported`` tells whether devices are reported to Placement."""
         self._specs, self._reported = specs, reported
-        # Why devices that a spec names are given to no server, {address: text}, as it was logged last.
+        # {address: reason} of devices that match a spec but are not offered, as it was logged last.
         self._withheld: dict[str, str] = {}
 
     def check(self, found: Collection[Found]) -> None:
-        """As ``Kind``: a group that lacks a member. Specs were checked when they were read."""
+        """Raise PciConfigInvalidSpec if a group lacks a member.
+
+        Specs were checked when they were parsed.
+        """
         formed = groups.form((one, spec.grouping) for one, spec in self._named(found))
         if formed.problems:
             raise PciConfigInvalidSpec(reason='; '.join(sorted(set(formed.problems.values()))))
 
     def columns(self, found: Collection[Found]) -> dict[str, Columns]:
-        """Return the devices that servers may get, as ``Kind`` says. Log what each spec matched and which devices that
-        a spec names are given to no server, when that is new: virtual functions without a vGPU type, or with another
-        than their provider in Placement has, and devices whose group lacks a member."""
+        """Return the row columns of the devices that servers may get.
+
+        Log what each spec matched, and which devices match a spec but are not offered, each time this changes. The
+        latter are virtual functions without a vGPU type or with another type than their provider in Placement has, and
+        devices whose group lacks a member.
+        """
         named = self._named(found)
         self._specs.tell(named)
         withheld = carved.withheld(named, self._reported)
@@ -117,12 +132,15 @@ class PciFunctions:
                 if one['dev_type'] in self.dev_types and (spec := self._specs.match(one)) is not None]
 
     def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
-        """As ``Kind``: none is made."""
+        """Return an empty list, because this host makes no PCI functions."""
         return []
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """A physical function and those below it bar each other, as do the members of a group: when one is held, or may
-        not be given out itself."""
+        """Return the statuses of all functions.
+
+        A physical function is unavailable while a function below it is held or unavailable, and the other way round.
+        The same is true for the members of a group.
+        """
         taken = {device.address: device.status if device.status in OWNED else ALLOCATED for device in devices
                  if device.status in OWNED or is_barred(device)}
         below: dict[str, set[str]] = {}
@@ -144,20 +162,20 @@ class PciFunctions:
                 for device in devices}
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """As ``Kind``: tags of the spec, too."""
+        """Return the properties that requests may ask of the device, including the tags of its spec."""
         spec = self._specs.match(pci_device.describe(device))
         return None if spec is None else pci_device.pool_keys(device, spec.tags)
 
     def pool_address(self, device: PciDevice) -> str:
-        """A physical function's for those below it."""
+        """Return the address of the device's pool. Functions below a physical function have the address of that."""
         return pci_device.pool_address(device)
 
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
-        """As ``Kind``; none where [pci]report_in_placement is off."""
+        """Return the resource providers of the devices, by name. Empty if ``[pci]report_in_placement`` is off."""
         return placement_view(nodename, devices, self._specs) if self._reported else {}
 
     def used_up(self, device: PciDevice) -> bool:
-        """As ``Kind``: the tag one_time_use."""
+        """Return whether the device's spec has the tag one_time_use."""
         return self._reported and one_time_use(device, self._specs)
 
 
@@ -166,7 +184,7 @@ def _barred(statuses: Collection[str | None]) -> str:
 
 
 def from_conf(conf: cfg.ConfigOpts) -> tuple[Kind, ...]:
-    """The kinds that a host gives away, as it is configured. errors.Invalid."""
+    """Return the kinds that a host offers by its configuration. Raises Invalid if the configuration is wrong."""
     specs = DeviceSpecs.from_conf(conf)
     return (PciFunctions(specs, conf.pci.report_in_placement),
             MediatedDevices(MdevTypes.from_conf(conf), specs, conf.host))

@@ -2,12 +2,12 @@
 
     types = MdevTypes.from_conf(conf)           # [devices]enabled_mdev_types, [mdev_<type>]
     kind = MediatedDevices(types, specs, conf.host)
-    kind.columns(found)                         # {uuid: columns}: those that exist, and those that there is room for
+    kind.columns(found)                         # {uuid: columns} of those that exist and of those that can be created
 
-A card (a PCI function, the *parent*) has devices of one type. Each that it has room for is a device of the host's
-ledger under a UUID that is planned here; the hypervisor's driver makes it under that UUID when a guest first needs it.
-It is not removed when it is free again. In Placement a parent is a provider, and each of its devices one of the type's
-resource class.
+A card (a PCI function, called the parent) has mediated devices of one type. Each device that it has room for is tracked
+under a UUID that is planned here. The hypervisor's driver creates it under that UUID when a guest first needs it. A
+device is not removed when it is freed. In Placement a parent is a provider, and each of its devices is one unit of the
+type's resource class.
 """
 from __future__ import annotations
 
@@ -31,26 +31,31 @@ from kilonova.pci.spec import DeviceSpecs
 
 LOG = logging.getLogger(__name__)
 
-# The interface of devices that guests can be given.
+# The interface of mediated devices that guests can use.
 VFIO = 'vfio-pci'
 MOST_TYPES = 64
-# Of one parent; no card has so many.
+# Maximum number of devices of one parent. No card has so many.
 MOST_DEVICES = 1024
-# Of the file of chosen types.
+# Maximum size of the file of chosen types, in bytes.
 MOST_BYTES = 1 << 20
 _TYPE = re.compile(r'[A-Za-z0-9_.-]{1,64}')
 _ADDRESS = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
-# Planned UUIDs follow from the host, the parent, the type and a number.
+# Namespace of planned UUIDs, which are computed from the host, the parent, the type and a number.
 _PLANNED = uuid.UUID('5b2a5c3e-7d1f-5a86-9f43-0c1de4b8a917')
 
 
 class InvalidLibvirtMdevConfig(errors.Invalid):
+    """The configuration of mediated devices is wrong."""
+
     msg_fmt = 'Invalid configuration of mediated devices: %(reason)s'
 
 
 @dataclass(frozen=True)
 class MdevType:
-    """An enabled type. ``most``: devices of it on the host, None: as many as its parents give."""
+    """An enabled type of mediated devices.
+
+    ``most`` is the maximum number of devices of the type on the host, or None for as many as its parents provide.
+    """
 
     name: str
     resource_class: str
@@ -58,8 +63,11 @@ class MdevType:
 
 
 class ChosenTypes:
-    """The types that operators chose for cards, in a file: ``types`` {address of a card: type}.
-    InvalidLibvirtMdevConfig: it was written by somebody else."""
+    """The types that operators chose for cards, stored in a file.
+
+    ``types`` is a dict from a card's address to the type. The constructor raises InvalidLibvirtMdevConfig if the file's
+    content is not as this class writes it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -78,7 +86,7 @@ class ChosenTypes:
         self.types = types
 
     def set(self, parent: str, name: str) -> None:
-        """Write it down."""
+        """Store the type of a card in the file."""
         types = {**self.types, parent: name}
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         fresh = f'{self._path}.new'
@@ -91,11 +99,14 @@ class ChosenTypes:
 
 
 class MdevTypes:
-    """Which parent has which type."""
+    """The assignment of types to parents."""
 
     def __init__(self, types: Collection[MdevType], of_parent: Mapping[str, MdevType],
                  default: MdevType | None, chosen: ChosenTypes | None = None) -> None:
-        """``default``: of parents that ``of_parent`` doesn't name. ``chosen``: by operators, which counts more."""
+        """Create the assignment. ``default`` is the type of parents that ``of_parent`` does not contain.
+
+        ``chosen`` are types that operators chose. They have priority.
+        """
         self.types, self.named, self._default = tuple(types), dict(of_parent), default
         self._by_name = {one.name: one for one in types}
         self._chosen = chosen
@@ -106,7 +117,10 @@ class MdevTypes:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> MdevTypes:
-        """From ``[devices]enabled_mdev_types`` and ``[mdev_<type>]``; InvalidLibvirtMdevConfig."""
+        """Return the assignment from ``[devices]enabled_mdev_types`` and ``[mdev_<type>]``.
+
+        Raises InvalidLibvirtMdevConfig if the configuration is wrong.
+        """
         types: list[MdevType] = []
         of_parent: dict[str, MdevType] = {}
         default: MdevType | None = None
@@ -131,25 +145,25 @@ class MdevTypes:
         return cls(types, of_parent, default, ChosenTypes(os.path.join(conf.state_path, 'mdev_types.json')))
 
     def of(self, parent: str) -> MdevType | None:
-        """The type of a parent; None: it gives no devices."""
+        """Return the type of a parent, or None if it provides no devices."""
         chosen = self._by_name.get(self._chosen.types.get(parent, '')) if self._chosen is not None else None
         return chosen or self.named.get(parent, self._default)
 
     def enabled(self, name: str) -> MdevType:
-        """An enabled type by its name; errors.Invalid."""
+        """Return an enabled type by its name. Raises Invalid if the type is not enabled."""
         if name not in self._by_name:
             raise errors.Invalid(f'{name!r} is not among [devices]enabled_mdev_types: '
                                  f"{', '.join(sorted(self._by_name)) or 'none'}")
         return self._by_name[name]
 
     def choose(self, parent: str, name: str) -> None:
-        """It has this type from now on, whatever the configuration says."""
+        """Store an operator's choice of type for a parent. It has priority over the configuration."""
         assert self._chosen is not None
         self._chosen.set(parent, name)
 
 
 def mdev_types(conf: cfg.ConfigOpts) -> list[str]:
-    """The enabled types, as they are named; InvalidLibvirtMdevConfig."""
+    """Return the names of the enabled types. Raises InvalidLibvirtMdevConfig if the option is wrong."""
     names: list[str] = conf.devices.enabled_mdev_types
     if len(names) > MOST_TYPES:
         raise InvalidLibvirtMdevConfig(reason=f'[devices]enabled_mdev_types has {len(names)} types, at most '
@@ -164,7 +178,10 @@ def mdev_types(conf: cfg.ConfigOpts) -> list[str]:
 
 
 class MediatedDevices:
-    """``kinds.Kind``. A card that ``specs`` give away whole gives no parts of itself."""
+    """The kind of mediated devices (see ``kinds.Kind``).
+
+    A card that the specs offer as a whole provides no mediated devices.
+    """
 
     dev_types = frozenset((MDEV,))
 
@@ -173,7 +190,10 @@ class MediatedDevices:
         self._told: set[str] = set()
 
     def check(self, found: Collection[Found]) -> None:
-        """As ``Kind``: a parent that [pci]device_spec gives away whole, or that lacks its type."""
+        """Check that each parent supports its type, and that ``[pci]device_spec`` does not offer it as a whole.
+
+        Raises InvalidLibvirtMdevConfig if not.
+        """
         functions = _functions(found)
         for parent, mdev_type in self._parents(functions):
             where = f'{parent["address"]} has mediated devices of type {mdev_type.name}'
@@ -186,8 +206,10 @@ class MediatedDevices:
                     reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, and supports only {supported}')
 
     def checked(self, found: Collection[Found], address: str, name: str) -> str:
-        """A type that a card may have: its name. NotFound: there is no such card; errors.Invalid: it doesn't give that
-        type, or the host doesn't."""
+        """Return the name of a type if the card at ``address`` may have it.
+
+        Raises NotFound if there is no such card. Raises Invalid if the card or the host does not provide that type.
+        """
         functions = _functions(found)
         parent = functions.get(address)
         if parent is None:
@@ -201,12 +223,14 @@ class MediatedDevices:
         return name
 
     def choose(self, address: str, name: str) -> None:
-        """The card has this type from now on; see ``checked``."""
+        """Set the type of a card. Call ``checked`` first."""
         self._types.choose(address, name)
 
     def columns(self, found: Collection[Found]) -> dict[str, Columns]:
-        """As ``Kind``: of each parent, in the order of addresses, the devices that exist and those that it has room
-        for, up to the type's ``max_instances``."""
+        """Return the row columns of the existing devices and of those that can be created.
+
+        Parents are sorted by address. The number of devices is limited by the type's ``max_instances``.
+        """
         left = {one.name: one.most for one in self._types.types}
         made: dict[str, Columns] = {}
         functions = _functions(found)
@@ -230,18 +254,20 @@ class MediatedDevices:
         return made
 
     def unneeded(self, found: Collection[Found], held: Collection[str]) -> list[str]:
-        """As ``Kind``: those of another type than their parent's: most cards have one type at a time. Those that
-        somebody else made stay."""
+        """Return the devices of another type than their parent's, because most cards have one type at a time.
+
+        Devices that were not created by Kilonova stay.
+        """
         return [one['address'] for one in found if one['dev_type'] == MDEV and one['address'] not in held
                 and (mdev_type := self._types.of(one.get('parent_addr') or '')) is not None
                 and mdev_type.name != one['mdev_type'] and self._is_ours(one)]
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """As ``Kind``: none bars another."""
+        """Return the statuses of all devices. No mediated device makes another one unavailable."""
         return {device.address: device.status if device.status in OWNED else AVAILABLE for device in devices}
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """As ``Kind``; None: its parent has another type now."""
+        """Return the properties that requests may ask of the device, or None if its parent has another type now."""
         mdev_type = self._types.of(device.parent_addr)
         if mdev_type is None or mdev_type.name != device.extra_info.get('mdev_type'):
             return None
@@ -249,13 +275,16 @@ class MediatedDevices:
                 'dev_type': MDEV, 'mdev_type': mdev_type.name, 'address': device.parent_addr}
 
     def pool_address(self, device: PciDevice) -> str:
-        """As ``Kind``: the parent's."""
+        """Return the address of the parent."""
         found: str = device.parent_addr
         return found
 
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:
-        """As ``Kind``: one a parent, named like libvirt's node device. Devices of the parent's former type that are
-        still held are part of it as long as their class is the same; of another class Placement keeps what is used."""
+        """Return one resource provider for each parent, with the name of its libvirt node device.
+
+        Held devices of the parent's former type are included if their resource class is the same. If their class
+        differs, Placement keeps what is used of it.
+        """
         view: dict[str, Provider] = {}
         for device in sorted(devices, key=lambda one: (one.parent_addr, one.address)):
             current = self.pool_keys(device) is not None
@@ -273,11 +302,11 @@ class MediatedDevices:
         return view
 
     def used_up(self, device: PciDevice) -> bool:
-        """As ``Kind``: never."""
+        """Return False, because mediated devices can be used repeatedly."""
         return False
 
     def _parents(self, functions: Mapping[str, Found]) -> Iterator[tuple[Found, MdevType]]:
-        """Those that are to give devices, by address, with their types."""
+        """Yield the functions that are to provide devices, with their types, sorted by address."""
         for address, one in sorted(functions.items()):
             mdev_type = self._types.of(address)
             if mdev_type is not None and (one.get('mdev_types') or address in self._types.named):
@@ -288,7 +317,7 @@ class MediatedDevices:
         return any(self._specs.match(one) is not None for one in (parent, above) if one is not None)
 
     def _planned(self, parent: str, mdev_type: str, number: int, exist: Collection[str]) -> list[str]:
-        """UUIDs for devices that don't exist yet: always the first ones that are not taken."""
+        """Return UUIDs for devices that don't exist yet. These are always the first ones that are not used."""
         made: list[str] = []
         count = 0
         while len(made) < number:
@@ -302,7 +331,7 @@ class MediatedDevices:
         return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
 
     def _is_ours(self, one: Found) -> bool:
-        """Whether it was made under a UUID that was planned here."""
+        """Return whether the device was created under a UUID that was planned here."""
         return any(self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
                    for number in range(MOST_DEVICES))
 

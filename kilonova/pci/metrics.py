@@ -1,6 +1,8 @@
-"""Devices as Prometheus reads them (text format 0.0.4).
+"""Metrics of devices in the text format of Prometheus (0.0.4).
 
     text([(cell.name, device_counts.counts(conn), device_counts.with_words(conn, BARS))], silent=['cell2'])
+
+The API and ``kilonova-manage device metrics`` use it.
 """
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from kilonova.pci.device import BARS, KIND_OF
 
 CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
-# host, type, status, project or None, number
+# Tuples of host, device type, status, project or None, and number of devices.
 Counts = Iterable[tuple[str, str, str, str | None, int]]
-# host, type, extra_info as JSON
+# Tuples of host, device type, and extra_info as JSON.
 Barred = Iterable[tuple[str, str, str]]
 
 DEVICES, BARRED, ALLOCATED, CELL = (f'kilonova_{name}' for name in (
@@ -27,7 +29,10 @@ _HELP = {
 
 
 def text(cells: Iterable[tuple[str, Counts, Barred]], silent: Sequence[str]) -> str:
-    """The metrics of these cells, (name, counts, barred); ``silent``: the names of those that didn't answer."""
+    """Return the metrics of the devices in these cells, each a tuple of name, counts and unavailable devices.
+
+    ``silent`` are the names of the cells whose database did not answer.
+    """
     names, found = [], dict[str, Counter[tuple[tuple[str, str], ...]]]()
     for name in (DEVICES, BARRED, ALLOCATED):
         found[name] = Counter()

@@ -1,14 +1,14 @@
-"""A host's devices as resource providers: pure data, the caller talks to Placement.
+"""A host's devices as resource providers. Pure data; the caller talks to Placement.
 
     view = host_devices.providers(nodename)         # of PCI functions: placement_view(nodename, devices, specs)
-    for provider in view.values():            # child of the node's root provider, by name
+    for provider in view.values():            # each is a child of the node's root provider
         provider.inventory(), provider.traits
-    ledger.set_providers({provider.address: uuid, …})
+    host_devices = host_devices.provided({provider.address: uuid, …})
     wanted = allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {class: n}}}
-    lacking(there, wanted[instance_uuid])     # what Placement's allocations ``there`` don't have of it
+    lacking(there, wanted[instance_uuid])     # what the allocations ``there`` in Placement lack of it
 
-One provider for each device, and one for each physical function with the functions below it. Devices of a
-physical_network, and remote_managed ones, are for ports and are never reported.
+Each device is a provider, except that a physical function and the functions below it share one. Devices with a
+physical_network and remote_managed devices are for ports and are never reported.
 """
 from __future__ import annotations
 
@@ -26,26 +26,34 @@ OWN_TRAITS = frozenset((os_traits.COMPUTE_MANAGED_PCI_DEVICE, os_traits.OWNER_NO
 
 
 class PlacementPciDependentDeviceException(PlacementPciException):
+    """The specs name a physical function and virtual functions below it."""
+
     msg_fmt = ('Invalid [pci]device_spec configuration. Both the physical function %(parent)s and its '
                'virtual functions %(children)s are configured; only one side can be reported to Placement.')
 
 
 class PlacementPciMixedResourceClassException(PlacementPciException):
+    """Devices of one provider have different resource classes."""
+
     msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different resource '
                'classes: %(device)s has %(new)s instead of %(current)s.')
 
 
 class PlacementPciMixedTraitsException(PlacementPciException):
+    """Devices of one provider have different traits."""
+
     msg_fmt = ('Invalid [pci]device_spec configuration. The devices below %(parent)s have different traits: '
                '%(device)s has %(new)s instead of %(current)s.')
 
 
 @dataclass
 class Provider:
-    """One provider. ``resource_class`` None: none of its devices is configured any more, some are still in
-    use: leave what Placement has. ``reserved`` None: keep Placement's value (the operator may have set
-    it, or an earlier use of a one_time_use device, which nothing takes back). ``more_traits``: those that an operator
-    gave it in Placement stay."""
+    """One resource provider.
+
+    ``resource_class`` None means that none of its devices is configured any more but some are still in use; leave what
+    Placement has. ``reserved`` None means to keep Placement's value, which the operator or an earlier use of a
+    one_time_use device may have set. ``more_traits`` keeps traits that an operator added in Placement.
+    """
 
     name: str
     address: str
@@ -57,11 +65,11 @@ class Provider:
 
     @property
     def total(self) -> int:
+        """The number of devices, in which a group counts as one."""
         return units(self.devices)
 
     def inventory(self) -> dict[str, dict[str, int]]:
-        """{resource class: inventory}; all fields that are left out are Placement's defaults (or what it
-        has)."""
+        """Return {resource class: inventory}. Fields that are left out keep Placement's value or default."""
         if self.resource_class is None:
             return {}
         inventory = {'total': self.total, 'max_unit': self.total}
@@ -74,15 +82,18 @@ class Provider:
 
 
 def provider_name(nodename: str, address: str) -> str:
-    """``host1_0000:81:00.0``."""
+    """Return the name of a device's provider, for example ``host1_0000:81:00.0``."""
     return f'{nodename}_{address.upper()}'
 
 
 def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpecs) -> dict[str, Provider]:
-    """All providers by name, from all tracked devices.
+    """Return all providers by name, made from all tracked devices.
 
-    Raises PlacementPciDependentDeviceException, PlacementPciMixedResourceClassException,
-    PlacementPciMixedTraitsException, PlacementPciException (one_time_use below a physical function).
+    Raises:
+        PlacementPciDependentDeviceException: A physical function and functions below it are configured.
+        PlacementPciMixedResourceClassException: Devices of one provider have different resource classes.
+        PlacementPciMixedTraitsException: Devices of one provider have different traits.
+        PlacementPciException: A function below a physical function has one_time_use.
     """
     view: dict[str, Provider] = {}
     leftover = []
@@ -92,7 +103,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
             leftover.append(device)
         elif 'physical_network' not in spec.tags and not spec.remote_managed:
             _add(view, nodename, device, spec)
-    # In use though no longer configured: their providers stay, and count them, until they are free.
+    # These devices are in use though no longer configured. Their providers stay and count them until they are free.
     for device in leftover:
         if device.status in OWNED and 'rp_uuid' in device.extra_info:
             _provider(view, nodename, device).devices.append(device)
@@ -100,16 +111,16 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
 
 
 def describe_view(nodename: str, view: Mapping[str, Provider]) -> str:
-    """One line for the log."""
+    """Return one line for the log that describes the providers."""
     return f'Placement PCI view on {nodename}: {", ".join(map(str, view.values()))}'
 
 
 def allocations(view: Mapping[str, Provider],
                 uuids: Mapping[str, str]) -> dict[str, dict[str, dict[str, int]]]:
-    """What Placement should say about devices in use: {instance uuid: {provider uuid: {resource class:
-    count}}}.
+    """Return what Placement should have allocated for devices in use.
 
-    ``uuids``: provider uuid by the provider's address.
+    The result is {instance uuid: {provider uuid: {resource class: count}}}. ``uuids`` is a dict from the provider's
+    address to its uuid.
     """
     found: dict[str, dict[str, dict[str, int]]] = {}
     for provider in view.values():
@@ -121,7 +132,7 @@ def allocations(view: Mapping[str, Provider],
 
 
 def in_use(view: Mapping[str, Provider]) -> dict[str, frozenset[tuple[str, str | None]]]:
-    """The devices that servers hold: {instance uuid: {(address, request id)}}."""
+    """Return the devices that servers hold as {instance uuid: {(address, request id)}}."""
     found: dict[str, set[tuple[str, str | None]]] = {}
     for provider in view.values():
         for device in provider.devices:
@@ -134,7 +145,7 @@ def lacking(there: Mapping[str, Mapping[str, Any]],
             wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     """Return the providers of which a server's allocations have less than ``wanted``, with all that is wanted there.
 
-    ``there``: the allocations in Placement, {provider uuid: {'resources': {resource class: count}}}.
+    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}.
     """
     return {uuid: dict(resources) for uuid, resources in wanted.items()
             if any(count > there.get(uuid, {}).get('resources', {}).get(name, 0) for name, count in resources.items())}
@@ -142,10 +153,11 @@ def lacking(there: Mapping[str, Mapping[str, Any]],
 
 def with_devices(there: Mapping[str, Mapping[str, Any]],
                  more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
-    """Return a server's allocations with what ``lacking`` found, and all else as it is.
+    """Return a server's allocations with what ``lacking`` found, and everything else unchanged.
 
-    A provider of a device has one resource class. What a server holds there of another class is the same device under
-    the class that [pci]device_spec gave it before: it is exchanged, or the device would count twice.
+    A device's provider has one resource class. If the server's allocation there has another class, it is the same
+    device under the class that ``[pci]device_spec`` gave it before. That allocation is replaced, otherwise the device
+    would count twice.
     """
     return {uuid: {'resources': dict(resources)}
             for uuid, resources in {**{uuid: given['resources'] for uuid, given in there.items()}, **more}.items()}
@@ -168,7 +180,7 @@ def _add(view: dict[str, Provider], nodename: str, device: PciDevice, spec: Devi
                                              else default_resource_class(device.vendor_id, device.product_id))
     traits = _traits(spec)
     if provider.devices and unit(device) != device.address:
-        # What the head's spec says is said of the group.
+        # The spec of the head is valid for the whole group.
         provider.devices.append(device)
         return
     if provider.devices:
@@ -180,7 +192,7 @@ def _add(view: dict[str, Provider], nodename: str, device: PciDevice, spec: Devi
 
 
 def one_time_use(device: PciDevice, specs: DeviceSpecs) -> bool:
-    """Whether a device is given away only once (until an operator sets ``reserved`` back)."""
+    """Return whether a device can be used only once, until an operator resets ``reserved``."""
     spec = specs.match(describe(device))
     return spec is not None and _once(spec)
 
@@ -218,8 +230,11 @@ def _check_same(provider: Provider, device: PciDevice, resource_class: str, trai
 
 
 def guarantors(uuids: Mapping[str, str]) -> dict[str, str]:
-    """Of a host's providers, {name: uuid}, those that Neutron's agents reported of interfaces, as their names say
-    ('HOST:kind of agent:interface'): {interface: provider uuids, comma text}."""
+    """Return the providers that Neutron's agents reported for interfaces, by interface.
+
+    ``uuids`` is a dict from provider name to uuid. An agent's provider is named 'HOST:kind of agent:interface'. The
+    uuids of an interface are joined as comma-separated text.
+    """
     found: dict[str, list[str]] = {}
     for name, uuid in uuids.items():
         if len(words := name.split(':')) == 3:

@@ -1,16 +1,16 @@
 """Count free devices by pool, and find devices for requests.
 
-The scheduler's side knows counts, the host's side the devices themselves; both decide by the same code.
+The scheduler knows only the counts, the host also the devices. Both decide with the same code.
 
     pools = PciPools.from_pool_list(compute_node.pci_device_pools)        # scheduler
     if pools.support_requests(requests, provider_mapping=mapping, numa_cells=cells):
         pools.consume_requests(requests, provider_mapping=mapping, numa_cells=cells)
 
     pools = PciPools.from_devices([(device, kind.pool_keys(device)), …])  # host
-    pools.consume_requests(requests)           # [(PciDevice, request_id), …]; PciDeviceRequestFailed: no change
+    pools.consume_requests(requests)           # [(PciDevice, request_id), …]; if PciDeviceRequestFailed, no change
 
-There is one pool for each physical function (its virtual functions) and one for each other device; equal
-devices on several addresses are several pools, and a request may be served from more than one.
+There is one pool for each physical function (with its virtual functions) and one for each other device. Equal devices
+at several addresses are several pools, and one request may take devices from several pools.
 """
 from __future__ import annotations
 
@@ -40,27 +40,29 @@ from kilonova.pci.request import (
     guarantors,
 )
 
-# The tag of devices that ports ask for.
+# Tag of devices for ports.
 NETWORK = 'physical_network'
-# The tag of those that a computer on their card connects, which only ports that say so get.
+# Tag of devices that a computer on their card connects. Only ports that ask for this tag get them.
 REMOTE_MANAGED = 'remote_managed'
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
-# No policy of the field's: the guest's NUMA cells don't matter.
+# A policy that Nova does not have: the guest's NUMA cells are ignored.
 ANYWHERE = 'anywhere'
 
 Requests = Iterable[InstancePCIRequest] | InstancePCIRequests | None
 ProviderMapping = Mapping[str, Sequence[str]]
-# Host cells of a guest's NUMA cells: their ids, or objects with ``id``.
+# The host's NUMA cells for a guest's cells: ids, or objects with ``id``.
 GuestCells = Iterable[int | InstanceNUMACell | NUMACell]
 
 
 class PciDeviceRequestFailed(errors.KilonovaError):
+    """Too few free devices match the requests."""
+
     msg_fmt = 'PCI device request %(requests)s failed'
 
 
 @dataclass(eq=False, slots=True)
 class Pool:
-    """Free devices that no request can tell apart. ``devices`` is None on the scheduler's side."""
+    """Free devices that no request distinguishes. ``devices`` is None in the scheduler."""
 
     keys: Mapping[str, Any]
     count: int
@@ -68,17 +70,17 @@ class Pool:
     rp_uuid: str | None = None
 
     def add(self, device: PciDevice) -> None:
-        """One more free device."""
+        """Add one free device."""
         self.count += 1
         if self.devices is not None:
             self.devices.append(device)
 
     def copy(self) -> Pool:
-        """A pool to try things on; the keys are shared, nobody changes them."""
+        """Return a copy for a trial. The keys are shared, because they are never changed."""
         return Pool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
 
     def matches(self, wanted: Mapping[str, str | None]) -> bool:
-        """Whether each key of a request's spec is there and equal, case aside."""
+        """Return whether the pool has each key of a request's spec with an equal value, ignoring case."""
         for name, value in wanted.items():
             has = self.keys.get(name)
             if name in PLACEMENT_KEYS or (has == value and name in self.keys):
@@ -88,7 +90,7 @@ class Pool:
         return True
 
     def guarantees(self, providers: set[str]) -> bool:
-        """Whether one of these, which guarantee what a port asks for, is its devices' own."""
+        """Return whether the pool's devices belong to one of these providers, which guarantee what a port asks for."""
         return not providers.isdisjoint(str(self.keys.get(PORT_PROVIDERS, '')).split(','))
 
 
@@ -96,14 +98,14 @@ class PciPools:
     """All pools of one host."""
 
     def __init__(self, pools: Iterable[Pool] = (), sockets: Mapping[int, int | None] | None = None) -> None:
-        """``sockets``: host NUMA node → socket, see ``sockets_of``."""
+        """Create the pools. ``sockets`` is a dict from host NUMA node to socket (see ``sockets_of``)."""
         self.pools = list(pools)
         self.sockets = sockets
 
     @classmethod
     def from_pool_list(cls, pool_list: PciDevicePoolList | None,
                        sockets: Mapping[int, int | None] | None = None) -> PciPools:
-        """The scheduler's side, from what the compute node stores."""
+        """Return the scheduler's pools from the counts that a compute node's row stores."""
         pools = []
         for stored in pool_list or ():
             keys = dict(stored.tags)
@@ -115,8 +117,10 @@ class PciPools:
     @classmethod
     def from_devices(cls, devices: Iterable[tuple[PciDevice, PoolKeys]],
                      sockets: Mapping[int, int | None] | None = None) -> PciPools:
-        """The host's side: devices with their ``Kind.pool_keys``. Those that are available are free; those that
-        servers hold have their pool, in which they don't count."""
+        """Return the host's pools from devices with their ``Kind.pool_keys``.
+
+        Available devices are free. A device that a server holds has its pool as well, but does not count in it.
+        """
         pools: dict[frozenset[tuple[str, str | int | None]], Pool] = {}
         for device, keys in devices:
             if device.status != AVAILABLE and device.status not in OWNED:
@@ -125,20 +129,20 @@ class PciPools:
             pool.rp_uuid = device.extra_info.get('rp_uuid') or pool.rp_uuid
             if device.status == AVAILABLE:
                 pool.add(device)
-        # The most special devices come last, so that a plain request leaves them to those who need them.
+        # Devices with the most properties come last, so that a simple request leaves them to requests that need them.
         return cls(sorted(pools.values(), key=lambda pool: len(pool.keys)), sockets)
 
     def copy(self) -> PciPools:
-        """Pools to try things on."""
+        """Return copies of the pools for a trial."""
         return PciPools([pool.copy() for pool in self.pools], self.sockets)
 
     @property
     def free(self) -> int:
-        """How many devices are free in all."""
+        """The number of free devices in all pools."""
         return sum(pool.count for pool in self.pools)
 
     def to_pool_list(self) -> PciDevicePoolList:
-        """What ``compute_nodes.pci_stats`` stores."""
+        """Return the object that ``compute_nodes.pci_stats`` stores."""
         pools = []
         for pool in self.pools:
             tags = {name: value for name, value in pool.keys.items() if name not in _FIELDS}
@@ -151,7 +155,7 @@ class PciPools:
     # -- requests --------------------------------------------------------------------------------------------
     def support_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
                          numa_cells: GuestCells | None = None) -> bool:
-        """Whether all requests can be served together. Arguments as for ``consume_requests``."""
+        """Return whether all requests can be served together. The arguments are those of ``consume_requests``."""
         wanted = as_list(requests)
         if not wanted:
             return True
@@ -163,12 +167,12 @@ class PciPools:
 
     def consume_requests(self, requests: Requests, provider_mapping: ProviderMapping | None = None,
                          numa_cells: GuestCells | None = None) -> list[tuple[PciDevice, str]]:
-        """Take what the requests ask for: which device was taken for which request id, on the host's side.
-        PciDeviceRequestFailed leaves the pools as they are.
+        """Take devices for the requests. On the host, return pairs of device and request id.
 
-        ``provider_mapping``: Placement's group → providers of the candidate; without it the requests' own
-        ``rp_uuids`` count. ``numa_cells``: host cells of the guest's NUMA cells (ids, or objects with
-        ``id``); empty or None = the guest has no NUMA topology, and any device will do.
+        ``provider_mapping`` is the candidate's dict from Placement group to providers. Without it, the requests' own
+        ``rp_uuids`` are used. ``numa_cells`` are the host cells of the guest's NUMA cells, as ids or objects with
+        ``id``. If they are empty or None, the guest has no NUMA topology and any device is accepted. Raises
+        PciDeviceRequestFailed if there are too few devices; the pools are then unchanged.
         """
         trial = self.copy()
         taken = trial.take(as_list(requests), provider_mapping, numa_cells)
@@ -176,7 +180,10 @@ class PciPools:
         return taken
 
     def providers(self, requests: Requests) -> dict[str, list[str]] | None:
-        """Placement's mappings {group: [provider]} if these pools serve the requests of flavors; None: they can't."""
+        """Return Placement's mappings {group: [provider]} for the flavor's requests.
+
+        Return None if these pools can't serve the requests.
+        """
         trial = self.copy()
         mappings: dict[str, list[str]] = {}
         trial.pools = [pool for pool in trial.pools if pool.rp_uuid is not None]
@@ -196,7 +203,10 @@ class PciPools:
 
     def take(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
              numa_cells: GuestCells | None) -> list[tuple[PciDevice, str]]:
-        """``consume_requests`` on these very pools: a failure leaves them half emptied, so use a copy."""
+        """Take devices from these pools, as ``consume_requests`` does. If that fails, the pools are partly emptied.
+
+        Use a copy therefore.
+        """
         cells = {cell if isinstance(cell, int) else cell.id for cell in numa_cells or ()}
         taken: list[tuple[PciDevice, str]] = []
         for request in requests:
@@ -212,7 +222,8 @@ class PciPools:
         taken: list[tuple[PciDevice, str]] = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # A device taken a moment ago may have made its relatives' pool go.
+            # A device that was just taken may have removed the pool of its physical function or of the functions below
+            # it.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
@@ -230,7 +241,7 @@ class PciPools:
         devices = []
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
-        # A physical function and the functions below it can't both be given out: they share the pool address.
+        # A physical function and functions below it can't be held at the same time. They have the same pool address.
         kind = pool.keys.get('dev_type')
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
@@ -241,7 +252,10 @@ class PciPools:
 
     def _filter(self, request: InstancePCIRequest, numa_policy: str, providers: Counter[str | None],
                 cells: set[int], chosen: set[str]) -> list[Pool] | None:
-        """The pools that may serve the request, best first; None when they can't. ``chosen``: see ``guarantors``."""
+        """Return the pools that may serve the request, best first, or None if they can't.
+
+        ``chosen`` are the providers of ``guarantors``.
+        """
         specs, count = request.spec, request.count
         pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)          # 1
                  and not is_apart(pool.keys, specs)]
@@ -249,7 +263,7 @@ class PciPools:
             pools = [pool for pool in pools if pool.guarantees(chosen)]
         if _total(pools) < count:
             return None
-        # Of a mediated device Placement has chosen the parent, wherever it is.
+        # Placement has chosen the parent of a mediated device, so NUMA affinity is not checked.
         if _asks(specs, 'dev_type', MDEV):                                                       # 2
             numa_policy = ANYWHERE
         else:
@@ -295,24 +309,24 @@ class PciPools:
 
 
 def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]) -> bool:
-    """Whether devices with these keys are for ports of other kinds than a request with these specs."""
+    """Return whether devices with these keys are reserved for ports of other kinds than the request's."""
     if keys.get(REMOTE_MANAGED) == 'true' and not _asks(specs, REMOTE_MANAGED, 'true'):
         return True
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
-    # A port that isn't one of the card's switch reaches nobody by a function that is.
+    # A function with a port on the card's switch gives no connection to a port that does not use that switch.
     return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 
 def sockets_of(numa_topology: NUMATopology | None) -> dict[int, int | None]:
-    """Host NUMA node → socket (None: the host doesn't tell), from an ``objects.NUMATopology`` or None."""
+    """Return a dict from host NUMA node to socket, or to None if the host does not report the socket."""
     if numa_topology is None:
         return {}
     return {cell.id: cell.socket if 'socket' in cell else None for cell in numa_topology.cells}
 
 
 def numa_policy_of(request: InstancePCIRequest) -> str:
-    """How near to the guest's NUMA cells its devices must be; none is said: the field's default."""
+    """Return how near to the guest's NUMA cells the request's devices must be. The default is Nova's."""
     return (request.numa_policy if 'numa_policy' in request else None) or DEFAULT_NUMA_POLICY
 
 

@@ -1,8 +1,10 @@
-"""Ports of Neutron that are functions of PCI devices (SR-IOV): what they ask of a host, and what their bindings say.
+"""PCI requests and binding profiles of Neutron ports that are functions of PCI devices (SR-IOV).
 
     request = request_of(port_id, 'direct', 'physnet1', None)     # a PCI request like those of flavors
     …                                                             # the host claims a device for it
     profiles([request], devices)       # {port id: {'pci_slot': '0000:81:00.2', 'pci_vendor_info': '8086:1520', …}}
+
+The API, the conductor, the scheduler and the compute service use it.
 """
 from __future__ import annotations
 
@@ -19,17 +21,20 @@ from kilonova.pci.device import PF, PORT_PROVIDERS, SWITCHDEV, VF
 from kilonova.pci.pools import NETWORK, REMOTE_MANAGED
 from kilonova.pci.request import PORT_GROUPS, as_list
 
-# {vnic_type: what serves it}; the others are virtual functions.
+# {vnic_type: dev_type}. Ports of other types get virtual functions.
 _TYPES = {PHYSICAL: PF, VDPA: kinds.VDPA}
-# What ports ask of functions besides, in words.
+# Further properties that ports ask for, as words for messages.
 _KINDS = {'trusted': 'trusted', REMOTE_MANAGED: 'remote-managed', SWITCHDEV: 'switchdev'}
 
 
 def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_policy: str | None, *,
                trusted: bool = False, offloaded: bool = False, groups: Iterable[str] = ()) -> InstancePCIRequest:
-    """One function in this physical network, None: whose device_spec says null, for networks that are tunnelled.
-    ``trusted``: whose device_spec says so; ``offloaded``: with a representor; ``groups``: by which the port asks
-    Placement for guarantees."""
+    """Return the PCI request of a port for one function in this physical network.
+
+    ``physical_network`` None means functions whose device_spec says null, for tunnelled networks. ``trusted`` asks for
+    functions whose device_spec says trusted. ``offloaded`` asks for a function with a representor. ``groups`` are the
+    groups by which the port asks Placement for guaranteed resources.
+    """
     of_kind = {'trusted': trusted, REMOTE_MANAGED: vnic_type == REMOTE, SWITCHDEV: offloaded}
     wanted = {NETWORK: physical_network, 'dev_type': _TYPES.get(vnic_type, VF),
               **{key: 'true' for key, it in of_kind.items() if it}, **_groups(groups)}
@@ -39,14 +44,17 @@ def request_of(port_id: str, vnic_type: str, physical_network: str | None, numa_
 
 
 def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-    """Those among a server's requests."""
+    """Return those of a server's requests that belong to ports."""
     return [request for request in as_list(requests) if request.source == request.NEUTRON_PORT]
 
 
 def asking(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
            groups: Mapping[str, Collection[str]]) -> list[InstancePCIRequest]:
-    """These requests, those of ports with the groups by which the ports ask Placement now, {port id: groups}; what was
-    chosen for groups before is forgotten."""
+    """Return the requests, with the given groups in those of ports.
+
+    ``groups`` is a dict from port id to the groups by which the port asks Placement now. Providers that were chosen for
+    earlier groups are removed.
+    """
     return [request if request.source != request.NEUTRON_PORT else request.replaced(spec=[
         {**{key: value for key, value in one.items() if key not in (PORT_GROUPS, PORT_PROVIDERS)},
          **_groups(groups.get(request.requester_id, ()))} for one in request.spec]) for request in as_list(requests)]
@@ -57,7 +65,7 @@ def _groups(names: Iterable[str]) -> dict[str, str]:
 
 
 def words(request: InstancePCIRequest) -> str:
-    """What it asks for, for people."""
+    """Return a readable text of what a port's request asks for."""
     network = request.spec[0].get(NETWORK)
     kinds = [word for key, word in _KINDS.items() if request.spec[0].get(key)]
     return ' '.join([*kinds, f'{request.spec[0]["dev_type"]} devices of ']) + (
@@ -65,7 +73,7 @@ def words(request: InstancePCIRequest) -> str:
 
 
 def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRequests | None:
-    """A server's requests but those of this port; None: it has none of these."""
+    """Return a server's requests without those of this port, or None if the port has no request."""
     left = [request for request in as_list(requests) if request.requester_id != port_id]
     if requests is None or len(left) == len(requests.requests):
         return None
@@ -74,7 +82,7 @@ def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRe
 
 def profiles(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
              devices: Iterable[PciDevice]) -> dict[str, dict[str, Any]]:
-    """What the binding profile of each port says of the device that a host claimed for it, {port id: its keys}."""
+    """Return a dict from port id to binding profile keys, for the device that a host claimed for each port."""
     of_request = {device.request_id: device for device in devices}
     return {request.requester_id: _profile(of_request[request.request_id], request.spec[0])
             for request in requests_of_ports(requests) if request.request_id in of_request}
@@ -85,10 +93,10 @@ def _profile(device: PciDevice, wanted: Mapping[str, str | None]) -> dict[str, A
                              'pci_vendor_info': f'{device.vendor_id}:{device.product_id}'}
     info = device.extra_info
     if device.dev_type == PF and 'mac_address' in info:
-        # The port takes it over: nobody can give a physical function another one.
+        # The port takes over this MAC address, because that of a physical function can't be changed.
         found['device_mac_address'] = info['mac_address']
     about = json.loads(info.get('capabilities') or '{}')
     if wanted.get(REMOTE_MANAGED):
-        # By which the computer on its card is found.
+        # The VPD identifies the computer on the card.
         found.update(about.get('vpd', {}))
     return {**found, **about.get('sriov', {})}

@@ -1,9 +1,11 @@
-"""What a flavor asks of PCI devices: aliases, requests, and the groups that Placement is asked for.
+"""Requests of flavors for PCI devices: aliases, requests, and the request groups for Placement.
 
     aliases = Aliases.from_conf(conf)
     requests = requests_from_flavor({'pci_passthrough:alias': 'a100:2'}, aliases)
     request_groups(requests)                        # two groups, '<request id>-0' and '<request id>-1'
-    on_host(requests, instance_uuid, host)          # what the claim on a chosen host needs
+    on_host(requests, instance_uuid, operation, root, allocations, mappings)     # the requests for a claim
+
+The API, the conductor, the scheduler and the compute service use it.
 """
 from __future__ import annotations
 
@@ -29,20 +31,21 @@ from kilonova.pci import spec as device_spec
 from kilonova.pci.device import MDEV, PORT_PROVIDERS
 
 EXTRA_SPEC = 'pci_passthrough:alias'
-# The form of the extra spec's value, as flavors are validated from 2.86 on: as it is told, and the same with one way
-# to read a space.
+# The form of the extra spec's value, with which flavors are validated from 2.86 on: VALUE_REGEX is shown to users,
+# VALUE_FORM is equivalent but has only one way to match a space.
 VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
 VALUE_FORM = re.compile(r'[^:]+:\d+(?:\s*,[^:]+:\d+)*')
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
-# Groups of Placement's mappings that are of device profiles begin so.
+# Prefix of the groups of device profiles in Placement's mappings.
 ACCELERATORS = 'device_profile_'
-# Devices of one flavor, all aliases together: each becomes a group of the question to Placement, which is a URL.
+# Maximum number of devices of one flavor, all aliases together. Each becomes a group in the query to Placement, which
+# is a URL.
 MOST_DEVICES = 256
-# Of a port that guarantees something: the groups of the question to Placement that ask for it, comma text. Its device
-# must belong to the providers that were chosen for these (PORT_PROVIDERS).
+# Key for a port with guaranteed resources: the groups of the query to Placement that ask for them, as comma-separated
+# text. The port's device must belong to the providers that Placement chose for them (PORT_PROVIDERS).
 PORT_GROUPS = 'port_groups'
-# Keys of a request's specs that say something about Placement and match no pool.
+# Keys of a request's specs that concern Placement and are not compared with pools.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
 
 _COUNT = re.compile('[0-9]{1,9}')
@@ -67,25 +70,33 @@ _VALIDATOR = jsonschema.Draft7Validator(_SCHEMA)
 
 
 class PciInvalidAlias(errors.Invalid):
+    """An alias, or a flavor's extra spec with aliases, is wrong."""
+
     msg_fmt = 'Invalid PCI alias definition: %(reason)s'
 
 
 class PciRequestAliasNotDefined(errors.Invalid):
+    """A flavor names an alias that is not configured."""
+
     msg_fmt = 'PCI alias %(alias)s is not defined'
 
 
 class InvalidPCINUMAAffinity(errors.Invalid):
+    """A flavor or image has a NUMA affinity policy that does not exist."""
+
     msg_fmt = 'Invalid PCI NUMA affinity configured: %(policy)s'
 
 
 class ImagePCINUMAPolicyForbidden(errors.Forbidden):
+    """The image sets another NUMA affinity policy than the flavor."""
+
     msg_fmt = ("Image property 'hw_pci_numa_affinity_policy' is not permitted to override the "
                "'hw:pci_numa_affinity_policy' flavor extra spec.")
 
 
 @dataclass(frozen=True)
 class Alias:
-    """One name: its specs are alternatives."""
+    """One alias. Its specs are alternatives."""
 
     name: str
     numa_policy: str
@@ -93,19 +104,22 @@ class Alias:
 
 
 class Aliases:
-    """All aliases by name."""
+    """All aliases by name. Reading an unknown name raises PciRequestAliasNotDefined."""
 
     def __init__(self, aliases: Mapping[str, Alias]) -> None:
         self._aliases = dict(aliases)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> Aliases:
-        """From ``[pci]alias`` and ``[filter_scheduler]pci_in_placement``."""
+        """Return the aliases of ``[pci]alias``, parsed as ``[filter_scheduler]pci_in_placement`` requires."""
         return cls.parse(conf.pci.alias, pci_in_placement=conf.filter_scheduler.pci_in_placement)
 
     @classmethod
     def parse(cls, values: Iterable[str], pci_in_placement: bool = False) -> Aliases:
-        """From the option's texts, each one JSON object. PciInvalidAlias says what is wrong with which."""
+        """Return the aliases from the option's texts, each one JSON object.
+
+        Raises PciInvalidAlias, which names the wrong text and the reason.
+        """
         aliases: dict[str, Alias] = {}
         for value in values:
             new = _parse_alias(value, pci_in_placement)
@@ -137,7 +151,7 @@ def _parse_alias(text: str, pci_in_placement: bool) -> Alias:
     name = entry.pop('name').strip()
     if not name:
         raise PciInvalidAlias(reason=f"the name is empty in '{text}'")
-    # Known to the schema, meaningless, and no key of any pool.
+    # The schema allows this key, but it has no meaning, and pools don't have it.
     entry.pop('capability_type', None)
     beside = [key for key in ('vendor_id', 'product_id', 'device_type', 'live_migratable') if key in entry]
     if 'group' in entry and beside:
@@ -185,7 +199,10 @@ def _merge(old: Alias, new: Alias, pci_in_placement: bool) -> Alias:
 
 
 def parse_value(value: str) -> list[tuple[str, int]]:
-    """``'a:1, b:2'`` → [('a', 1), ('b', 2)]; PciInvalidAlias names a value of another form, or of too many devices."""
+    """Return the alias names and counts of an extra spec: ``'a:1, b:2'`` gives [('a', 1), ('b', 2)].
+
+    Raises PciInvalidAlias if the value has another form or asks for too many devices.
+    """
     pairs = []
     for part in value.split(','):
         name, _, number = (word.strip() for word in part.partition(':'))
@@ -199,10 +216,10 @@ def parse_value(value: str) -> list[tuple[str, int]]:
 
 def requests_from_flavor(extra_specs: Mapping[str, str], aliases: Aliases,
                          affinity_policy: str | None = None) -> list[InstancePCIRequest]:
-    """One request an alias named in the flavor, each with an id of its own; [] when it names none.
+    """Return one request for each alias named in the flavor, each with its own id, or [] if there is none.
 
-    ``affinity_policy`` (flavor's or image's, see ``numa_affinity_policy``) wins over the alias's. Raises
-    PciInvalidAlias, PciRequestAliasNotDefined.
+    ``affinity_policy`` (of flavor or image, see ``numa_affinity_policy``) has priority over the alias's. Raises
+    PciInvalidAlias if the extra spec is wrong, or PciRequestAliasNotDefined if an alias is not configured.
     """
     value = extra_specs.get(EXTRA_SPEC)
     if not value:
@@ -220,9 +237,10 @@ def requests_from_flavor(extra_specs: Mapping[str, str], aliases: Aliases,
 
 
 def numa_affinity_policy(extra_specs: Mapping[str, str], image_properties: Mapping[str, Any]) -> str | None:
-    """The policy that flavor or image set for all PCI devices, or None.
+    """Return the NUMA affinity policy that the flavor or image sets for all PCI devices, or None.
 
-    Raises InvalidPCINUMAAffinity, ImagePCINUMAPolicyForbidden (both set, and different).
+    Raises InvalidPCINUMAAffinity if the policy does not exist, or ImagePCINUMAPolicyForbidden if flavor and image set
+    different ones.
     """
     flavor = extra_specs.get('hw:pci_numa_affinity_policy')
     image = image_properties.get('hw_pci_numa_affinity_policy')
@@ -235,12 +253,16 @@ def numa_affinity_policy(extra_specs: Mapping[str, str], image_properties: Mappi
 
 
 def group_name(request_id: str, index: int) -> str:
-    """The name of the Placement group of one device of a request."""
+    """Return the name of the Placement group for one device of a request."""
     return f'{request_id}-{index}'
 
 
 def request_groups(requests: Iterable[InstancePCIRequest] | InstancePCIRequests) -> list[RequestGroup]:
-    """One group a device, for requests of flavors (those of ports are not tracked in Placement)."""
+    """Return one Placement group for each device that flavors request.
+
+    Requests of ports have none, because their devices are not tracked in Placement. Raises PciInvalidAlias if an alias
+    has several specs.
+    """
     return [_group(request, index) for request in as_list(requests) if request.source == request.FLAVOR_ALIAS
             for index in range(request.count)]
 
@@ -271,16 +293,16 @@ def _class_of(wanted: Mapping[str, str]) -> str:
 
 def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation: str, root: str,
             allocations: Mapping[str, Any], mappings: Mapping[str, Sequence[str]]) -> InstancePCIRequests | None:
-    """What the claim on the host that Placement allocated needs: the requests with their providers, and one more for
-    each resource class that the flavor asks for and a provider below the host's ``root`` gives (a vGPU). None: neither
-    there was any request nor is there one now.
+    """Return the requests for the claim on the host that Placement allocated, or None if there are and were none.
 
-    ``allocations``: {provider: {'resources': {class: amount}}}. The new requests' ids follow from ``operation`` (its
-    uuid), so that a claim that is sent again is the same.
+    These are the requests with their providers, and one more request for each resource class that the flavor asks for
+    and that a provider below the host's ``root`` provides (a vGPU). ``allocations`` are {provider: {'resources':
+    {class: amount}}}. The ids of new requests are computed from ``operation`` (its uuid), so that a repeated claim is
+    the same.
     """
     kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
     made = with_allocation(kept, mappings, instance_uuid)
-    # Accelerators of a device profile are their service's to give.
+    # Cyborg assigns the accelerators of a device profile.
     others = {provider for group, providers in mappings.items() if group.startswith(ACCELERATORS)
               for provider in providers}
     left = Counter({(name, provider): amount for provider, given in allocations.items()
@@ -288,7 +310,7 @@ def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation:
                     for name, amount in given['resources'].items()
                     if name == os_resource_classes.VGPU or os_resource_classes.is_custom(name)})
     for request in kept:
-        # An alias's devices are allocated, too.
+        # The devices of aliases are also among the allocations, and are not counted twice.
         for provider in itertools.chain.from_iterable(
                 mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)):
             left[_class_of(request.spec[0]), provider] -= 1
@@ -304,8 +326,7 @@ def on_host(requests: InstancePCIRequests | None, instance_uuid: str, operation:
 
 def allocated_providers(request: InstancePCIRequest,
                         mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """The provider of each device of a request, from Placement's mappings or else from the request's own
-    specs."""
+    """Return the provider of each device of a request, from Placement's mappings or else from its own specs."""
     if mappings:
         found = [uuid for index in range(request.count)
                  for uuid in mappings.get(group_name(request.request_id, index), ())]
@@ -315,8 +336,10 @@ def allocated_providers(request: InstancePCIRequest,
 
 
 def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> set[str]:
-    """The providers that guarantee what a port asks for, from Placement's mappings or else from its request's own spec;
-    empty: it asks for nothing."""
+    """Return the providers that guarantee what a port asks for, or an empty set if it asks for nothing.
+
+    They come from Placement's mappings, or else from the request's own spec.
+    """
     spec = request.spec[0] if request.spec else {}
     if mappings and spec.get(PORT_GROUPS):
         return {uuid for group in (spec[PORT_GROUPS] or '').split(',') for uuid in mappings.get(group, ())}
@@ -326,8 +349,10 @@ def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]
 def with_allocation(requests: Iterable[InstancePCIRequest] | InstancePCIRequests,
                     mappings: Mapping[str, Sequence[str]] | None,
                     instance_uuid: str | None = None) -> InstancePCIRequests:
-    """Copies of the requests whose specs carry ``rp_uuids`` (comma text), so that the host takes exactly
-    those devices."""
+    """Return copies of the requests with their providers in ``rp_uuids``, as comma-separated text.
+
+    The host then takes exactly the devices of these providers.
+    """
     if instance_uuid is None and isinstance(requests, InstancePCIRequests):
         instance_uuid = requests.instance_uuid if 'instance_uuid' in requests else None
     copies = []
@@ -344,7 +369,7 @@ def with_allocation(requests: Iterable[InstancePCIRequest] | InstancePCIRequests
 
 
 def as_list(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-    """The requests of either form, or []."""
+    """Return the requests as a list, from either form. None gives []."""
     if requests is None:
         return []
     return list(requests.requests if isinstance(requests, InstancePCIRequests) else requests)

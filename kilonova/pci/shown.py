@@ -1,6 +1,8 @@
-"""A device as administrators see it, by REST and on the command line.
+"""Devices as administrators see them in the REST API and on the command line.
 
     shown(pci_devices.find(connection, host='gpu1', address='0000:81:00.0'))['kind']      # 'pci'
+
+Both functions convert a database row to the dict that is returned.
 """
 from __future__ import annotations
 
@@ -10,13 +12,16 @@ from typing import Any
 from kilonova import texts
 from kilonova.pci.device import BARS, GROUP, GROUP_HEAD, KIND_OF
 
-# Of ``extra_info``, which a device has some of.
+# Keys of ``extra_info`` that are shown as tags if the device has them.
 TAGS = ('managed', 'live_migratable', 'trusted', 'parent_ifname', 'mac_address')
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of ``queries.pci_devices.page``. ``resource_provider``: the UUID of its provider in Placement; ``tags``:
-    those that its host reported; ``barred``: why it is given to no server (any more)."""
+    """Return the public dict of a row of ``queries.pci_devices.page``.
+
+    ``resource_provider`` is the UUID of the device's provider in Placement. ``tags`` are those that its host reported.
+    ``barred`` has the reasons why the device is not offered.
+    """
     info = texts.read(f"extra_info of device {row['address']}", row['extra_info'], texts.mapping, {})
     return {
         'id': row['uuid'], 'host': row['host'], 'node': row['hypervisor_hostname'], 'address': row['address'],
@@ -32,7 +37,10 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_entry(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of ``queries.device_history.page``. ``id``: the device's, and the entry's number in its cell."""
+    """Return the public dict of a row of ``queries.device_history.page``.
+
+    ``id`` consists of the device's uuid and the entry's number in its cell.
+    """
     return {
         'id': f"{row['device_uuid']}.{row['id']}", 'device_id': row['device_uuid'], 'host': row['host'],
         'address': row['address'], 'kind': KIND_OF[row['dev_type']], 'vendor_id': row['vendor_id'],

@@ -1,11 +1,11 @@
-"""Which devices of a host an operator gives out: ``[pci]device_spec``.
+"""The devices of a host that an operator offers to servers: ``[pci]device_spec``.
 
     specs = DeviceSpecs.from_conf(conf)
-    spec = specs.match(discovered)           # the first spec that names the device, or None
+    spec = specs.match(discovered)           # the first spec that matches the device, or None
     spec.tags                                # {'physical_network': 'net1', 'managed': 'true', …}
 
-A discovered device is a dict as the driver's ``get_available_resource`` lists it. Tags are what requests can
-match beside vendor and product.
+A discovered device is a dict as the driver's ``get_available_resource`` lists it. Requests can ask for tags in addition
+to vendor and product.
 """
 from __future__ import annotations
 
@@ -51,32 +51,43 @@ LOG = logging.getLogger(__name__)
 MAX_NAME = 255
 KEYS = ('vendor_id', 'product_id', 'address', 'devname', 'resource_class', 'traits', 'physical_network', 'trusted',
         'remote_managed', 'managed', 'live_migratable', 'one_time_use', *GROUP_KEYS)
-# How much a word is like a key (difflib's ratio) from which on it is taken for a mistyped one.
+# Similarity to a key (difflib's ratio) from which on a word counts as a mistyped key.
 LIKE = 0.8
 _STRICT_BOOLEANS = ('managed', 'live_migratable', 'one_time_use', 'remote_managed')
 
 
 class PciDeviceInvalidDeviceName(errors.Invalid):
+    """A spec has devname as well as address."""
+
     msg_fmt = 'Invalid PCI Whitelist: The PCI whitelist can specify devname or address, but not both'
 
 
 class PciDeviceInvalidPFRemoteManaged(errors.Invalid):
+    """A spec with remote_managed names a physical function."""
+
     msg_fmt = 'Invalid PCI Whitelist: PFs must not have the "remote_managed" tag, device address: %(address)s'
 
 
 class PciDeviceRemoteManagedNotPresent(errors.NotFound):
+    """A spec with remote_managed names a device that is not on this host."""
+
     msg_fmt = ('Invalid PCI Whitelist: A device specified as "remote_managed" is not supported by this host '
                'or is not present: %(device)s')
 
 
 class PlacementPciException(errors.KilonovaError):
+    """The configured devices can't be reported to Placement."""
+
     msg_fmt = 'Failed to gather or report PCI resources to Placement: %(error)s'
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One entry of device_spec. ``address`` None: any. ``tags``: all but the matching keys, resource_class
-    and traits."""
+    """One entry of device_spec.
+
+    ``address`` None matches any address. ``tags`` are all keys except those that match devices, resource_class and
+    traits.
+    """
 
     vendor_id: str
     product_id: str
@@ -88,11 +99,15 @@ class DeviceSpec:
 
     @property
     def remote_managed(self) -> bool:
+        """True if the spec has remote_managed=true."""
         return self.tags.get('remote_managed') == 'true'
 
     def match(self, device: Mapping[str, Any]) -> bool:
-        """Whether the spec names the device. PciDeviceInvalidPFRemoteManaged when that makes a PF remote
-        managed; a device that can't be, for ``lacks_serial``, is given to nobody."""
+        """Return whether the spec matches the device.
+
+        Raises PciDeviceInvalidPFRemoteManaged if a remote managed spec matches a physical function. A device that
+        ``lacks_serial`` matches as well; ``DeviceSpecs.match`` excludes it.
+        """
         if self.vendor_id not in (ANY, device['vendor_id'].lower()):
             return False
         if self.product_id not in (ANY, device['product_id'].lower()):
@@ -105,7 +120,7 @@ class DeviceSpec:
         return True
 
     def lacks_serial(self, device: Mapping[str, Any]) -> bool:
-        """Whether nobody could say on which card this remote managed device is."""
+        """Return whether the device is remote managed but has no serial number that identifies its card."""
         vpd = (device.get('capabilities') or {}).get('vpd') or {}
         return self.remote_managed and not vpd.get('card_serial_number')
 
@@ -120,17 +135,21 @@ class DeviceSpecs:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> DeviceSpecs:
-        """From ``[pci]device_spec`` and ``[pci]report_in_placement``."""
+        """Return the specs of ``[pci]device_spec``, parsed as ``[pci]report_in_placement`` requires."""
         return cls.parse(conf.pci.device_spec, report_in_placement=conf.pci.report_in_placement)
 
     @classmethod
     def parse(cls, values: Iterable[str], *, report_in_placement: bool = False,
               sysfs_root: str = sysfs.ROOT) -> DeviceSpecs:
-        """From the option's texts, each one JSON object or a list of them.
+        """Return the specs from the option's texts, each one JSON object or a list of them.
 
-        Raises PciConfigInvalidSpec, PciDeviceWrongAddressFormat, PciDeviceInvalidDeviceName,
-        PciDeviceInvalidPFRemoteManaged, PciDeviceRemoteManagedNotPresent, PlacementPciException (devname
-        while devices are reported in Placement).
+        Raises:
+            PciConfigInvalidSpec: An entry is wrong.
+            PciDeviceWrongAddressFormat: An address is not valid.
+            PciDeviceInvalidDeviceName: An entry has devname and address.
+            PciDeviceInvalidPFRemoteManaged: A remote managed entry names a physical function.
+            PciDeviceRemoteManagedNotPresent: A remote managed entry names an interface that is not on this host.
+            PlacementPciException: An entry has devname although devices are reported to Placement.
         """
         entries = [entry for value in values for entry in _entries(value)]
         specs = [_parse_entry(entry, report_in_placement, sysfs_root) for entry in entries]
@@ -138,8 +157,11 @@ class DeviceSpecs:
         return cls(specs)
 
     def match(self, device: Mapping[str, Any]) -> DeviceSpec | None:
-        """The first spec that names the discovered device; None, too, for devices that are never given out: in a
-        domain above FFFF, or remote managed on a card without a serial number."""
+        """Return the first spec that matches the discovered device, or None.
+
+        None is also the result for devices that are never offered: those in a PCI domain above FFFF, and remote managed
+        ones on a card without a serial number.
+        """
         if int(parse(device['address']).domain, 16) > MAX_DOMAIN:
             LOG.debug('Skipping PCI device %s: its domain does not fit into 16 bits', device['address'])
             return None
@@ -153,7 +175,7 @@ class DeviceSpecs:
         return None
 
     def tell(self, found: Iterable[tuple[Mapping[str, Any], DeviceSpec]]) -> None:
-        """Log which devices of a host each spec matched, when that is new."""
+        """Log which devices of a host each spec matched, if that has changed since the last call."""
         matched: dict[int, Counter[str]] = defaultdict(Counter)
         for device, spec in found:
             matched[self.specs.index(spec)][f"{device['vendor_id']}:{device['product_id']}"] += 1
@@ -207,7 +229,10 @@ def _parse_entry(entry: dict[str, Any], report_in_placement: bool, sysfs_root: s
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Refuse what is like a key and none: a mistyped product_id would be a tag, and the spec name far more devices."""
+    """Refuse an unknown key that is similar to a known one.
+
+    A mistyped product_id would otherwise be a tag, and the spec would match far more devices.
+    """
     for name in names:
         meant = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=LIKE)
         if name not in KEYS and meant:
@@ -234,7 +259,7 @@ def _address(value: object, devname: object, sysfs_root: str) -> AddressMatch | 
 
 @dataclass(frozen=True)
 class _Nothing:
-    """The address of a devname that isn't on this host (any more): no device has it."""
+    """The address of a devname that is not on this host. No device matches it."""
 
     devname: str
 
@@ -245,7 +270,8 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # The address of a PF means the functions below it as well; a devname means the PF itself.
+    # The address of a physical function also means the functions below it; a devname means the physical function
+    # itself.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)
@@ -271,13 +297,12 @@ def _text(name: str, value: object) -> str:
 
 
 def resource_class(name: str) -> str:
-    """The resource class meant by an operator's word: upper case, CUSTOM_ before all but the standard
-    ones."""
+    """Return the resource class for an operator's word: in upper case, with CUSTOM_ unless it is a standard class."""
     return _normal(name, os_resource_classes.STANDARDS, 'resource class')
 
 
 def traits(names: str) -> frozenset[str]:
-    """The traits meant by an operator's comma list, normalised like resource classes."""
+    """Return the traits for an operator's comma-separated list, normalised in the same way as resource classes."""
     return frozenset(_normal(name, _standard_traits(), 'trait')
                      for name in names.split(',') if name.strip())
 
@@ -297,10 +322,10 @@ def _normal(name: str, standards: Container[str], kind: str) -> str:
 
 
 def group_class(name: str) -> str:
-    """The class of groups whose spec (or alias) names none."""
+    """Return the resource class of groups whose spec or alias names none."""
     return _normal(f'PCI_GROUP_{name}', (), 'resource class')
 
 
 def default_resource_class(vendor_id: str, product_id: str) -> str:
-    """The class of devices whose spec (or alias) names none."""
+    """Return the resource class of devices whose spec or alias names none."""
     return f'CUSTOM_PCI_{vendor_id}_{product_id}'.upper()

@@ -1,7 +1,9 @@
-"""The facts of PCI that only the kernel's sysfs knows.
+"""Read facts about PCI devices that only the kernel's sysfs has.
 
     address_of_netdev('ens1f0')      # '0000:81:00.0', or None
-    vgpu_type('0000:3b:00.4')        # 1519; 0: it has no vGPU type yet; None: it is no function of that kind
+    vgpu_type('0000:3b:00.4')        # 1519; 0 if it has no vGPU type yet; None if it is no such function
+
+``root`` is the directory of sysfs; tests give another one.
 """
 from __future__ import annotations
 
@@ -11,19 +13,18 @@ from pathlib import Path
 from kilonova.pci.vpd import MOST
 
 ROOT = '/sys'
-# As the kernel calls the ports of a card's switch: p0, pf0, pf0vf3, c1pf0sf7.
+# The kernel's names for the ports of a card's switch: p0, pf0, pf0vf3, c1pf0sf7.
 _REPRESENTOR, _MOST_NAME = re.compile(rb'[vs]f\d+\s*$'), 64
 _NUMBER, _MOST = re.compile(rb'^\s*\d{1,9}\s*$'), 64
-# Bytes of a configuration space that every user may read.
+# Bytes of the configuration space that every user may read.
 _HEAD = 64
 _ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNORECASE)
 
 
 def address_of_netdev(name: str, root: str = ROOT) -> str | None:
-    """The PCI address behind a network interface; None when there is no such interface or it isn't PCI.
+    """Return the PCI address of a network interface, or None if there is none or it is not a PCI device.
 
-    A representor's ``device`` link may lead to a bus below the PCI function (virtio), so the path is walked
-    upwards.
+    A representor's ``device`` link may lead to a bus below the PCI function (virtio), so the path is searched upwards.
     """
     if '/' in name:
         return None
@@ -34,12 +35,15 @@ def address_of_netdev(name: str, root: str = ROOT) -> str | None:
 
 
 def is_physical_function(address: str, root: str = ROOT) -> bool:
-    """Whether the device can have virtual functions (even when it has none now)."""
+    """Return whether the device can have virtual functions, even if it has none now."""
     return Path(root, 'bus', 'pci', 'devices', address, 'sriov_totalvfs').exists()
 
 
 def is_representor(name: str, root: str = ROOT) -> bool:
-    """Whether an interface stands for a virtual function on the switch of its card (pf0vf3), and isn't one itself."""
+    """Return whether an interface represents a virtual function on the switch of its card (pf0vf3).
+
+    The virtual function's own interface is not a representor.
+    """
     if '/' in name:
         return False
     try:
@@ -50,11 +54,11 @@ def is_representor(name: str, root: str = ROOT) -> bool:
 
 
 def vgpu_type(address: str, root: str | None = None) -> int | None:
-    """Return the vGPU type that NVIDIA's driver gave a virtual function; 0 if the function has none yet.
+    """Return the vGPU type that NVIDIA's driver gave a virtual function, or 0 if the function has none yet.
 
-    A function has a type from the moment at which an operator writes one of ``creatable_vgpu_types`` into its
-    ``current_vgpu_type``; a boot of the host takes it away. Return None for functions without that file, and where the
-    file can't be read or holds no number.
+    A function has a type after an operator has written one of ``creatable_vgpu_types`` to its ``current_vgpu_type``. A
+    reboot of the host removes the type. Return None for functions without that file, and if the file can't be read or
+    contains no number.
     """
     path = Path(root or ROOT, 'bus', 'pci', 'devices', address, 'nvidia', 'current_vgpu_type')
     try:
@@ -66,9 +70,9 @@ def vgpu_type(address: str, root: str | None = None) -> int | None:
 
 
 def has_fallen_off(address: str, root: str | None = None) -> bool:
-    """Return whether a PCI function no longer answers: its configuration space reads as all ones.
+    """Return whether a PCI function no longer answers, which means that its configuration space reads as all ones.
 
-    A virtual function has no vendor id of its own there, so all that is read must be ones. Return False where the
+    A virtual function has no vendor id of its own there, so all bytes that are read must be ones. Return False if the
     function or its configuration can't be read.
     """
     try:
@@ -80,7 +84,10 @@ def has_fallen_off(address: str, root: str | None = None) -> bool:
 
 
 def vpd(address: str, root: str = ROOT) -> bytes:
-    """Its vital product data; empty: it has none, or they can't be read, as by another user than root."""
+    """Return the device's vital product data.
+
+    Return empty bytes if it has none, or if they can't be read, for example because the process does not run as root.
+    """
     try:
         with Path(root, 'bus', 'pci', 'devices', address, 'vpd').open('rb') as file:
             return file.read(MOST)

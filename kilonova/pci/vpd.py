@@ -1,22 +1,22 @@
-"""The serial number of a card, in the vital product data (VPD) of one of its PCI functions.
+"""Read a card's serial number from the vital product data (VPD) of one of its PCI functions.
 
     serial_number(sysfs.vpd('0000:81:00.0'))       # 'MT2113X00000', or None
 
-VPD are resources, each with a tag and a length; the one for what is read only has fields of a keyword and a length, of
-which SN is the serial number and RV, the last, a byte that makes the sum of all bytes so far 0 (PCI Local Bus
-Specification 3.0, appendix I).
+VPD consists of resources, each with a tag and a length. The read-only resource has fields, each with a keyword and a
+length. Field SN is the serial number. Field RV is the last and has a byte that makes the sum of all bytes so far 0 (PCI
+Local Bus Specification 3.0, appendix I).
 """
 from __future__ import annotations
 
-# Bytes that VPD can have: its addresses have 15 bits.
+# Maximum size of VPD in bytes, as its addresses have 15 bits.
 MOST = 1 << 15
 _READ_ONLY, _END = 0x90, 0x78
-# Bytes of a field's keyword and length.
+# Size in bytes of a field's keyword and length.
 _HEAD = 3
 
 
 def serial_number(data: bytes) -> str | None:
-    """None: it has none, or can't be right."""
+    """Return the card's serial number, or None if the data has none or is damaged."""
     start, end = _read_only(data)
     serial = None
     while start + _HEAD <= end:
@@ -33,7 +33,10 @@ def serial_number(data: bytes) -> str | None:
 
 
 def _read_only(data: bytes) -> tuple[int, int]:
-    """Where the fields of the resource for what is read only begin and end; (0, 0): there is none, or it is cut."""
+    """Return the start and end of the fields in the read-only resource.
+
+    Return (0, 0) if there is no such resource, or if the data is cut off.
+    """
     start = 0
     while start < len(data) and data[start] != _END:
         # A tag with its highest bit set has a length of two bytes; others have it in their lowest three bits.
@@ -49,6 +52,6 @@ def _read_only(data: bytes) -> tuple[int, int]:
 
 
 def _text(value: bytes) -> str | None:
-    """What is to be shown and sent: printable characters, without what fills the field up."""
+    """Return the value without padding, or None if it is empty or not printable ASCII."""
     text = value.decode('ascii', 'replace').strip(' \0')
     return text if text.isascii() and text.isprintable() and text else None
