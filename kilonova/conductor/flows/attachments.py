@@ -1,9 +1,10 @@
-"""A server that is there gets a volume, or gives one up.
+"""Flows that attach a volume to an existing server (attach, plug), or detach one (unplug, free).
 
-Attach: attach · plug. The volume is attached to the server's host, then the guest gets it; what fails leaves neither.
-Detach: unplug · free. A guest that keeps it ends it, and all is as it was; once it is out, it goes to its end. Of a
-server that is on no host the volume service alone is asked. Neither has a task state. The row in block_device_mapping
-is there from when an attach is accepted until it failed, or a detach has ended.
+Attach: the volume is attached to the server's host, then plugged into the guest. A failure undoes these steps. Detach:
+if the guest keeps the volume, the operation ends and nothing is changed. After the guest has released the volume, the
+operation only goes forward. If the server is on no host, only the volume service is called. The server gets no task
+state. The row in block_device_mapping exists from the moment an attach is accepted until it has failed, or until a
+detach has ended.
 """
 from __future__ import annotations
 
@@ -21,11 +22,16 @@ from kilonova.objects.volume import AttachedVolume
 
 
 class VolumeGone(KilonovaError):
+    """The server does not have the volume any more."""
+
     msg_fmt = 'Server %(server)s has no volume %(volume_id)s any more.'
 
 
 def volume_of(work: Work[Any]) -> AttachedVolume:
-    """The one that it is about, as it stands now. VolumeGone."""
+    """Return the volume of this operation as its row is now.
+
+    Raises VolumeGone if the server does not have it any more.
+    """
     for volume in work.instance(fresh=True).volumes:
         if volume.volume_id == work.args['volume_id']:
             return volume
@@ -33,16 +39,20 @@ def volume_of(work: Work[Any]) -> AttachedVolume:
 
 
 class OneVolume(Flow[OutputsT]):
-    """``event``: of the action. A failure leaves the server as it was, with the reason in the event."""
+    """Base of the operations on one volume, whose failure leaves the server unchanged.
+
+    ``event`` is the name of the action's event, which has the reason of a failure.
+    """
 
     event: str
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
+        """End the operation with the result Error."""
         end_with(work, self.event, 'Error')
 
 
 def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str | None = None) -> None:
-    """The operation is over: the event, the action, and the row to ``remove``, together."""
+    """End the operation: write its event and action, and delete the volume row ``remove``, in one transaction."""
     host = work.instance_row()['host']
 
     def end(conn: engine.Connection) -> None:
@@ -55,7 +65,7 @@ def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str |
 
 # --- attach ----------------------------------------------------------------------------------------------------------
 def attach(work: Work[Outputs]) -> None:
-    """The volume is attached to the server's host, or to the server alone."""
+    """Attach the volume to the server's host, or reserve it if the server is on no host."""
     volume_of(work)
     host = work.instance_row()['host']
     if host is not None:
@@ -65,21 +75,25 @@ def attach(work: Work[Outputs]) -> None:
 
 
 def undo_attach(work: Work[Outputs]) -> None:
-    """The volume is free."""
+    """Detach the volume, so that it is free."""
     for volume in work.instance(fresh=True).volumes:
         if volume.uuid == work.args['row']:
             volumes.drop_one(work, volume)
 
 
 def plug(work: Work[Outputs]) -> None:
-    """The guest gets it. Who waits until the volume is in use may ask for something else then."""
+    """Have the host plug the volume into the guest, and end the operation.
+
+    The attachment is completed only when the guest has the volume, because a user who waits until the volume is in use
+    may send the next request then.
+    """
     _ask(work, 'attach_volume')
     work.env.volumes.complete_attachment(volume_of(work).attachment_id or '')
     end_with(work, Attach.event)
 
 
 def _ask(work: Work[Outputs], method: str) -> None:
-    """The server's host, if it is on one."""
+    """Call the server's host, if the server is on one."""
     volume_of(work)
     host = work.instance_row()['host']
     if host is not None:
@@ -87,7 +101,10 @@ def _ask(work: Work[Outputs], method: str) -> None:
 
 
 def undo_plug(work: Work[Outputs]) -> None:
-    """The guest hasn't got it; its host does that later if it is down."""
+    """Have the host unplug the volume from the guest.
+
+    A pending release does it if the host is down.
+    """
     _undo(work, 'undo_attach_volume')
 
 
@@ -98,44 +115,51 @@ def _undo(work: Work[Outputs], method: str) -> None:
 
 
 class Attach(OneVolume[Outputs]):
+    """The operation that attaches a volume to an existing server."""
+
     name, outputs, event = 'attach_volume', Outputs, 'compute_attach_volume'
     steps = (Step('attach', attach, undo_attach), Step('plug', plug, undo_plug))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """The server never had it."""
+        """Delete the volume's row and end the operation with the result Error."""
         end_with(work, self.event, 'Error', work.args['row'])
 
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
-    """The guest lets the volume go, and its host does."""
+    """Have the guest and the host release the volume."""
     _ask(work, 'detach_volume')
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
-    """The guest has it again; its host does that later if it is down."""
+    """Have the host plug the volume into the guest again.
+
+    A pending release does it if the host is down. Nothing is done if the guest has released the volume.
+    """
     if not _is_out(work):
         _undo(work, 'undo_detach_volume')
 
 
 def _is_out(work: Work[Outputs]) -> bool:
-    """Whether the guest has let it go: from then on there is no way back."""
+    """Return whether the guest has released the volume, after which the detach is not undone any more."""
     return work.position > Detach().index('unplug')
 
 
 def free(work: Work[Outputs]) -> None:
-    """The attachment goes; then the server has one volume less."""
+    """Delete the attachment and the volume's row, and end the operation."""
     volume = volume_of(work)
     volumes.drop_one(work, volume)
     end_with(work, Detach.event, remove=volume.uuid)
 
 
 class Detach(OneVolume[Outputs]):
+    """The operation that detaches a volume from a server."""
+
     name, outputs, event = 'detach_volume', Outputs, 'compute_detach_volume'
     steps = (Step('unplug', unplug, undo_unplug), Step('free', free))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """Cancelled behind that point it goes to its end."""
+        """End the operation with the result Error, or finish the detach if the guest has released the volume."""
         if _is_out(work):
             free(work)
         else:

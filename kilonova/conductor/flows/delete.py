@@ -1,10 +1,13 @@
-"""Delete: terminate · drop_allocations · mark_deleted. Soft delete: confirm_source · drop_allocation · settle_move ·
-soft_delete_instance. Both only go forward (operations.md rules 10, 17).
+"""Flows of a delete and a soft delete, which only go forward (operations.md, rules 10 and 17).
 
-A delete always wins. Devices are free in the database before their allocation goes, so nobody is given a device that
-still has an owner. A server in the middle of a move is destroyed on both hosts; a dead host's part becomes a pending
-release. A soft-deleted server keeps host, disks, devices and allocation until it is reclaimed; one whose move waits for
-an answer is confirmed first: what comes back one day is the server as it was last seen.
+The steps of a delete are terminate, drop_allocations and mark_deleted. Those of a soft delete are confirm_source,
+drop_allocation, settle_move and soft_delete_instance.
+
+A delete has priority over all other operations. The devices are freed in the database before their allocation is
+deleted, so that no server gets a device that still has an owner. A server in the middle of a move is destroyed on the
+source and on the destination. The part of a host that is down becomes a pending release. A soft-deleted server keeps
+host, disks, devices and allocation until it is reclaimed. A move that waits to be confirmed is confirmed before the
+soft delete, so that a later restore yields the server in its last visible form.
 """
 from __future__ import annotations
 
@@ -24,13 +27,16 @@ from kilonova.errors import InstanceNotFound
 # --- delete ----------------------------------------------------------------------------------------------------------
 @dataclass
 class DeleteOutputs(Outputs):
-    """``terminate``: {consumers: what else than the server may hold allocations in Placement: its unended moves}."""
+    """Stored results of a delete.
+
+    ``terminate`` is a dict whose key ``consumers`` has the uuids of unfinished moves, which may hold allocations.
+    """
 
     terminate: dict[str, list[str]] | None = None
 
     @property
     def consumers(self) -> list[str]:
-        """Uuids of the server's moves that had not ended."""
+        """The uuids of the server's unfinished moves."""
         return (self.terminate or {})['consumers']
 
 
@@ -40,7 +46,10 @@ def _moves(work: Work[DeleteOutputs]) -> list[dict[str, Any]]:
 
 
 def terminate(work: Work[DeleteOutputs]) -> None:
-    """Each host that holds a part of the server destroys it and frees its devices."""
+    """Have each host that holds a part of the server destroy it and free its devices.
+
+    A pending release does it for a host that is down.
+    """
     unfinished = _moves(work)
     instance = work.instance()
     hosts = [instance.host] if instance.host else []
@@ -57,9 +66,11 @@ def terminate(work: Work[DeleteOutputs]) -> None:
 
 
 def drop_allocations(work: Work[DeleteOutputs]) -> None:
-    """The server's allocation in Placement goes, and what unfinished moves hold; before it its accelerators, or another
-    server could be given a device that isn't free. So do its ports, and the image that it was shelved to: nobody would
-    know what it is for."""
+    """Release accelerators, allocations, ports, volumes and the image to which the server was shelved.
+
+    The allocations are those of the server and of its unfinished moves. Accelerators are released before them, because
+    otherwise another server could get a device that is not free. The image is deleted because it would be useless.
+    """
     instance = work.instance()
     accelerators.drop_all(work, instance, work.outputs.consumers)
     for consumer in [*work.outputs.consumers, work.instance_uuid]:
@@ -74,8 +85,10 @@ def drop_allocations(work: Work[DeleteOutputs]) -> None:
 
 
 def mark_deleted(work: Work[DeleteOutputs]) -> None:
-    """The row is soft-deleted and the operation is over, together; its mapping says so before, as lists and quotas go
-    by that while the cell is silent."""
+    """Mark the server's row as deleted and end the operation in one transaction.
+
+    The server's mapping is marked before, because lists and quotas use it while the cell does not answer.
+    """
     with engine.silence(), work.env.api.write() as conn:
         instance_mappings.set_queued_for_delete(conn, work.instance_uuid)
 
@@ -101,6 +114,8 @@ def mark_deleted(work: Work[DeleteOutputs]) -> None:
 
 
 class Delete(Flow[DeleteOutputs]):
+    """The operation that deletes a server."""
+
     name, outputs = 'delete', DeleteOutputs
     forward_only = True
     steps = (
@@ -110,11 +125,12 @@ class Delete(Flow[DeleteOutputs]):
     )
 
     def run(self, work: Work[DeleteOutputs]) -> None:
+        """Run the delete, or end it at once if the server's row does not exist any more."""
         try:
             if work.position == 0:
                 work.instance_row()
         except InstanceNotFound:
-            # Deleted before (a lost reply): nothing is left but the row.
+            # The server was deleted before, and only the reply was lost: nothing is left but the row.
             work.end()
             work.close()
             return
@@ -130,19 +146,19 @@ def _moved(work: Work[Outputs]) -> bool:
 
 
 def confirm_source(work: Work[Outputs]) -> None:
-    """What the source kept of the server goes."""
+    """Have the source of a move that waits to be confirmed delete what it kept of the server."""
     if _moved(work):
         resized.confirm_source(work)
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """What the migration held in Placement goes."""
+    """Delete the allocation of the migration of such a move."""
     if _moved(work):
         resized.drop_allocation(work)
 
 
 def settle_move(work: Work[Outputs]) -> None:
-    """One flavor, no migration context, the migration confirmed."""
+    """Write the move as confirmed: the server has one flavor and no migration context."""
     if _moved(work):
         with engine.silence():
             _write(work)
@@ -157,8 +173,10 @@ def _write(work: Work[Outputs]) -> None:
 
 
 def soft_delete_instance(work: Work[Outputs]) -> None:
-    """The host powers the guest off and writes the end state. For a host that is down it is written here: when it is
-    back it finds a guest that is to be off."""
+    """Have the host power the guest off and write the end state.
+
+    If the host is down, the end state is written here. When the host is back it finds that the guest must be off.
+    """
     host = work.instance_row()['host']
     try:
         if host is None:
@@ -181,6 +199,8 @@ def soft_delete_instance(work: Work[Outputs]) -> None:
 
 
 class SoftDelete(Flow[Outputs]):
+    """The operation that soft-deletes a server."""
+
     name, outputs = 'soft_delete', Outputs
     forward_only = True
     steps = (
@@ -191,5 +211,5 @@ class SoftDelete(Flow[Outputs]):
     )
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """A delete waits behind it: that takes the server as it is."""
+        """End the operation with the result Error, because a waiting delete takes over the server as it is."""
         work.end(lambda conn: instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error'))

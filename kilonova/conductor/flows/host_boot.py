@@ -1,7 +1,8 @@
-"""A server that ran when its host went down, and that the host could not start again at once: the host is asked for it
-until it runs.
+"""Flow of one step that has a host start a server again which ran before the host went down.
 
-The row runs beside the server's others (``db.queries.resumes``): whatever its user asks for is accepted, and wins.
+It is used if the host could not start the server at once. The step is repeated until the server runs. The operation
+runs at the same time as the server's others (``db.queries.resumes``). Each request of the user is accepted, and has
+priority.
 """
 from __future__ import annotations
 
@@ -21,28 +22,33 @@ from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until a server is looked at again that changed while its host was asked for it.
+# Seconds until the next try if the server was changed while its host was called.
 LOOK = 1.0
 
 
 class NotResumed(KilonovaError):
-    """The last try failed."""
+    """The last try to start the server failed."""
 
     msg_fmt = 'It was not started again after its host went down: %(reason)s'
 
 
 @dataclass
 class ResumeOutputs(Outputs):
-    """``told``: the reason that the server's action has; ``failures``: how many tries failed."""
+    """Stored results of the tries to start a server.
+
+    Attributes:
+        told: Reason that was last written to the server's action.
+        failures: Number of failed tries.
+    """
 
     told: str = ''
     failures: int = 0
 
 
 def resume_guest(work: Work[ResumeOutputs]) -> None:
-    """Have the host start the guest, and end the row when it runs or is no longer to run.
+    """Have the host start the guest, and end the row if the guest runs or should no longer run.
 
-    Raises Unanswered where that is to be tried again, NotResumed where it is not.
+    Raises Unanswered if the step is to be repeated, and NotResumed if the last try has failed.
     """
     try:
         server = work.instance(fresh=True)
@@ -55,13 +61,13 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
         return
     beside.at_rest(work)
     try:
-        # The agent of a host that was down could not bind them.
+        # The network agent of a host that was down could not bind the ports.
         port_moves.bound_here(work)
         answer = work.ask(host, 'resume_guest', instance=work.instance())
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostGone as error:
-        # It may still be starting, or be off for long: what it needs then counts from its next start on.
+        # The host may still be starting, or be off for long. The time limit counts from its next start.
         _tell(work, error)
         raise Unanswered(error.message) from error
     except Unanswered as error:
@@ -83,7 +89,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
 
 
 def _needless(server: objects.Instance, host: str) -> str | None:
-    """Return why the host needn't start the server any more; None: it is to run there."""
+    """Return the reason why the host needn't start the server any more, or None if the server should run there."""
     if server.host != host:
         return f'Not started there: it belongs to {"host " + server.host if server.host else "no host"} by now.'
     if server.vm_state not in resumes.WANTED_RUNNING:
@@ -92,14 +98,14 @@ def _needless(server: objects.Instance, host: str) -> str | None:
 
 
 def _is_over(work: Work[ResumeOutputs]) -> bool:
-    """Return whether the last try was the last one that the option allows."""
+    """Return whether the last try was the last one that [conductor]host_boot_resume_timeout allows."""
     longest: int = work.env.conf.conductor.host_boot_resume_timeout
     with engine.silence(), work.db.read() as conn:
         return resumes.age(conn, work.uuid) >= longest
 
 
 def _tell(work: Work[ResumeOutputs], error: Exception) -> None:
-    """Write why a try failed into the server's action, where that isn't there yet."""
+    """Write the reason of a failed try to the server's action, unless the action has that reason already."""
     reason = readable(error)
     if reason != work.outputs.told:
         work.outputs.told = reason
@@ -108,7 +114,7 @@ def _tell(work: Work[ResumeOutputs], error: Exception) -> None:
 
 def _finish(work: Work[ResumeOutputs], details: str, write: Callable[[engine.Connection], object] = lambda conn: None
             ) -> None:
-    """End the row and its action well, together with what ``write(conn)`` writes."""
+    """End the row and its action with success, together with what ``write(conn)`` writes."""
     def end(conn: engine.Connection) -> None:
         write(conn)
         resumes.finish(conn, work.instance_uuid, work.request_id, 'Success', details)
@@ -117,14 +123,19 @@ def _finish(work: Work[ResumeOutputs], details: str, write: Callable[[engine.Con
 
 
 class Resume(Flow[ResumeOutputs]):
-    """It has no task state: the server is as it was, with its guest off."""
+    """The operation that starts a server after its host went down.
+
+    The server gets no task state, and keeps its state while the guest is off.
+    """
 
     name, outputs = resumes.KIND, ResumeOutputs
     steps = (Step('resume_guest', resume_guest, saved=False),)
 
     def ended_badly(self, work: Work[ResumeOutputs]) -> None:
-        """The server is off from now on, and says why; one at which somebody works, or that is elsewhere, stays as it
-        is."""
+        """Write that the server is off, with the fault, and end the action with the error.
+
+        The server's state is not changed if another operation works on it or if it is on another host.
+        """
         fault = work.fault()
 
         def end(conn: engine.Connection) -> None:

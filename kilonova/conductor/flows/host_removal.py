@@ -1,4 +1,4 @@
-"""The removal of a host whose compute service was deleted, where the API process did not complete it."""
+"""Flow that removes a host whose compute service was deleted, if the API process did not complete that."""
 from __future__ import annotations
 
 from kilonova.clients import host_removal
@@ -17,13 +17,19 @@ def forget_host(work: Work[Outputs]) -> None:
 
 
 def delete_providers(work: Work[Outputs]) -> None:
-    """Delete the provider trees of the host's nodes. Raises ProvidersHeld as long as one has allocations."""
+    """Delete the provider trees of the host's nodes.
+
+    Raises ProvidersHeld as long as one of them has allocations.
+    """
     with engine.silence():
         host_removal.delete_providers(work.env.placement, work.env.cells, work.args['nodes'], work.compare_now)
 
 
 class HostRemoval(Flow[Outputs]):
-    """Remove a host from the API database and from Placement. The row is in the cell that the host belonged to."""
+    """The operation that removes a host from the API database and from Placement.
+
+    Its row is in the database of the host's cell.
+    """
 
     name, outputs = host_removals.KIND, Outputs
     forward_only = True

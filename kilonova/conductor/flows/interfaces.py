@@ -1,14 +1,18 @@
-"""A server that is there gets an interface, or gives one up.
+"""Flows that attach an interface to an existing server, or detach one.
 
-Attach: allocate · claim · port · plug. Placement allocates what the port guarantees, the host claims the function of a
-PCI device that the port is (SR-IOV), of what guarantees it, the port is made, or its user's own is bound, then the
-guest is plugged in; what fails leaves none of it. Detach: unplug · free_port. A guest that keeps its card ends it, and
-all is as it was; once the card is out, it goes to its end: the port is deleted, or unbound where its user made it, and
-the host has its device back, and what it guaranteed. Neither has a task state; both end with what the info cache and
-the server's PCI requests say from then on.
+The steps of an attach are allocate, claim, port and plug. Placement allocates the resources that the port guarantees.
+If the port is a function of a PCI device (SR-IOV), the host claims such a function of the provider of these resources.
+Then the port is created, or the user's own port is bound, and the host plugs it into the guest. A failure undoes all of
+it.
 
-Detach also gives back what a server has for a port that is gone in the network service (``ports.NetworkChanged``);
-where a move has left that port behind, there is nothing to unplug: ``vif`` is None.
+The steps of a detach are unplug and free_port. If the guest keeps the interface, the operation ends and nothing is
+changed. After the guest has released it, the operation only goes forward: the port is deleted, or unbound if the user
+created it, and its device and its resources are released.
+
+The server gets no task state. The end of each operation writes the info cache and the server's PCI requests.
+
+A detach also releases what a server holds for a port that was deleted in Neutron (``network_changed``). If a move has
+removed that port from the info cache, there is nothing to unplug, and the argument ``vif`` is None.
 """
 from __future__ import annotations
 
@@ -38,8 +42,11 @@ Vifs = list[dict[str, Any]]
 
 
 def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str | None = None) -> None:
-    """The operation is over: the info cache, the PCI requests (without those of the port that has ``left``), the event
-    and the action, together. Unanswered: somebody else has just written the cache."""
+    """End the operation: write the info cache, the PCI requests, the event and the action in one transaction.
+
+    ``change`` returns the new interfaces from the present ones. PCI requests of the port ``left`` are deleted. Raises
+    Unanswered if the info cache was written in the meantime.
+    """
     forget = _forget(work, left)
     row = work.instance_row(fresh=True)
     seen = row['extra_network_info']
@@ -56,22 +63,29 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
 
 
 def _forget(work: Work[Any], port_id: str | None) -> Callable[[engine.Connection], None]:
-    """The server asks for no device for this port any more. ``write(conn)``; it must be made before the transaction."""
+    """Return a function ``write(conn)`` that deletes the PCI requests of this port from the server.
+
+    Call this before the transaction in which ``write(conn)`` is called.
+    """
     left = pci_ports.without(work.instance(fresh=True).pci_requests, port_id) if port_id is not None else None
     extra = {'pci_requests': left.to_column()} if left is not None else {}
     return lambda conn: instances.update_extra(conn, work.instance_uuid, extra)
 
 
 class _Interfaces(Flow[OutputsT]):
-    """``event``: of the action. A failure leaves the server as it was, with the reason in the event."""
+    """Base of the operations on one interface, whose failure leaves the server unchanged.
+
+    ``event`` is the name of the action's event, which has the reason of a failure.
+    """
 
     event: str
 
     def came_for(self, work: Work[OutputsT]) -> str | None:
-        """The port for which the server may ask for a device that it hasn't got after a failure."""
+        """Return the id of the port whose PCI request must be deleted from the server after a failure, or None."""
         return None
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
+        """End the operation with the result Error, and delete the PCI request of a port that was not attached."""
         forget = _forget(work, self.came_for(work))
         host = work.instance_row()['host']
 
@@ -85,8 +99,13 @@ class _Interfaces(Flow[OutputsT]):
 # --- attach ----------------------------------------------------------------------------------------------------------
 @dataclass
 class AttachOutputs(Outputs):
-    """``vif``: the new interface in the form of the info cache; None: it has no port yet. ``profile``: what its binding
-    says of the device that was claimed for it; ``mappings``: the providers of what it guarantees, by group."""
+    """Stored results of an attach.
+
+    Attributes:
+        vif: The new interface as the info cache stores it, or None while there is no port.
+        profile: Part of the port's binding about the device that was claimed for it.
+        mappings: Providers of the resources that the port guarantees, by request group.
+    """
 
     vif: dict[str, Any] | None = None
     profile: dict[str, Any] | None = None
@@ -94,30 +113,30 @@ class AttachOutputs(Outputs):
 
 
 def _request(work: Work[AttachOutputs]) -> objects.InstancePCIRequest | None:
-    """For the device that the port is; None: it is none."""
+    """Return the PCI request for the device function that the port is, or None if it is none."""
     request = work.args.get('request')
     return objects.base.Serializer().deserialize_entity(work.ctxt, request) if request is not None else None
 
 
 def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
-    """What the port asks of Placement."""
+    """Return the resources that the port guarantees, or None if there are none."""
     return PortResources.read(work.args['wish']['port_id'] or '', work.args.get('resources'))
 
 
 def allocate(work: Work[AttachOutputs]) -> None:
-    """The server holds in Placement what the port guarantees."""
+    """Add the resources that the port guarantees to the server's allocation."""
     wanted = _wanted(work)
     if wanted is not None:
         work.outputs.mappings = guarantees.add(work, work.args['wish']['port_id'], wanted, _request(work))
 
 
 def undo_allocate(work: Work[AttachOutputs]) -> None:
-    """And no more."""
+    """Remove the resources that the port guarantees from the server's allocation."""
     port_releases.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
 
 
 def claim(work: Work[AttachOutputs]) -> None:
-    """The server's host claims the device that the port is."""
+    """Have the server's host claim the device function that the port is."""
     request = _request(work)
     if request is not None:
         (chosen,) = pci_request.with_allocation([request], work.outputs.mappings).requests
@@ -127,7 +146,10 @@ def claim(work: Work[AttachOutputs]) -> None:
 
 
 def undo_claim(work: Work[AttachOutputs]) -> None:
-    """The device is free; its host does that later if it is down."""
+    """Have the host free the device function.
+
+    A pending release does it if the host is down.
+    """
     request = _request(work)
     if request is not None:
         beside.ask_to_undo(work, work.instance_row()['host'], 'undo_claim_function', instance=work.instance(fresh=True),
@@ -135,35 +157,40 @@ def undo_claim(work: Work[AttachOutputs]) -> None:
 
 
 def port(work: Work[AttachOutputs]) -> None:
-    """A port is made, or the user's own is bound to the server and its host."""
+    """Create a port, or bind the user's own, for the server and its host."""
     work.outputs.vif = ports.bind_one(work, port_wishes.Wish(**work.args['wish']), work.outputs.profile,
                                       work.outputs.mappings or {}).stored()
 
 
 def undo_port(work: Work[AttachOutputs]) -> None:
-    """The server has the ports of its info cache, and no others."""
+    """Release the ports of the server that are not in its info cache."""
     given = work.args['wish']['port_id']
     port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
 
 
 def plug(work: Work[AttachOutputs]) -> None:
-    """The host plugs the guest in; then the server has the interface."""
+    """Have the host plug the interface into the guest, and add it to the info cache."""
     vif = work.outputs.vif or {}
     work.ask(work.instance_row()['host'], 'attach_interface', instance=work.instance(), vif=vif)
     _end(work, Attach.event, lambda vifs: [*vifs, vif])
 
 
 def undo_plug(work: Work[AttachOutputs]) -> None:
-    """The guest isn't plugged in; its host does that later if it is down."""
+    """Have the host unplug the interface from the guest.
+
+    A pending release does it if the host is down.
+    """
     if work.outputs.vif is not None:
         beside.ask_to_undo(work, work.instance_row()['host'], 'undo_attach_interface', instance=work.instance(),
                            vif=work.outputs.vif)
 
 
 class Attach(_Interfaces[AttachOutputs]):
+    """The operation that attaches an interface to an existing server."""
+
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
-        # The host compares its key with the row.
+        # Saved because the host compares its step key with the row.
         Step('allocate', allocate, undo_allocate,
              saved=lambda work: work.outputs.mappings is not None or _request(work) is not None),
         Step('claim', claim, undo_claim, saved=lambda work: work.outputs.profile is not None),
@@ -172,33 +199,36 @@ class Attach(_Interfaces[AttachOutputs]):
     )
 
     def came_for(self, work: Work[AttachOutputs]) -> str | None:
+        """Return the id of the port if it is a device function, else None."""
         request = _request(work)
         return request.requester_id if request is not None else None
 
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
-    """The guest lets the interface go."""
+    """Have the guest release the interface."""
     if work.args['vif'] is not None:
         work.ask(work.instance_row()['host'], 'detach_interface', instance=work.instance(),
                  vif=work.args['vif'])
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
-    """The guest has it again; its host does that later if it is down."""
+    """Have the host plug the interface into the guest again.
+
+    A pending release does it if the host is down. Nothing is done if the guest has released the interface.
+    """
     if not _is_out(work) and work.args['vif'] is not None:
         beside.ask_to_undo(work, work.instance_row()['host'], 'undo_detach_interface', instance=work.instance(),
                            vif=work.args['vif'])
 
 
 def _is_out(work: Work[Outputs]) -> bool:
-    """Whether the guest has let it go: from then on there is no way back."""
+    """Return whether the guest has released the interface, after which the detach is not undone any more."""
     return work.position > Detach().index('unplug')
 
 
 def free_port(work: Work[Outputs]) -> None:
-    """The port is deleted, or its user's again, and its device is free, and what it guaranteed; then the server has one
-    interface less."""
+    """Delete or unbind the port, release its device and its resources, and remove it from the info cache."""
     stored = work.args['vif']
     port_id = stored['id'] if stored is not None else work.args['port_id']
     if stored is not None:
@@ -212,7 +242,10 @@ def free_port(work: Work[Outputs]) -> None:
 
 
 def _free_function(work: Work[Outputs], request_id: str) -> None:
-    """The device of this request is there for others; its host does that later if it is down."""
+    """Have the host free the device of this PCI request.
+
+    A pending release does it if the host is down, or if the operation is ending after a failure.
+    """
     host, server = work.instance_row()['host'], work.instance()
     if not work.failed:
         try:
@@ -224,11 +257,13 @@ def _free_function(work: Work[Outputs], request_id: str) -> None:
 
 
 class Detach(_Interfaces[Outputs]):
+    """The operation that detaches an interface from a server."""
+
     name, outputs, event = 'detach_interface', Outputs, 'compute_detach_interface'
     steps = (Step('unplug', unplug, undo_unplug), Step('free_port', free_port))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """Cancelled behind that point it goes to its end."""
+        """End the operation with the result Error, or finish the detach if the guest has released the interface."""
         if _is_out(work):
             free_port(work)
         else:

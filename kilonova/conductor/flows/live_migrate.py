@@ -1,11 +1,13 @@
-"""Live migration: create_migration · check_source · select · claim_and_move · check_destination · pre_live_migration ·
-live_migration · post_live_migration_at_destination · clean_source · drop_allocation · mark_migrated.
+"""Flow of a live migration.
 
-Until the guest has gone every step has its undo, and a migration that fails leaves the server on the source as it was.
-A guest that has gone isn't fetched back: whatever fails afterwards, and whoever cancels it, the server is the
-destination's and what is left to do is done (``settle``). Which of the two it is the hypervisors know: the source says
-whether it has the guest, and if not the destination; while one that must be asked is away it is waited for, so that no
-server ever has two guests.
+The steps are create_migration, check_source, select, claim_and_move, check_destination, pre_live_migration,
+live_migration, post_live_migration_at_destination, clean_source, drop_allocation and mark_migrated.
+
+Until the guest has left the source, each step can be undone, and a failed migration leaves the server on the source
+unchanged. A guest that has left is not moved back: whatever fails or is cancelled afterwards, the server belongs to the
+destination, and the remaining work is done (``settle``). Only the hypervisors know which of the two applies. The source
+says whether it has the guest, and if not, the destination does. The operation waits for a host that must answer and is
+down, so that a server never has two guests.
 """
 from __future__ import annotations
 
@@ -37,8 +39,13 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class LiveOutputs(Rechosen):
-    """``guest``: what the source said of it; ``offer``: what the destination said; ``gone``: whether the guest has left
-    the source (None: not known yet)."""
+    """Stored results of a live migration.
+
+    Attributes:
+        guest: Reply of the source about the guest.
+        offer: Reply of the destination.
+        gone: Whether the guest has left the source; None if that is not known yet.
+    """
 
     guest: dict[str, Any] | None = None
     offer: dict[str, Any] | None = None
@@ -50,7 +57,10 @@ LiveWork = Work[LiveOutputs]
 
 # --- the steps -------------------------------------------------------------------------------------------------------
 def check_source(work: LiveWork) -> None:
-    """The guest runs there, and this is what it needs. A host that is down has none that could be carried away."""
+    """Have the source check that the guest runs there and return its needs.
+
+    Raises HostGone if the source is down, because then there is no guest to migrate.
+    """
     source = migration(work).source_compute
     guest = work.ask(source, 'check_can_live_migrate_source', instance=work.instance())
     _check_release(work, source, guest)
@@ -58,20 +68,23 @@ def check_source(work: LiveWork) -> None:
 
 
 def _check_release(work: LiveWork, host: str, said: dict[str, Any]) -> None:
-    """MigrationPreCheckError: a compute of the release before moves no guest with volumes."""
+    """Raise MigrationPreCheckError if a host is of the previous release and the server has volumes.
+
+    Computes of that release can't migrate a running guest with volumes.
+    """
     if work.instance().volumes and 'volumes' not in said:
         raise MigrationPreCheckError(reason=f'the compute service of host {host} is of an older release, which moves '
                                             f'no running guest with volumes')
 
 
 def undo_check_source(work: LiveWork) -> None:
-    """The guest goes on where a migration held it; nothing of it is elsewhere any more."""
+    """Have the source resume a guest that the migration had stopped, after all other parts were undone."""
     if work.outputs.offer is not None or _by_user(work):
         _ask_to_abort(work, resume=True)
 
 
 def check_destination(work: LiveWork) -> None:
-    """The destination compares and claims; how the guest gets there."""
+    """Have the destination compare the hosts, claim resources and return how the guest gets there."""
     host = chosen(work)
     order = objects.LiveMigrationCheckOrder(
         instance=work.instance(), migration=migration(work), request_spec=allocated_spec(work),
@@ -82,7 +95,7 @@ def check_destination(work: LiveWork) -> None:
 
 
 def undo_check_destination(work: LiveWork) -> None:
-    """The destination forgets the guest that was on its way, its disks and the claim."""
+    """Have the destination delete the incoming guest, its disks and the claim."""
     if work.outputs.select is not None:
         beside.ask_to_undo(work, chosen(work).host, 'rollback_live_migration_at_destination',
                            order=_undo(work, gone=False))
@@ -96,19 +109,19 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
-    # Said once: by the first order that the source gets.
+    # Sent only once, by the first call to the source.
     first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(instance=work.instance(fresh=True), migration=migration(work), resume=resume,
                                      aborted=first and _by_user(work), gone=gone)
 
 
 def _by_user(work: LiveWork) -> bool:
-    """Whether a user aborted it."""
+    """Return whether a user aborted the migration."""
     return work.error is not None and work.error['class'] == LiveMigrationAborted.__name__
 
 
 def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
-    """The event and the end of its action, and of the one that aborted it."""
+    """Write the event and end the action of the migration, and of the request that aborted it."""
     instances.add_events(conn, work.instance_uuid, work.request_id, [
         work.event('conductor_live_migrate_instance', result, work.env.host)])
     instances.finish_action(conn, work.instance_uuid, work.request_id, None if result == 'Success' else result)
@@ -121,8 +134,10 @@ def _end_actions(work: LiveWork, conn: engine.Connection, result: str) -> None:
 
 
 def pre_live_migration(work: LiveWork) -> None:
-    """The destination makes room for disks, and connects volumes. The server's ports are bound there, too, and its
-    volumes attached."""
+    """Have the destination create the disks and connect the volumes.
+
+    Before that the server's ports are bound and its volumes attached to the destination as well.
+    """
     host = chosen(work).host
     port_moves.announce(work, chosen(work), allocated_spec(work).pci_requests)
     volumes.announce(work, host)
@@ -132,8 +147,10 @@ def pre_live_migration(work: LiveWork) -> None:
 
 
 def live_migration(work: LiveWork) -> None:
-    """The source carries the guest away, without ports that are functions of its devices. From here on nothing is
-    undone."""
+    """Have the source migrate the guest, after unplugging ports that are functions of its devices.
+
+    After this step nothing is undone.
+    """
     source, vifs = migration(work).source_compute, _functions(work)
     if vifs:
         work.ask(source, 'unplug_functions', instance=work.instance(), vifs=vifs)
@@ -142,7 +159,7 @@ def live_migration(work: LiveWork) -> None:
 
 
 def undo_live_migration(work: LiveWork) -> None:
-    """No migration runs any more, and the guest has all its ports again."""
+    """Have the source abort the migration and plug all ports into the guest again."""
     _ask_to_abort(work, resume=False)
     vifs = _functions(work)
     if vifs:
@@ -151,12 +168,12 @@ def undo_live_migration(work: LiveWork) -> None:
 
 
 def _functions(work: LiveWork) -> list[dict[str, Any]]:
-    """The server's ports that are functions of PCI devices, where it is."""
+    """Return the server's ports that are functions of PCI devices on its present host."""
     return [vif.stored() for vif in work.vifs() if vif.is_function]
 
 
 def _arriving(work: LiveWork) -> objects.Instance:
-    """The server with the devices that it has at the destination."""
+    """Return the server with the PCI requests that it has at the destination."""
     server = work.instance(fresh=True)
     context = server.migration_context
     if context is not None and 'new_pci_requests' in context:
@@ -169,7 +186,10 @@ def _ask_to_abort(work: LiveWork, resume: bool) -> None:
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
-    """The server is the destination's, and so are its ports and volumes. The guest gets functions of devices there."""
+    """Have the destination take over the server, with its ports and volumes.
+
+    New device functions are then plugged into the guest.
+    """
     moved = migration(work)
     work.ask(chosen(work).host, 'post_live_migration_at_destination', instance=work.instance(), migration=moved)
     port_moves.arrived(work, chosen(work).host, moved.source_compute)
@@ -181,7 +201,10 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
 
 
 def clean_source(work: LiveWork) -> None:
-    """What the source kept goes; a source that is down does it when it is back."""
+    """Have the source delete what it kept of the server.
+
+    A pending release does it if the source is down. The attachments of volumes to the source are deleted as well.
+    """
     order, host = _order(work), migration(work).source_compute
     try:
         work.ask(host, 'post_live_migration', order=order)
@@ -191,7 +214,7 @@ def clean_source(work: LiveWork) -> None:
 
 
 def drop_allocation(work: LiveWork) -> None:
-    """What the migration held in Placement goes; before it the accelerators that the server had."""
+    """Delete the allocation of the migration and, before that, the accelerators at the source."""
     server = work.instance()
     if accelerators.wanted_by(server.flavor):
         accelerators.drop(work, holder.of(server.uuid, server.system_metadata))
@@ -199,7 +222,7 @@ def drop_allocation(work: LiveWork) -> None:
 
 
 def mark_migrated(work: LiveWork) -> None:
-    """The end: as before, elsewhere."""
+    """Write the end state: the server is as before, on the destination."""
     extra, bound = _arrived(work), _bound(work)
 
     def end(conn: engine.Connection) -> None:
@@ -209,8 +232,10 @@ def mark_migrated(work: LiveWork) -> None:
 
 
 def _arrived(work: LiveWork) -> dict[str, str | None]:
-    """Columns of instance_extra once the server is the destination's: its place on the NUMA cells there, and the
-    devices that it asked for there. Until then both ends read them from the migration context."""
+    """Return the columns of instance_extra of a server that belongs to the destination.
+
+    They are its NUMA topology and its PCI requests there. Until then both hosts read them from the migration context.
+    """
     server = work.instance()
     context = server.migration_context
     extra: dict[str, str | None] = {'migration_context': None}
@@ -222,7 +247,7 @@ def _arrived(work: LiveWork) -> dict[str, str | None]:
 
 
 def _bound(work: LiveWork) -> dict[str, str | None]:
-    """System metadata: the accelerators that the server has from now on."""
+    """Return the changes of system metadata about the accelerators that the server has now."""
     return holder.came(work.args['migration_uuid']) if accelerators.wanted_by(work.instance().flavor) else {}
 
 
@@ -236,21 +261,26 @@ def _migrated(work: LiveWork, conn: engine.Connection, extra: dict[str, str | No
 
 # --- a migration that was ended --------------------------------------------------------------------------------------
 def has_gone(work: LiveWork) -> bool:
-    """Whether the guest is no longer on the source; no migration runs afterwards, so that it stays so.
+    """Return whether the guest has left the source.
 
-    GuestMayRun: who would have to say is away, and may run it.
+    The source ends a migration that is still running, so the result can't change afterwards. Raises GuestMayRun if the
+    host that must answer is down and may run the guest.
     """
     if work.outputs.gone is None:
         order = _undo(work)
         found = _at_source(work, order)
-        # By post-copy it may have gone to a destination that has lost it since: the disks there are the newer ones.
+        # After a switch to post-copy the destination may have lost the guest since, but the disks there are the newer
+        # ones.
         work.outputs.gone = found['switched'] or (not found['active'] and _has_arrived(work, order))
         work.decide({'position': work.position}, cancelled=True)
     return work.outputs.gone
 
 
 def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bool]:
-    """'active', 'switched': what the source says of the guest; neither if it is away."""
+    """Return what the source says of the guest, as {'active': …, 'switched': …}.
+
+    Both values are False if the source is down.
+    """
     nothing = {'active': False, 'switched': False}
     try:
         answer = work.ask(order.migration.source_compute, 'undo_live_migration', order=order)
@@ -259,11 +289,11 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
-        # Its hypervisor is away: after some tries the destination says all there is to know.
+        # The hypervisor of the source does not answer: after some tries only the destination is asked.
         if work.outputs.tries < beside.UNDO_TRIES:
             raise
         return nothing
-    # A compute of the release before says nothing of the second.
+    # A compute of the previous release does not return 'switched'.
     return {**nothing, **answer}
 
 
@@ -280,8 +310,12 @@ def _has_arrived(work: LiveWork, order: objects.LiveMigrationUndo) -> bool:
 
 
 def settle(work: LiveWork) -> None:
-    """The server is the destination's, though the operation was ended: what the source kept, the migration held and
-    Cyborg has for the source goes, and the end is written. A destination that is down receives it when it is back."""
+    """Complete an operation that failed or was cancelled after the guest had left the source.
+
+    The server is given to the destination. What remains at the source, the allocation of the migration and Cyborg's
+    requests for the source are released, and the end state is written. A destination that is down receives its calls as
+    pending releases.
+    """
     moved, host = migration(work), chosen(work)
     beside.ask_to_undo(work, host.host, 'rollback_live_migration_at_destination', order=_undo(work, gone=True))
     work.changed()
@@ -305,6 +339,8 @@ def settle(work: LiveWork) -> None:
 
 
 class LiveMigrate(Choosing[LiveOutputs]):
+    """The operation that live migrates a server."""
+
     name, outputs = 'live_migrate', LiveOutputs
     steps = (
         Step('create_migration', functools.partial(resize.create_migration, status='accepted')),
@@ -312,9 +348,9 @@ class LiveMigrate(Choosing[LiveOutputs]):
         Step('select', resize.select),
         Step('claim_and_move', resize.claim_and_move, resize.undo_claim_and_move, again_from='claim_and_move'),
         Step('check_destination', check_destination, undo_check_destination, again_from='claim_and_move'),
-        # Undone by check_destination's: disks and claim go together.
+        # The undo of check_destination undoes this step, too: disks and claim are released together.
         Step('pre_live_migration', pre_live_migration, again_from='claim_and_move'),
-        # The source refuses before it begins: it can't reach this destination.
+        # The source refuses before it begins if it can't reach this destination.
         Step('live_migration', live_migration, undo_live_migration, again_from='claim_and_move'),
         Step('post_live_migration_at_destination', post_live_migration_at_destination),
         Step('clean_source', clean_source),
@@ -323,13 +359,17 @@ class LiveMigrate(Choosing[LiveOutputs]):
     )
 
     def next_attempt(self, work: LiveWork, step: Step[LiveOutputs], error: HostRejected) -> bool:
-        """Of the source's refusals only that of the way to this destination comes before the guest may have gone."""
+        """Try the next alternate.
+
+        A refusal of the source during ``live_migration`` leads to the next alternate only if disks can't be sent to
+        this destination. Other refusals may come after the guest has left.
+        """
         if step.do is live_migration and not isinstance(error, DisksUnmovable):
             return False
         return super().next_attempt(work, step, error)
 
     def unwind(self, work: LiveWork) -> None:
-        """Back, unless the guest has gone: then to the end."""
+        """Undo the migration, or complete it if the guest has left the source."""
         position = self.index('live_migration')
         if work.position < position:
             super().unwind(work)
@@ -352,7 +392,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
             super().unwind(work)
 
     def ended_badly(self, work: LiveWork) -> None:
-        """The server is as it was; its fault and event say why."""
+        """Restore the server's row, and write the fault and the event of the failure."""
         put_back = resize.as_before(work)
 
         def end(conn: engine.Connection) -> None:

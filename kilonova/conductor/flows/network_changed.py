@@ -1,6 +1,4 @@
-"""Neutron said that something of a server's ports was changed: the flow that looks, and gives back what is left of
-those that are gone.
-"""
+"""Flow that follows an event of Neutron: it refreshes the info cache, and releases what remains of deleted ports."""
 from __future__ import annotations
 
 import dataclasses
@@ -26,23 +24,29 @@ from kilonova.objects.vif import ACCELERATED
 from kilonova.pci import ports as pci_ports
 
 LOG = logging.getLogger(__name__)
-# Seconds until a server is looked at again on which an operation works; how a detach begins; the argument, a port's id,
-# of changes that are looked at when no operation works on the server.
+# Seconds until the next try if an operation works on the server, the state transition by which a detach begins, and the
+# name of the argument (a port id) of operations that wait until no other operation works on the server.
 BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
 
 
 @dataclass
 class ChangedOutputs(Outputs):
-    """``gone``: ports that the server has no more, and for which it may hold something."""
+    """Stored results of a refresh.
+
+    ``gone`` are the ports that the server has no more, and for which it may still hold a device or resources.
+    """
 
     gone: list[str] = field(default_factory=list)
 
 
 def refresh(work: Work[ChangedOutputs]) -> None:
-    """The info cache says of the server's interfaces what Neutron says now: addresses, floating ones, groups. Those
-    whose ports are gone, or another's, are gone, but those that hold something (see ``give_back``), and accelerators,
-    which are the server's until it is deleted; there are no new ones: who attaches a port writes it himself.
-    Unanswered: it is to wait for the end of an operation."""
+    """Write what Neutron says now about the server's interfaces to its info cache: addresses, floating IPs and groups.
+
+    Interfaces whose ports are deleted or belong to another server are removed, with two exceptions: those for which the
+    server holds a device or resources (see ``give_back``), and accelerators, which the server keeps until it is
+    deleted. No interface is added, because an attach writes its interface itself. Raises Unanswered if the refresh must
+    wait until another operation has ended.
+    """
     if AT_REST in work.args:
         beside.at_rest(work)
     row = work.instance_row(fresh=True)
@@ -53,7 +57,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # What works on a server without a host may take it to one, and must see all that it asked for on the way.
+        # An operation on a server without a host may bring it to one, and must see all requested ports until then.
         beside.at_rest(work)
     if work.args.get('renamed'):
         _name(client, ports, name_in_dns(row['hostname'] or ''))
@@ -66,7 +70,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
             if vif.id in described or vif.id in held or vif.vnic_type in ACCELERATED]
     with engine.silence(), work.db.write() as conn:
         if work.args.get('renamed') and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
-            # Who renamed it since found ports that had the newer name already, and left them.
+            # The rename that came in between found ports that had the newer name already, and left them unchanged.
             raise NotYet(f'server {work.instance_uuid}', 'it was renamed meanwhile', 0)
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]
@@ -75,7 +79,10 @@ def refresh(work: Work[ChangedOutputs]) -> None:
 
 
 def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
-    """They have this name in DNS; '': they keep what they have."""
+    """Set the name of the ports in DNS.
+
+    An empty ``name`` leaves their names unchanged.
+    """
     for port in ports:
         try:
             client.set_name(port, name)
@@ -88,7 +95,10 @@ def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
 
 
 def _held(work: Work[Any]) -> list[str]:
-    """The ports for which the server asks for devices where it is, or holds something in Placement."""
+    """Return the ids of ports for which the server has a device request or holds resources in Placement.
+
+    Returns an empty list for a server without a host.
+    """
     server = work.instance()
     if not server.host:
         return []
@@ -97,15 +107,21 @@ def _held(work: Work[Any]) -> list[str]:
 
 
 def looked_at(work: Work[Any]) -> list[operations.Operation]:
-    """What is to begin when a resize is confirmed or reverted: until then a port that was deleted gave nothing back of
-    what the server holds for it. Empty for servers that hold nothing for ports."""
+    """Return the operations to start when a move is confirmed or reverted.
+
+    Until then the server kept what it held for ports that were deleted. Returns an empty list if the server holds
+    nothing for ports.
+    """
     return [operations.Operation.new(work.ctxt, NetworkChanged.name, work.instance_uuid, {}, beside=True)
             ] if _held(work) else []
 
 
 def held_again(work: Work[Any]) -> list[operations.Operation]:
-    """What is to begin when a server has again in Placement what it held before a move: that may be for ports that
-    were gone when it arrived, which it has no more."""
+    """Return the operations to start when a server has its former allocation back after a move.
+
+    The allocation may contain resources of ports that were deleted before the move. Returns an empty list if it does
+    not.
+    """
     held = guarantees.held(work)
     if not held or held == total(vif.held for vif in work.vifs()):
         return []
@@ -115,8 +131,11 @@ def held_again(work: Work[Any]) -> list[operations.Operation]:
 
 
 def give_back(work: Work[ChangedOutputs]) -> None:
-    """The guest lets cards go whose ports are gone, and their devices and guarantees are free: a detach for each.
-    Unanswered: an operation works on the server. In a state in which nothing can be detached it goes on having them."""
+    """Start a detach for each deleted port for which the server holds a device or resources.
+
+    Nothing is detached while the server's state does not allow it; the server keeps what it holds. Raises Unanswered if
+    an operation works on the server.
+    """
     while work.outputs.gone:
         _detach(work, work.outputs.gone[0])
         del work.outputs.gone[0]
@@ -133,7 +152,8 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     detach = operations.Operation.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
 
     def check(conn: engine.Connection) -> None:
-        # Whoever attaches a port has it written there at the end: it is not gone.
+        # An attach writes its port to the info cache at its end, so a changed info cache means that the port may be in
+        # use.
         if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
             raise NotYet(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
     try:
@@ -147,7 +167,10 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
 
 
 class NetworkChanged(Flow[ChangedOutputs]):
-    """Neutron said so. Beside whatever works on the server."""
+    """The operation that follows an event of Neutron about a server's ports.
+
+    It runs at the same time as the server's other operations.
+    """
 
     name, outputs = 'network_changed', ChangedOutputs
     forward_only = True
@@ -157,5 +180,8 @@ class NetworkChanged(Flow[ChangedOutputs]):
     )
 
     def may_end(self, work: Work[ChangedOutputs], error: Exception) -> bool:
-        """Also where the server is gone."""
+        """Return whether the operation ends with this error.
+
+        It ends if it was cancelled, or if the server does not exist any more.
+        """
         return isinstance(error, (Cancelled, InstanceNotFound))

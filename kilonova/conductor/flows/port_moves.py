@@ -1,8 +1,10 @@
-"""Ports of servers that move.
+"""Bindings of the ports of a server that moves.
 
-    port_moves.to_host(work, host)          # bound to the host of this attempt
-    port_moves.off_host(work)               # bound to none
-    port_moves.announce(work, host, …)      # of a guest that runs: bound there, too, until it has ``arrived``
+    port_moves.to_host(work, host)          # bind the ports to the host of this attempt
+    port_moves.off_host(work)               # bind the ports to no host
+    port_moves.announce(work, host, …)      # bind the ports of a running guest to its destination as well
+
+A binding of ``announce`` becomes the active one by ``arrived``.
 """
 from __future__ import annotations
 
@@ -24,33 +26,44 @@ from kilonova.objects.port_resources import ALLOCATION, PortResources
 from kilonova.objects.vif import Vif
 from kilonova.pci import ports as pci_ports
 
-# Types of VIFs that no guest can have.
+# Types of VIFs that can't be plugged into a guest.
 _UNBOUND = frozenset(('', 'binding_failed', 'unbound'))
 
 
 def to_host(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests | None = None) -> None:
-    """The ports that a server has are bound to the host of this attempt, and its info cache says so. May be repeated;
-    no request for a server without any.
+    """Bind the ports of a server to the host of this attempt, and update the info cache.
 
-    ``requests``: those for which the host claimed what the ports are functions of; without, these are bound to no host.
-    PortBindingFailed; PortChanged: one asks for something else than Placement was asked for. One that its owner has
-    deleted, or given to somebody else, is the server's no more.
+    May be repeated. Sends no request for a server without ports. A port that its owner has deleted or given to another
+    server is removed from the server.
+
+    Args:
+        work: The operation.
+        host: The host of this attempt.
+        requests: PCI requests for which the host claimed the device functions of ports; without them such ports are
+            bound
+            to no host.
+
+    Raises:
+        PortBindingFailed: The network agent of the host can't bind a port.
+        PortChanged: A port requests other resources than Placement was asked for.
     """
     move = work.args.get('migration_uuid')
 
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
             return vif.before
-        # Said once: done again, the binding may be that of this host already.
+        # Stored only once: if the step is repeated, the binding may already be that of this host.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
     _to_host(work, host.host, host.availability_zone, requests,
              lambda _, port: guarantees.profile(port, host.mappings), before)
 
 
 def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
-    """``to_host`` of a server that is back where this move began, with the devices and providers that it had there.
-    With ``agent_away`` a failed binding is left at that: it is bound by ``bound_here``. The destination may have
-    written already what the server was to be."""
+    """Bind the ports to the source of a move, with the devices and providers that the server had there.
+
+    With ``agent_away`` True a failed binding is accepted, and ``bound_here`` binds the port later. The destination may
+    already have written new values of the server, so the old ones are read from the migration context.
+    """
     requests = None
     if moves_here(work):
         server = work.instance(fresh=True)
@@ -67,7 +80,11 @@ def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *
 def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.InstancePCIRequests | None,
              allocation: Callable[[Vif, Port], dict[str, Any]], before: Callable[[Vif], Mapping[str, Any]],
              agent_away: bool = False) -> None:
-    """``allocation``: what the bindings say of providers in Placement; ``before``: see ``Vif``."""
+    """Bind the ports to a host and update the info cache.
+
+    ``allocation(vif, port)`` returns the part of the binding about providers in Placement. ``before(vif)`` returns the
+    new value of ``Vif.before``.
+    """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
     after = []
@@ -75,7 +92,7 @@ def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.Ins
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # The host has had it bound to a device already, if this is done again.
+            # If the step is repeated, the host may have bound the port to a device already.
             port = there[vif.id] if to is None and there[vif.id].host == host else ports.bind(
                 work, there[vif.id], to, zone, agent_away, profile)
             after.append(dataclasses.replace(port_vifs.moved(vif, port), before=before(vif)))
@@ -84,8 +101,11 @@ def _to_host(work: Work[Any], host: str, zone: str | None, requests: objects.Ins
 
 
 def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
-    """A server that moves leaves these behind, whose ports are gone. What it holds for them wherever it comes to rest
-    is given back then: a host was asked for them, too."""
+    """Add pending releases for ports that were deleted before the server moved.
+
+    The resources that the server holds for them on its final host are released when it is at rest, because the
+    scheduler requested them, too.
+    """
     for vif in vifs:
         port_releases.give_back_later(work, vif.id, PortResources.read(vif.id, vif.resource_request))
         if vif.is_function:
@@ -94,29 +114,37 @@ def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
 
 
 def ask(work: Work[Any], spec: objects.RequestSpec) -> None:
-    """The request for a host of a server that moves asks for what its ports guarantee, as Neutron says it now; no
-    request to it for a server without ports."""
+    """Add the resources that the server's ports guarantee, as Neutron has them now, to the request for a host.
+
+    Sends no request to Neutron for a server without ports.
+    """
     vifs, there = _with_ports(work)
     work.outputs.port_groups = guarantees.ask(spec, (there[vif.id] for vif in vifs if vif.id in there))
 
 
 def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> dict[str, dict[str, Any]]:
-    """What the profiles of ports say of the devices that the server holds for these requests."""
+    """Return the parts of port profiles about the devices that the server holds for these requests, by port id."""
     with engine.silence(), work.db.read() as conn:
         rows = pci_devices.by_instance(conn, work.instance_uuid)
     return pci_ports.profiles(requests, objects.PciDeviceList.from_rows(work.ctxt, rows))
 
 
 def moves_here(work: Work[Any]) -> bool:
-    """Whether something of the server's ports changes when it moves on its host: it gets other devices, or has what
-    they guarantee of another provider."""
+    """Return whether the server's ports change even if it moves on the same host.
+
+    They do if a port is a device function, or has resources of a provider that may be another one after the move.
+    """
     return any(vif.is_function or vif.resource_request for vif in work.vifs())
 
 
 def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests | None) -> None:
-    """A running guest with ports will be on this host: they are bound there, too, and active where it is. May be
-    repeated. ``requests``: those for which the host claimed what the ports are functions of; such a card leaves the
-    guest before it goes, and comes anew. HostRejected: they can't be, or the guest would see a difference."""
+    """Bind the ports of a running guest to the destination of its live migration as well.
+
+    The ports stay active on the source. ``requests`` are the PCI requests for which the destination claimed the device
+    functions of ports. Such a device is unplugged from the guest before the migration, and a new one is plugged in
+    afterwards. May be repeated. Raises HostRejected if a port can't be bound there, or if the guest would notice a
+    difference.
+    """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
     for vif in vifs:
@@ -135,14 +163,16 @@ def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequest
 
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of a binding stands in the guest's domain."""
+    """Return the parts of a binding that the guest's domain contains."""
     return (bool(details.get('ovs_hybrid_plug')), *map(details.get, (
         'bridge_name', 'datapath_type', 'macvtap_source', 'vhostuser_socket', 'vhostuser_mode')))
 
 
 def arrived(work: Work[Any], host: str, source: str) -> None:
-    """The guest is on this host, where its ports were announced: they are, too, and no more on its source. Those that
-    are functions are others there, and what they guarantee is of other providers. May be repeated."""
+    """Activate the bindings on the destination of a live migration, and delete those on the source.
+
+    Device functions and the providers of guaranteed resources are different there. May be repeated.
+    """
     vifs, there = _with_ports(work)
     left = []
     _are_gone(work, (vif for vif in vifs if vif.id not in there))
@@ -160,7 +190,7 @@ def arrived(work: Work[Any], host: str, source: str) -> None:
 
 
 def renounce(work: Work[Any], host: str) -> None:
-    """The guest will not be on this host after all."""
+    """Delete the bindings on the destination of a live migration that failed."""
     vifs, there = _with_ports(work)
     for vif in vifs:
         if vif.id in there and there[vif.id].host != host:
@@ -168,14 +198,19 @@ def renounce(work: Work[Any], host: str) -> None:
 
 
 def _with_ports(work: Work[Any]) -> tuple[list[Vif], dict[str, Port]]:
-    """The server's interfaces, and its ports by id as they are now; no request for a server without any."""
+    """Return the server's interfaces, and its present ports in Neutron by id.
+
+    Sends no request for a server without interfaces.
+    """
     vifs = work.vifs()
     return vifs, {port.id: port for port in work.env.networks.ports(device_id=work.instance_uuid)} if vifs else {}
 
 
 def bound_here(work: Work[Any]) -> None:
-    """Before a server is started where it is: ports that no agent could bind when they came here are bound now. No
-    request where there are none of these."""
+    """Bind ports that no network agent could bind when the server came to its host.
+
+    Called before the server is started. Sends no request if there are no such ports.
+    """
     server = work.instance()
     if server.host and any(vif.type in _UNBOUND for vif in server.vifs):
         _to_host(work, server.host, server.availability_zone, server.pci_requests,
@@ -183,7 +218,10 @@ def bound_here(work: Work[Any]) -> None:
 
 
 def off_host(work: Work[Any]) -> None:
-    """The ports that a server has are bound to no host: it keeps them, and their addresses."""
+    """Bind the ports of a server to no host.
+
+    The server keeps its ports and their addresses.
+    """
     vifs, there = _with_ports(work)
     left = []
     for vif in vifs:

@@ -1,6 +1,6 @@
-"""Ports that a server has no more: made ones are deleted, those of its user are unbound.
+"""Releases of ports: ports that Kilonova created are deleted, those that the user created are unbound.
 
-A network service that is silent holds no unwinding and no delete up: what is left becomes a pending release.
+If the network service does not answer, an undo or a delete is not delayed: what remains becomes a pending release.
 """
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from kilonova.objects.vif import Vif
 
 
 def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> None:
-    """The server has no ports any more but those to ``keep``, which its info cache has; ``own``: ids of those that are
-    their user's. Later, while the network service is silent or refuses."""
+    """Release all ports of the server, except those in ``keep``, which its info cache has.
+
+    ``own`` are the ids of the ports that the user created. A pending release does it if the network service does not
+    answer or refuses.
+    """
     beside.now_or_later(work, 'Ports', lambda: beside.give_back_ports(work, own, keep), lambda: release(work, own))
 
 
 def drop_one(work: Work[Any], vif: Vif) -> None:
-    """The server has this port no more: it is deleted, or unbound where its user made it. May be repeated; later, as
-    above, when the info cache lacks it."""
+    """Release one port of the server: delete it, or unbind it if the user created it.
+
+    May be repeated. If the network service does not answer or refuses, a pending release does it, after the info cache
+    has lost the port.
+    """
     client = work.env.networks
 
     def give_back() -> None:
@@ -36,8 +42,10 @@ def drop_one(work: Work[Any], vif: Vif) -> None:
 
 
 def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
-    """The server holds nothing in Placement for this port any more, which is gone or goes; later, while Placement or
-    the network service are silent."""
+    """Release the resources that the server holds in Placement for a port that is deleted or being detached.
+
+    A pending release does it if Placement or the network service does not answer or refuses.
+    """
     if wanted is None:
         return
     beside.now_or_later(
@@ -47,13 +55,16 @@ def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None)
 
 
 def give_back_later(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
-    """A pending release of what the server holds in Placement for this port."""
+    """Add a pending release of the resources that the server holds in Placement for this port."""
     if wanted is not None:
         beside.add_release(work, {beside.RESOURCES_OF: port_id, beside.CLASSES: sorted(wanted.classes)},
                            (beside.RESOURCES_OF,))
 
 
 def release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
-    """A pending release of the server's ports, not before ``delay`` seconds; ``own`` as ``drop`` has it."""
+    """Add a pending release of the server's ports, which starts after ``delay`` seconds at the earliest.
+
+    ``own`` are the ids of the ports that the user created.
+    """
     beside.add_release(work, {beside.PORTS_OF: work.instance_uuid, beside.PORTS_GIVEN: list(own)},
                        (beside.PORTS_OF, beside.PORTS_GIVEN), delay=delay)

@@ -1,4 +1,4 @@
-"""What the info cache of a server says of its ports."""
+"""Entries of a server's info cache, made from its ports in Neutron."""
 from __future__ import annotations
 
 import dataclasses
@@ -12,22 +12,22 @@ from kilonova.conductor.work import Work
 from kilonova.db.queries import info_caches
 from kilonova.objects.vif import Vif, VifAddress, VifSubnet
 
-# Types of networks that are carried inside packets of another one.
+# Types of networks whose packets are carried inside packets of another network.
 _TUNNELS = frozenset(('geneve', 'gre', 'vxlan'))
 
 
 def moved(vif: Vif, port: Port) -> Vif:
-    """The interface as its port is bound now."""
-    # A physical function has a MAC address of its own, which its port takes over.
+    """Return the interface with the present binding of its port."""
+    # A physical function has a MAC address of its own, which its port gets.
     return dataclasses.replace(vif, type=port.vif_type or '', details=port.vif_details, profile=port.profile,
                                active=port.active, mac=port.mac, resource_request=port.resource_request)
 
 
 def say(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]) -> None:
-    """The info cache has these interfaces now, if they are others than ``before``."""
+    """Write these interfaces to the server's info cache, if they differ from ``before``."""
     stored = [vif.stored() for vif in after]
     if list(before) != list(after):
-        # Also what is unwound because somebody cancelled it.
+        # Write it also if the operation is being undone because it was cancelled.
         work.decide({}, cancelled=work.failed,
                     write=lambda conn: info_caches.write(conn, work.instance_uuid, stored))
         work.changed()
@@ -35,8 +35,11 @@ def say(work: Work[Any], before: Sequence[Vif], after: Sequence[Vif]) -> None:
 
 def described(work: Work[Any], ports: Sequence[Port], own: Collection[str],
               groups: Mapping[str, tuple[str, ...]], *, is_new: bool) -> list[Vif]:
-    """What the guest, its host and the API must know of these ports: three requests for all of them, at most. Ports
-    that were made for a server that ``is_new`` have no floating addresses yet."""
+    """Return the interfaces of these ports, with what the guest, its host and the API must know.
+
+    Sends three requests at most. ``own`` are the ids of ports that the user created, and ``groups`` the names of
+    security groups by port id. ``is_new`` is True for a new server, whose created ports have no floating addresses yet.
+    """
     client = work.env.networks
     networks = client.networks(None, {port.network_id for port in ports})
     subnets = client.subnets({one.subnet_id for port in ports for one in port.fixed_ips})
@@ -73,6 +76,6 @@ def _subnet(subnet: Subnet, addresses: Iterable[FixedIp], floating: Mapping[str,
 
 
 def cached(instance: objects.Instance, vifs: Sequence[Mapping[str, Any]]) -> None:
-    """The server has these interfaces, in the form of its info cache, for whoever it is sent to."""
+    """Set the server's info cache to these stored interfaces, for the recipient of the server object."""
     if vifs:
         instance.info_cache = objects.InstanceInfoCache(instance_uuid=instance.uuid, network_info=list(vifs))

@@ -1,19 +1,26 @@
-"""Interfaces that users asked for, as they stand in a request spec."""
+"""Requested ports: the network interfaces that a user requested, as a request spec contains them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# In the place of a network's id.
+# Value instead of the id of a network.
 AUTO = 'auto'
 
 
 @dataclass(frozen=True)
 class Wish:
-    """One interface that a user asked for: a port of their own, or one of a network (AUTO: of one that is made for the
-    project), with an address if they named one. ``device``: the request for the function that the port is; ``profile``:
-    the device profile of the accelerator that it is; ``tag``: by which the guest is to know it."""
+    """A requested port: one network interface that a user requested.
+
+    Attributes:
+        network_id: Id of the network; AUTO for a network that is created for the project.
+        port_id: Id of the user's own port, or None if a port is to be created.
+        address: Requested IP address, or None.
+        device: Id of the PCI request for the device function that the port is, or None.
+        tag: Tag by which the guest identifies the interface, or None.
+        profile: Device profile of the accelerator that the port is, or None.
+    """
 
     network_id: str
     port_id: str | None = None
@@ -24,19 +31,19 @@ class Wish:
 
 
 def wishes(request_spec: Mapping[str, Any]) -> list[Wish]:
-    """Of a request spec as it stands in an operation's arguments, in the user's order."""
+    """Return the requested ports of a request spec in the form of operation arguments, in the user's order."""
     return [Wish(one['network_id'], one.get('port_id'), one.get('address'), one.get('pci_request_id'), one.get('tag'),
                  one.get('device_profile'))
             for one in _members(request_spec, 'requested_networks')]
 
 
 def profiles(request_spec: Mapping[str, Any]) -> dict[str, str]:
-    """{port: device profile} of those that are accelerators."""
+    """Return the device profiles of the ports that are accelerators, as a dict from port id to profile."""
     return {wish.port_id: wish.profile for wish in wishes(request_spec) if wish.port_id and wish.profile}
 
 
 def groups(request_spec: Mapping[str, Any]) -> dict[str, str]:
-    """{id: name} of the security groups that were asked for."""
+    """Return the requested security groups, as a dict from id to name."""
     return {one['uuid']: one['name'] for one in _members(request_spec, 'security_groups') if one.get('uuid')}
 
 
@@ -46,5 +53,5 @@ def _members(request_spec: Mapping[str, Any], name: str) -> list[dict[str, Any]]
 
 
 def given(request_spec: Mapping[str, Any]) -> list[str]:
-    """Ids of the ports that are their user's own."""
+    """Return the ids of the requested ports that the user created."""
     return [wish.port_id for wish in wishes(request_spec) if wish.port_id]

@@ -1,15 +1,16 @@
-"""Ports of Neutron in flows: made and bound to a host before it is asked.
+"""Neutron ports in flows: created and bound to a host before the host uses them.
 
-    vifs = ports.bind_wanted(work, host)    # [Vif] of a new server: what its user asked for, on this host
-    vif = ports.bind_one(work, wish)        # one more of a server that is on a host
+    vifs = ports.bind_wanted(work, host)    # [Vif] of a new server: the requested ports, bound to this host
+    vif = ports.bind_one(work, wish)        # one more port of a server that is on a host
 
-Ports that are functions of PCI devices (SR-IOV) say in their binding which one the host claimed for them. A host that
-claims and starts the guest by one order has them bound in between (``bind_devices``); before that they are the
-server's, and bound to no host. What ports guarantee is in ``guarantees``: their bindings say of which providers it is.
+The binding of a port that is a function of a PCI device (SR-IOV) names the function which the host has claimed for it.
+If one call makes a host claim and start the guest, the host requests these bindings in between (``bind_devices``).
+Before that such a port belongs to the server, and is bound to no host. ``guarantees`` handles resources that ports
+guarantee; a port's binding names their providers.
 
-Whoever takes an operation over finds its ports by the server's uuid, which is the ``device_id`` of each. A port that
-may be made after the request for it got no answer becomes a pending release (``port_releases``): in the end a server
-has the ports of its info cache, and no others.
+The ``device_id`` of each port is the server's uuid, so a conductor that takes an operation over finds all ports of the
+server. A port that may still be created after the request for it got no reply becomes a pending release
+(``port_releases``). In the end a server has the ports of its info cache, and no others.
 """
 from __future__ import annotations
 
@@ -33,43 +34,52 @@ from kilonova.errors import BuildAbort, HostRejected, Invalid, Unanswered
 from kilonova.objects.vif import ACCELERATED, FUNCTIONS, REQUEST, Vif
 
 LOG = logging.getLogger(__name__)
-# The group that each project has.
+# Name of the security group that each project has.
 DEFAULT_GROUP = 'default'
-# Seconds after which a request that got no answer has made its port, or never will: more than a server works on one.
+# Seconds after which a request without a reply has created its port, or never will. The network service takes less time
+# for one request.
 LATE = 120.0
-# How often a port is read again that others change at the same time.
+# Maximum number of times that a port is read again because it was changed at the same time.
 TRIES = 3
 
 
 class PortBindingFailed(HostRejected):
+    """No network agent on the host can bind the port."""
+
     msg_fmt = 'Binding failed for port %(port_id)s on host %(host)s: no network agent there can bind it.'
 
 
 class PortNeedsBandwidth(Invalid):
+    """The network of a created port guarantees resources that were not requested from Placement."""
+
     msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate, for which no host was '
                'asked: make a port of it, and ask for that one.')
 
 
 class PortNamed(Invalid):
+    """The port has a name in DNS that differs from the server's hostname."""
+
     msg_fmt = ("Port %(port_id)s has the name '%(name)s' in DNS, and the server's hostname is '%(hostname)s': a port "
                "without a name gets the server's, or make the two one.")
 
 
 @dataclass
 class PortOutputs(Outputs):
-    """``vifs``: the server's interfaces, as they are bound in this attempt, in the form of the info cache; None: they
-    aren't yet."""
+    """Stored results about ports.
+
+    ``vifs`` are the server's interfaces as they are bound in this attempt, in the form of the info cache. It is None
+    while none are bound.
+    """
 
     vifs: list[dict[str, Any]] | None = None
 
 
 def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
-    """The ports that a new server's user asked for, bound to the host of this attempt: those that are there already
-    are bound anew, the others are made. May be repeated; ``is_first``: nothing was asked of the network service for it
-    yet.
+    """Bind the requested ports of a new server to the host of this attempt, and return its interfaces.
 
-    PortBindingFailed: another host may do. PortInUse, PortNotFound, PortQuotaFull and other errors of the client: the
-    server can't have them.
+    Existing ports are bound again, the others are created. ``is_first`` is True if no request for the server was sent
+    to the network service yet. May be repeated. Raises PortBindingFailed if another host may do it. Raises PortInUse,
+    PortNotFound, PortQuotaFull and other errors of the network client if the server can't have the ports.
     """
     spec, client, uuid = work.args['request_spec'], work.env.networks, work.instance_uuid
     wanted, groups = [_on_network(work, wish) for wish in port_wishes.wishes(spec)], port_wishes.groups(spec)
@@ -88,7 +98,7 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
             if (port.vnic_type in FUNCTIONS) != (wish.device is not None) or (
                     port.device_profile if port.vnic_type in ACCELERATED else None) != wish.profile:
                 raise PortChanged(port_id=wish.port_id)
-            # A host of an attempt before may have bound it.
+            # A host of an earlier attempt may have bound it.
             to = host.host if wish.device is None and wish.profile is None else None
             ports.append(bind(work, port, to, host.availability_zone, name=name, profile={
                 **guarantees.profile(port, host.mappings), **requests.get(wish.port_id, {})}))
@@ -96,7 +106,7 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
             ports.append(bind(work, _plain(there), host.host, host.availability_zone, name=name))
         else:
             ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups), name))
-    # What Neutron gives to ports that ask for nothing.
+    # The security group that Neutron gives to ports without requested groups.
     names = tuple(groups.values()) or (DEFAULT_GROUP,)
     vifs = port_vifs.described(work, ports, own, {port.id: names for port in ports if port.id not in own and
                                                   port.security_groups}, is_new=True)
@@ -104,7 +114,10 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
 
 
 def _on_network(work: Work[Any], wish: port_wishes.Wish) -> port_wishes.Wish:
-    """The network service makes the network of the server's project that has none; once, however often it is asked."""
+    """Return the requested port with the id of its network.
+
+    For AUTO the network service creates the project's network if there is none. Repeated requests create only one.
+    """
     if wish.network_id != port_wishes.AUTO:
         return wish
     work.before_sending()
@@ -113,9 +126,12 @@ def _on_network(work: Work[Any], wish: port_wishes.Wish) -> port_wishes.Wish:
 
 def bind_one(work: Work[Any], wish: port_wishes.Wish, profile: Mapping[str, Any] | None = None,
              mappings: guarantees.Mappings = MappingProxyType({})) -> Vif:
-    """One interface more for a server that is on a host: a port that it has and its info cache lacks, or a new one, or
-    its user's own; bound there, with this ``profile`` to the device that was claimed for it, and what ``mappings`` say
-    of providers. May be repeated. Errors as ``bind_wanted`` has them."""
+    """Bind one more port for a server on its host, and return its interface.
+
+    It is the user's own port, a port of the server that its info cache lacks, or a new one. The binding contains
+    ``profile``, which names the claimed device, and the providers in ``mappings``. May be repeated. Raises the errors
+    of ``bind_wanted``.
+    """
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
     at, name = (server.host, server.availability_zone), name_in_dns(server.hostname or '')
@@ -142,7 +158,7 @@ def bind_one(work: Work[Any], wish: port_wishes.Wish, profile: Mapping[str, Any]
 
 
 def _take(made: list[Port], wish: port_wishes.Wish) -> Port | None:
-    """One of the ports that were made before for this wish, which is nobody else's then."""
+    """Remove and return one of the ports that an earlier try created for this requested port, or None."""
     for port in made:
         if port.network_id == wish.network_id and (
                 wish.address is None or wish.address in [one.address for one in port.fixed_ips]):
@@ -160,7 +176,7 @@ def _make(work: Work[Any], wish: port_wishes.Wish, host: str, zone: str | None, 
             device_owner=_owner(work, zone), host=host,
             fixed_ip=wish.address, security_groups=groups, name=name)
     except Unanswered:
-        # It may be made nevertheless, also after the next look.
+        # The port may be created nevertheless, even after the next check.
         port_releases.release(work, own, delay=LATE)
         raise
     LOG.info('Port %s of %s was made, bound to %s', port.id, work.instance_uuid, host)
@@ -168,7 +184,10 @@ def _make(work: Work[Any], wish: port_wishes.Wish, host: str, zone: str | None, 
 
 
 def _plain(port: Port) -> Port:
-    """One that we made. PortNeedsBandwidth: since the API looked its network got a policy that guarantees something."""
+    """Return a created port.
+
+    Raises PortNeedsBandwidth if its network has got a policy that guarantees resources since the API checked it.
+    """
     if port.resource_request:
         raise PortNeedsBandwidth(network_id=port.network_id)
     return port
@@ -176,9 +195,16 @@ def _plain(port: Port) -> Port:
 
 def bind(work: Work[Any], port: Port, host: str | None, zone: str | None, agent_away: bool = False,
          profile: Mapping[str, Any] | None = None, name: str = '') -> Port:
-    """The port is the server's, on this host (None: on none yet), with our part of its ``profile``, and with this
-    ``name`` in DNS where ports have such (without, it stays). PortInUse: it is another's; PortNamed. PortBindingFailed,
-    unless ``agent_away``."""
+    """Bind a port to the server and this host (None binds it to no host), and return it.
+
+    ``profile`` is Kilonova's part of the binding profile. ``name`` is its name in DNS, if ports have such names; if it
+    is empty the name is not changed.
+
+    Raises:
+        PortInUse: The port belongs to another server.
+        PortNamed: The port has another name in DNS.
+        PortBindingFailed: No network agent can bind it, and ``agent_away`` is False.
+    """
     bound = _bind_port(work.env.networks, port, host, work.instance_uuid, _owner(work, zone), profile or {},
                        work.before_sending, name)
     return bound if agent_away else _bound(bound, host)
@@ -199,7 +225,7 @@ def _bind_port(client: NetworkClient, port: Port, host: str | None, uuid: str, o
         try:
             return client.bind(port, host=host, device_id=uuid, device_owner=owner, profile=profile, name=name)
         except PortChanged:
-            # Somebody changed it since it was read.
+            # The port was changed since it was read.
             if not left:
                 raise
             port = client.port(None, port.id)
@@ -214,10 +240,12 @@ def _bound(port: Port, host: str | None) -> Port:
 
 def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uuid: str, host: str,
                  profiles: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A host has claimed devices for ports of a server, and asks under its operation's key: they are bound to it, with
-    these profiles, and the info cache says so; that. May be repeated.
+    """Bind ports of a server to the devices that a host has claimed for them, and return the server's interfaces.
 
-    KeyGone, PortBindingFailed; BuildAbort: a port isn't the server's any more.
+    The host calls this with the step key of its operation. ``profiles`` is a dict from port id to binding profile. The
+    bindings are also written to the info cache. May be repeated. Raises KeyGone if the operation is not at the step any
+    more, PortBindingFailed if no network agent can bind a port, and BuildAbort if a port does not belong to the server
+    any more.
     """
     def check() -> None:
         with engine.silence(), db.read() as conn:
@@ -232,7 +260,7 @@ def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uu
     for port_id, profile in profiles.items():
         if port_id not in there:
             if port_id not in cached:
-                # The server came here without it (``port_moves``).
+                # The server came to this host without the port (``port_moves``).
                 continue
             raise BuildAbort(instance_uuid=uuid, reason=PortNotFound(port_id=port_id).message)
         port = there[port_id]

@@ -1,10 +1,10 @@
-"""Resize and cold migrate: create_migration · select · claim_and_move · prep_resize · resize_instance · finish_resize ·
-save_spec · mark_resized.
+"""Flow of a resize or cold migration, and functions that other moves use as well.
 
-One owner, every step with its undo: a failed or refused move leaves the server as it was, the reason is in its event.
-The PCI requests are those of the new flavor (the API put them into the request spec), tied to the providers that
-Placement allocated (``pci.request.on_host``), so the host claims the very devices. What ends a resized server's move is
-in ``resized``.
+The steps are create_migration, select, claim_and_move, prep_resize, resize_instance, finish_resize, save_spec and
+mark_resized. Each step with an effect has an undo: a move that fails or is refused leaves the server unchanged, and its
+event has the reason. The API has put the PCI requests of the new flavor into the request spec. They are tied to the
+providers that Placement allocated (``pci.request.on_host``), so that the host claims exactly those devices. The flows
+in ``resized`` confirm or revert the move.
 """
 from __future__ import annotations
 
@@ -26,22 +26,31 @@ from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
 from kilonova.pci import request as pci_request
 
-# Choices of one move, counted together: each time another move was quicker, so others got on meanwhile.
+# Maximum number of times that the scheduler chooses hosts for one move. It is asked again only if another move was
+# faster, so other moves made progress meanwhile.
 CHOICES = 10
-# How often a request spec is read again that changed before it was written.
+# Maximum number of times that a request spec is read again because it changed before it was written.
 SAVES = 5
 
 
 @dataclass
 class Rechosen(Chosen, accelerators.AcceleratorOutputs):
-    """``choices``: how often the scheduler chose."""
+    """Outputs of flows that may ask the scheduler again.
+
+    ``choices`` is the number of times that the scheduler chose hosts.
+    """
 
     choices: int = 1
 
 
 @dataclass
 class ResizeOutputs(Rechosen):
-    """``prep_resize``: {disk: where it shall go}. ``resize_instance``: what the destination must know of the disk."""
+    """Stored results of a resize.
+
+    Attributes:
+        prep_resize: Destination of each disk, as the destination host replied.
+        resize_instance: Data about the disk that the destination needs.
+    """
 
     prep_resize: dict[str, Any] | None = None
     resize_instance: dict[str, Any] | None = None
@@ -53,7 +62,10 @@ RechosenT = TypeVar('RechosenT', bound=Rechosen)
 
 # --- what those that end a move need, too ----------------------------------------------------------------------------
 def migration(work: Work[Any]) -> objects.Migration:
-    """The migration of this move as its row stands now."""
+    """Return the migration of this move as its row is now.
+
+    Raises MigrationNotFound if there is no such row.
+    """
     uuid = work.args['migration_uuid']
     with engine.silence(), work.db.read() as conn:
         row = migrations.get(conn, uuid=uuid)
@@ -63,21 +75,21 @@ def migration(work: Work[Any]) -> objects.Migration:
 
 
 def request_spec(work: Work[Any], name: str = 'request_spec') -> objects.RequestSpec:
-    """The request spec that travels in the row."""
+    """Return the request spec that the operation row contains."""
     found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(work.ctxt, work.args[name])
     return found
 
 
 def image(work: Work[Any]) -> dict[str, Any]:
-    """The image's metadata as the API knew it."""
+    """Return the image's metadata as the API stored them in the operation row."""
     return work.args.get('image') or {}
 
 
 def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
-    """Store the request spec of the server's flavor (api database).
+    """Store the server's request spec in the API database.
 
-    The row that says whose turn it is lies in another database: it is compared between reading the spec and writing it,
-    and a spec that somebody else wrote meanwhile stays.
+    The operation row is in another database. So it is compared between reading and writing the request spec, and a
+    request spec that was changed in the meantime is read again. Raises Unanswered if it changes each time.
     """
     for _ in range(SAVES):
         with engine.silence(), work.env.api.read() as conn:
@@ -98,14 +110,17 @@ def _save(api: engine.Database, seen: dict[str, Any], text: str) -> bool:
 
 
 def was_active(work: Work[Any]) -> bool:
-    """Whether the guest ran before the move (and is to run after it)."""
+    """Return whether the guest ran before the move, and so should run after it."""
     instance = work.instance()
     return bool(instance.system_metadata.get('old_vm_state', instance.vm_state) != 'stopped')
 
 
 def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exception | None:
-    """What to wait for before the source starts the guest again: a destination that is down may still run it. None:
-    it is off for sure, or the source will not start it."""
+    """Return the error to raise before the source starts the guest again, or None if the source may start it.
+
+    The error is GuestMayRun: the destination is down and may still run the guest. None is also returned if the source
+    will not start the guest.
+    """
     if not was_active(work) or instance.task_state in states.ENDING:
         return None
     with engine.silence():
@@ -114,7 +129,10 @@ def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exce
 
 # --- the steps ------------------------------------------------------------------------------------------------------
 def create_migration(work: Work[Any], status: str = 'pre-migrating') -> None:
-    """The migration row; its uuid was chosen when the request was accepted. ``status``: its first."""
+    """Insert the migration's row, with the uuid that was chosen when the request was accepted.
+
+    ``status`` is its first status.
+    """
     row = work.instance_row()
     flavor = new_flavor(work)
     values = {'uuid': work.args['migration_uuid'], 'instance_uuid': work.instance_uuid, 'status': status,
@@ -132,14 +150,16 @@ def _write_migration(work: Work[Any], values: dict[str, Any]) -> None:
 
 
 def new_flavor(work: Work[Any]) -> objects.Flavor:
-    """The flavor after the move."""
+    """Return the flavor of the server after the move."""
     found: objects.Flavor = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
     return found
 
 
 def select(work: Work[Any]) -> None:
-    """Hosts for the request spec and what the server's ports guarantee, behind those that refused before; nothing is
-    claimed yet."""
+    """Have the scheduler choose hosts for the request spec and the resources that the server's ports guarantee.
+
+    The new hosts are appended to those that have refused. Nothing is claimed yet.
+    """
     refused = work.outputs.hosts[:work.attempt - 1]
     spec = request_spec(work)
     port_moves.ask(work, spec)
@@ -151,35 +171,38 @@ def select(work: Work[Any]) -> None:
 
 
 def claim_and_move(work: Work[Any]) -> None:
-    """One POST: the destination's allocation to the server, its present one to the migration. And accelerators there,
-    for the new flavor's device profile, beside those that the server has."""
+    """Give the server its allocation on the destination and the migration its present one, by one POST request.
+
+    Accelerators for the new flavor's device profile are bound at the destination as well; the server keeps its present
+    ones. Raises HostRejected if the host has no longer the resources.
+    """
     host = chosen(work)
     try:
         work.env.placement.move_allocation(
             work.instance_uuid, work.args['migration_uuid'], new=host.allocations, mappings=host.mappings,
             project_id=work.ctxt.project_id or '', user_id=work.ctxt.user_id or '', check=work.compare_now)
     except (PlacementConflict, PlacementInvalid) as error:
-        # Invalid: Placement doesn't know one of its providers (any more).
+        # PlacementInvalid: Placement does not know one of the providers (any more).
         raise HostRejected(reason=f'{host.host}: {error}') from error
     if (profile := accelerators.profile_of(work.args['flavor'])) is not None:
         accelerators.bind(work, profile, host, work.args['migration_uuid'])
 
 
 def undo_claim_and_move(work: Work[Any]) -> None:
-    """The server gets its allocation back; those accelerators that it would have had are free."""
+    """Give the server its former allocation back, and delete the accelerator requests for the destination."""
     accelerators.unbind(work)
     if work.outputs.select is not None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
 def chosen(work: Work[Any]) -> Choice:
-    """The host of this attempt."""
+    """Return the host of this attempt."""
     found: Choice = work.outputs.hosts[work.attempt - 1]
     return found
 
 
 def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
-    """The request spec; its devices are of the providers that this attempt has in Placement."""
+    """Return the request spec with the providers that this attempt has in Placement for its devices."""
     spec, host = request_spec(work), chosen(work)
     guarantees.with_groups(spec, work.outputs.port_groups)
     spec.pci_requests = pci_request.on_host(spec.pci_requests, work.instance_uuid, work.uuid, host.compute_node_uuid,
@@ -188,7 +211,7 @@ def allocated_spec(work: Work[Any]) -> objects.RequestSpec:
 
 
 def prep_resize(work: ResizeWork) -> None:
-    """The destination claims for the new flavor and says where the disk shall go."""
+    """Have the destination claim resources for the new flavor and return where the disks go."""
     host = chosen(work)
     work.outputs.prep_resize = work.ask(host.host, 'prep_resize', order=objects.PrepResizeOrder(
         instance=work.instance(), image=image(work), migration=migration(work), flavor=new_flavor(work),
@@ -197,14 +220,14 @@ def prep_resize(work: ResizeWork) -> None:
 
 
 def undo_prep_resize(work: ResizeWork) -> None:
-    """The destination gives back what it claimed."""
+    """Have the destination release its claim."""
     if work.outputs.select is not None:
         beside.ask_to_undo(work, chosen(work).host, 'undo_prep_resize', instance=work.instance(fresh=True),
                            migration=migration(work))
 
 
 def resize_instance(work: ResizeWork) -> None:
-    """The source powers the guest off and carries its disk."""
+    """Have the source power the guest off and copy its disk to the destination."""
     source = migration(work)
     work.outputs.resize_instance = work.ask(source.source_compute, 'resize_instance', order=objects.ResizeOrder(
         instance=work.instance(), image=image(work), migration=source, flavor=new_flavor(work),
@@ -214,15 +237,18 @@ def resize_instance(work: ResizeWork) -> None:
 
 
 def undo_resize_instance(work: ResizeWork) -> None:
-    """The source takes the server back as it was: disk, devices, power state."""
+    """Have the source restore the server: its disk, its devices and its power state."""
     source = migration(work)
     beside.ask_to_undo(work, source.source_compute, 'undo_resize_instance', instance=work.instance(fresh=True),
                        migration=source)
 
 
 def finish_resize(work: ResizeWork) -> None:
-    """The destination builds the guest from the new flavor and the new devices. The server's ports are bound there
-    before, now that the source has stopped the guest."""
+    """Have the destination build the guest with the new flavor and the new devices.
+
+    Before that, now that the source has stopped the guest, the server's ports are bound and its volumes attached to the
+    destination.
+    """
     host, spec = chosen(work), allocated_spec(work)
     is_away = host.host != migration(work).source_compute
     if is_away or port_moves.moves_here(work):
@@ -236,7 +262,10 @@ def finish_resize(work: ResizeWork) -> None:
 
 
 def undo_finish_resize(work: ResizeWork) -> None:
-    """The destination destroys the new guest, before the source, where the ports are then, starts the old one."""
+    """Have the destination destroy the new guest, and bind ports and volumes to the source again.
+
+    This happens before the source starts the old guest.
+    """
     instance, moved = work.instance(fresh=True), migration(work)
     beside.ask_to_undo(work, chosen(work).host, 'undo_finish_resize', instance=instance, migration=moved,
                        may_run=functools.partial(second_guest, work, instance))
@@ -248,18 +277,18 @@ def undo_finish_resize(work: ResizeWork) -> None:
 
 
 def save_spec(work: ResizeWork) -> None:
-    """The stored request spec is from now on the new flavor's."""
+    """Store the request spec of the new flavor."""
     store_spec(work, request_spec(work))
 
 
 def undo_save_spec(work: ResizeWork) -> None:
-    """The stored request spec is the old flavor's again."""
+    """Store the request spec of the old flavor again."""
     if work.args.get('old_request_spec'):
         store_spec(work, request_spec(work, 'old_request_spec'))
 
 
 def mark_resized(work: ResizeWork) -> None:
-    """VERIFY_RESIZE."""
+    """Write the end state VERIFY_RESIZE, in which the move waits to be confirmed or reverted."""
     vm_state, bound = work.instance_row()['vm_state'], {}
     if any(map(accelerators.wanted_by, flavors(work.instance_row()['extra_flavor']).values())):
         bound = holder.moved(work.instance().system_metadata, work.args['migration_uuid'])
@@ -279,8 +308,11 @@ def mark_resized(work: ResizeWork) -> None:
 
 
 def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
-    """What is to be written when a move failed: the server as it was, whatever its hosts could still write of that
-    themselves. ``write(conn)``; it must be made before the transaction."""
+    """Return a function ``write(conn)`` that restores the server's row after a failed move.
+
+    It writes the server as it was before the move, whatever its hosts were still able to write. Call this before the
+    transaction in which ``write(conn)`` is called.
+    """
     with engine.silence(), work.db.read() as conn:
         row = migrations.get(conn, uuid=work.args['migration_uuid'])
     server = work.instance(fresh=True)
@@ -297,11 +329,14 @@ def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
 
 
 class Choosing(Flow[RechosenT]):
-    """Claims behind ``select``, which claims nothing."""
+    """Base of flows whose scheduler request claims nothing, so that a later step claims the host."""
 
     def next_attempt(self, work: Work[RechosenT], step: Step[RechosenT], error: HostRejected) -> bool:
-        """The next alternate. Without one, where Placement gave the very devices to somebody else since they were
-        chosen, the scheduler chooses again: others may be free on the same host."""
+        """Try the next alternate, or have the scheduler choose again.
+
+        The scheduler chooses again if no alternate is left and another server got the chosen devices since: other
+        devices may be free on the same host.
+        """
         if super().next_attempt(work, step, error):
             return True
         if not isinstance(error.__cause__, PlacementConflict) or work.outputs.choices == CHOICES:
@@ -312,18 +347,21 @@ class Choosing(Flow[RechosenT]):
         return True
 
     def exhausted(self, work: Work[RechosenT], error: HostRejected) -> Exception:
+        """Return NoValidHost with the refusals of all hosts."""
         said = reasons(work.instance_uuid, [*work.outputs.refusals, str(error)])
         return NoValidHost(reason=f'Hosts said: {said}')
 
 
 class Resize(Choosing[ResizeOutputs]):
+    """The operation that resizes or cold migrates a server."""
+
     name, outputs = 'resize', ResizeOutputs
     steps = (
         Step('create_migration', create_migration, saved=False),
         Step('select', select),
         Step('claim_and_move', claim_and_move, undo_claim_and_move, again_from='claim_and_move'),
         Step('prep_resize', prep_resize, undo_prep_resize, again_from='claim_and_move'),
-        # The source refuses before it stops the guest: it can't reach this destination.
+        # The source refuses before it stops the guest if it can't reach this destination.
         Step('resize_instance', resize_instance, undo_resize_instance, again_from='claim_and_move'),
         Step('finish_resize', finish_resize, undo_finish_resize),
         Step('save_spec', save_spec, undo_save_spec),
@@ -331,7 +369,7 @@ class Resize(Choosing[ResizeOutputs]):
     )
 
     def ended_badly(self, work: ResizeWork) -> None:
-        """The server is as it was; its fault and event say why."""
+        """Restore the server's row, and write the fault and the event of the failure."""
         put_back = as_before(work)
 
         def end(conn: engine.Connection) -> None:

@@ -1,7 +1,8 @@
-"""What ends a move: confirm and revert of a resized server. Both only go forward (operations.md rule 10).
+"""Flows that confirm or revert the move of a resized server, and only go forward (operations.md, rule 10).
 
-Confirm: confirm_source · drop_allocation · mark_confirmed. Revert: check_source · revert_dest · move_back ·
-finish_revert · save_spec · mark_reverted; a source that can't take the server back refuses before anything is done.
+The steps of a confirm are confirm_source, drop_allocation and mark_confirmed. Those of a revert are check_source,
+revert_dest, move_back, finish_revert, save_spec and mark_reverted. A source that can't take the server back refuses
+before anything is changed.
 """
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from kilonova.errors import HostRejected
 
 # --- confirm ---------------------------------------------------------------------------------------------------------
 def confirm_source(work: Work[Outputs]) -> None:
-    """The source removes its files and frees the old devices; a dead source does it when it is back."""
+    """Have the source delete its files and free the old devices.
+
+    A pending release does it if the source is down.
+    """
     moved, instance = migration(work), work.instance()
     try:
         work.ask(moved.source_compute, 'confirm_resize', instance=instance, migration=moved)
@@ -29,7 +33,7 @@ def confirm_source(work: Work[Outputs]) -> None:
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """What the migration held in Placement goes; before it the accelerators that the server had."""
+    """Delete the allocation of the migration and, before that, the accelerators that the server had before the move."""
     server = work.instance()
     if accelerators.wanted_by(server.old_flavor):
         accelerators.drop(work, holder.before(server.uuid, server.system_metadata))
@@ -37,7 +41,10 @@ def drop_allocation(work: Work[Outputs]) -> None:
 
 
 def settled(work: Work[Outputs]) -> Callable[[Connection], None]:
-    """What is to be written when nothing of the move is left: one flavor, no context, a confirmed migration."""
+    """Return a function ``write(conn)`` that deletes the traces of the move from the server's row.
+
+    The server then has one flavor and no migration context, and the migration has the status confirmed.
+    """
     row = work.instance()
     bound = holder.confirmed() if holder.BEFORE in row.system_metadata else {}
     row.old_flavor = row.new_flavor = None
@@ -52,7 +59,10 @@ def settled(work: Work[Outputs]) -> Callable[[Connection], None]:
 
 
 def mark_confirmed(work: Work[Outputs]) -> None:
-    """ACTIVE, or SHUTOFF when the guest is off. A server whose state was reset meanwhile keeps that."""
+    """Write the end state: ACTIVE, or SHUTOFF if the guest is off.
+
+    A server whose state was reset in the meantime keeps that state.
+    """
     row = work.instance(fresh=True)
     event = 'confirm.stopped' if row.power_state == 4 or not was_active(work) else 'confirm.active'
     settle = settled(work)
@@ -75,6 +85,8 @@ def mark_confirmed(work: Work[Outputs]) -> None:
 
 
 class Confirm(Flow[Outputs]):
+    """The operation that confirms a resize or cold migration."""
+
     name, outputs = 'confirm', Outputs
     forward_only = True
     steps = (
@@ -86,15 +98,21 @@ class Confirm(Flow[Outputs]):
 
 # --- revert ----------------------------------------------------------------------------------------------------------
 def check_source(work: Work[Outputs]) -> None:
-    """HostRejected: the source has no longer what the server held there. One that is down is asked again until it
-    answers; meanwhile the server runs on at the destination."""
+    """Have the source check that it can take the server back.
+
+    Raises HostRejected if the source has no longer the devices that the server held there. The step is repeated while
+    the source is down, and the server goes on running at the destination.
+    """
     moved = migration(work)
     work.ask(moved.source_compute, 'check_revert', instance=work.instance(), migration=moved)
 
 
 def revert_dest(work: Work[Outputs]) -> None:
-    """The destination destroys the new guest and frees the new devices; a dead one does it when it is back. One that
-    may still run the guest is asked again until it answers or is forced down."""
+    """Have the destination destroy the new guest and free the new devices.
+
+    A pending release does it if the destination is down. But if it is down and may still run the guest, the step is
+    repeated until it answers or is forced down.
+    """
     moved, instance = migration(work), work.instance()
     try:
         work.ask(moved.dest_compute, 'revert_resize', instance=instance, migration=moved)
@@ -107,16 +125,21 @@ def revert_dest(work: Work[Outputs]) -> None:
 
 
 def move_back(work: Work[Outputs]) -> None:
-    """One POST: the server gets back what the migration holds. The accelerators of the new flavor are free before."""
+    """Give the server the allocation that the migration holds, by one POST request.
+
+    Before that the accelerators of the new flavor are released.
+    """
     if accelerators.wanted_by(work.instance().flavor):
         accelerators.drop(work, work.args['migration_uuid'])
     work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
 
 
 def finish_revert(work: Work[Outputs]) -> None:
-    """The source defines the guest from the old flavor and devices, and starts it if it ran. Without it no revert: a
-    source that is down is asked again until it answers. The ports are bound and the volumes
-    attached there before."""
+    """Have the source define the guest with the old flavor and devices, and start it if it ran before.
+
+    Before that the ports are bound and the volumes attached to the source. The step is repeated while the source is
+    down, because the server can't be reverted without it.
+    """
     moved = migration(work)
     is_away = moved.source_compute != moved.dest_compute
     if is_away or port_moves.moves_here(work):
@@ -128,13 +151,13 @@ def finish_revert(work: Work[Outputs]) -> None:
 
 
 def save_spec(work: Work[Outputs]) -> None:
-    """The stored request spec is the old flavor's again."""
+    """Store the request spec of the old flavor again."""
     if work.args.get('request_spec'):
         store_spec(work, request_spec(work))
 
 
 def mark_reverted(work: Work[Outputs]) -> None:
-    """ACTIVE or SHUTOFF, as it was."""
+    """Write the end state ACTIVE or SHUTOFF, as it was before the move."""
     event = 'revert.active' if was_active(work) else 'revert.stopped'
     kept = work.instance().system_metadata
     bound = holder.reverted(kept) if kept.keys() & {holder.BOUND_TO, holder.BEFORE} else {}
@@ -160,6 +183,8 @@ def mark_reverted(work: Work[Outputs]) -> None:
 
 
 class Revert(Flow[Outputs]):
+    """The operation that reverts a resize or cold migration."""
+
     name, outputs = 'revert', Outputs
     forward_only = True
     steps = (
@@ -172,12 +197,20 @@ class Revert(Flow[Outputs]):
     )
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
-        """A refusal comes before anything is done. A source that is down refuses nothing, it is waited for."""
+        """Return whether the operation ends with this error.
+
+        It ends if the source refuses in ``check_source``, before anything is changed. It does not end if the source is
+        down, because that is no refusal.
+        """
         refused = isinstance(error, HostRejected) and not isinstance(error, HostGone)
         return (refused and work.position == self.index('check_source')) or super().may_end(work, error)
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """Refused: the server waits for its confirm or revert as before; cancelled: a delete does all of it."""
+        """End a revert that was refused or cancelled.
+
+        After a refusal the server waits to be confirmed or reverted as before. After a cancel the waiting delete does
+        the rest.
+        """
         if work.cancelled:
             work.end()
             return

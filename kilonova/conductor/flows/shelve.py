@@ -1,9 +1,12 @@
-"""Shelve: shelve_instance · mark_shelved. Shelve offload: shelve_offload_instance · drop_allocation · mark_offloaded.
+"""Flows that shelve a server (shelve_instance, mark_shelved) and offload it from its host.
 
-A shelved server has its disk in an image and its guest off, and keeps host, disks, devices and allocation until it is
-offloaded. That is an operation of its own, which only goes forward: from its first step on there is no other disk than
-the image. With [DEFAULT]shelved_offload_time = 0 the transaction that ends the shelve begins it, and always where the
-server boots from a volume: that needs no image, and nothing of it is worth keeping on the host.
+The steps of an offload are shelve_offload_instance, drop_allocation and mark_offloaded.
+
+The disk of a shelved server is in an image and its guest is off. The server keeps host, disks, devices and allocation
+until it is offloaded. The offload is an operation of its own, and only goes forward, because from its first step on the
+image is the only copy of the disk. The transaction that ends the shelve starts it at once if
+[DEFAULT]shelved_offload_time is 0, or if the server boots from a volume: then no image is needed, and nothing on the
+host is worth keeping.
 """
 from __future__ import annotations
 
@@ -22,35 +25,38 @@ from kilonova.errors import Cancelled
 from kilonova.rpc.interface import VersionCapError
 from kilonova.states import PowerState
 
-# In a shelved server's system metadata: when, its image, the host that it was shelved on.
+# Keys of a shelved server's system metadata: the time, its image, and the host on which it was shelved.
 AT, IMAGE, HOST = 'shelved_at', 'shelved_image_id', 'shelved_host'
 
 
 def forgotten() -> dict[str, str | None]:
-    """The changes of system metadata of a server that isn't shelved any more."""
+    """Return the changes of system metadata for a server that is no longer shelved."""
     return {AT: None, IMAGE: None, HOST: None}
 
 
 def release_of_image(work: Work[Any], image_id: str) -> Operation:
-    """A row for an image that nobody needs any more once it is written."""
+    """Return an operation that deletes an image.
+
+    Its row must not be inserted before the image is no longer needed.
+    """
     return Operation.new(work.ctxt, 'release', work.instance_uuid, {'image_id': image_id}, beside=True)
 
 
 # --- shelve ----------------------------------------------------------------------------------------------------------
 def shelve_instance(work: Work[Outputs]) -> None:
-    """The host stops the guest and sends its disk, unless that is a volume."""
+    """Have the host stop the guest and upload its disk, unless the disk is a volume."""
     work.ask(work.instance_row()['host'], 'shelve_instance', instance=work.instance(),
              image_id=work.args['image_id'])
     work.changed()
 
 
 def undo_shelve_instance(work: Work[Outputs]) -> None:
-    """The guest runs again if it did, the host's copy and the image go."""
+    """Have the host start the guest again if it ran, and delete the host's copy and the image."""
     beside.undo_image(work, 'undo_shelve_instance')
 
 
 def mark_shelved(work: Work[Outputs]) -> None:
-    """SHELVED, or on the way off its host already."""
+    """Write the end state SHELVED, or start the offload."""
     row = work.instance()
     rows = []
     if work.env.conf.shelved_offload_time == 0 or work.args['image_id'] is None:
@@ -58,7 +64,7 @@ def mark_shelved(work: Work[Outputs]) -> None:
     event = 'shelve.offload' if rows else 'shelve.done'
     stale = row.system_metadata.get(IMAGE)
     if stale and stale != work.args['image_id']:
-        # It was reset or restored, never unshelved.
+        # The server was reset or restored, and never unshelved.
         rows.append(release_of_image(work, stale))
 
     def end(conn: Connection) -> None:
@@ -77,7 +83,10 @@ def mark_shelved(work: Work[Outputs]) -> None:
 
 
 class Shelve(OneStep):
-    """A failure leaves the server as it was; the memory of a paused or suspended guest may be lost, then it is off."""
+    """The operation that shelves a server.
+
+    A failure leaves the server as it was. The memory of a paused or suspended guest may be lost; then the guest is off.
+    """
 
     name, failed, action_event = 'shelve', 'shelve.failed', 'compute_shelve_instance'
     steps = (
@@ -88,7 +97,10 @@ class Shelve(OneStep):
 
 # --- shelve offload --------------------------------------------------------------------------------------------------
 def shelve_offload_instance(work: Work[Outputs]) -> None:
-    """The host destroys guest and disks and frees the devices; a dead one does it when it is back."""
+    """Have the host destroy the guest and its disks and free the devices.
+
+    A pending release does it if the host is down.
+    """
     instance = work.instance()
     if instance.host is None:
         return
@@ -99,8 +111,10 @@ def shelve_offload_instance(work: Work[Outputs]) -> None:
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """What the server held in Placement goes: its devices are free in the database. So do its accelerators. Its
-    ports are bound to no host, and its volumes attached to none."""
+    """Unbind the ports, detach the volumes, release the accelerators, and delete the server's allocation.
+
+    Its devices are free in the database by now, so the allocation may be deleted.
+    """
     server = work.instance()
     port_moves.off_host(work)
     volumes.off_host(work)
@@ -110,7 +124,7 @@ def drop_allocation(work: Work[Outputs]) -> None:
 
 
 def mark_offloaded(work: Work[Outputs]) -> None:
-    """SHELVED_OFFLOADED, on no host."""
+    """Write the end state SHELVED_OFFLOADED, in which the server is on no host."""
     row = work.instance()
     values = {'host': None, 'node': None, 'compute_id': None, 'power_state': int(PowerState.SHUTDOWN)}
     moved = False
@@ -129,6 +143,8 @@ def mark_offloaded(work: Work[Outputs]) -> None:
 
 
 class ShelveOffload(Flow[Outputs]):
+    """The operation that offloads a shelved server from its host."""
+
     name, outputs = 'shelve_offload', Outputs
     forward_only = True
     steps = (
@@ -138,11 +154,17 @@ class ShelveOffload(Flow[Outputs]):
     )
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
-        """Also where the host is too old to be asked: nothing was done then."""
+        """Return whether the operation ends with this error.
+
+        It also ends if the host is of a release that is too old for the call, because then nothing was done.
+        """
         return isinstance(error, (Cancelled, VersionCapError))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """A delete waits behind it, which does all of it; or the server is SHELVED as before."""
+        """End an offload that was cancelled or refused.
+
+        After a cancel the waiting delete does the rest. After a refusal the server is SHELVED as before.
+        """
         if work.cancelled:
             work.end()
             return

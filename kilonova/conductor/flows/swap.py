@@ -1,10 +1,12 @@
-"""A volume of a server that runs is on its way to another back end, and its guest goes along: attach · copy · swap ·
-finish. The volume service made the second volume, and asks for this.
+"""Flow of a volume swap: attach, copy, swap, finish.
 
-The second is attached to the host besides; the host copies the first to it while the guest writes, then to both; and
-the guest gets the second, under the id of the first. Until ``swap`` the guest has the first, and what fails leaves it
-so. From ``swap`` on both have all that the guest wrote, so that the second is as good where nobody can say which one
-the guest has. ``finish`` lets the volume service make one of both: the first id remains. There is no task state.
+The volume service moves a volume of a running server to another back end. It has created a second volume, and requests
+that the guest uses that one. The second volume is attached to the host as well. The host copies the first volume to it
+while the guest writes, and then writes to both. Then the guest uses the second volume under the id of the first.
+
+A failure before ``swap`` leaves the guest with the first volume. After it both volumes have all data, so the second one
+can be used even if it is unknown which one the guest has. In ``finish`` the volume service merges both records, and the
+first id remains. The server gets no task state.
 """
 from __future__ import annotations
 
@@ -24,25 +26,30 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class SwapOutputs(Outputs):
-    """``columns``: of block_device_mapping, as they are when the guest has the second volume; ``swapped``: it has."""
+    """Stored results of a volume swap.
+
+    Attributes:
+        columns: Columns of block_device_mapping when the guest uses the second volume.
+        swapped: True if the guest uses the second volume.
+    """
 
     columns: dict[str, Any] = field(default_factory=dict)
     swapped: bool = False
 
 
 def attach(work: Work[SwapOutputs]) -> None:
-    """The second volume is attached to the host, too."""
+    """Attach the second volume to the server's host as well."""
     work.outputs.columns = {**volumes.attach_copy(work, volume_of(work), work.args['copy']), **work.args['columns']}
 
 
 def undo_attach(work: Work[SwapOutputs]) -> None:
-    """It is free, and the volume service deletes it."""
+    """Detach the second volume, and have the volume service delete it."""
     if not work.outputs.swapped:
         volumes.end_swap(work, work.args['volume_id'], work.args['copy'], has_copy=False)
 
 
 def copy(work: Work[SwapOutputs]) -> None:
-    """The host copies: both are the same, and stay so."""
+    """Have the host copy the volume to the second one, and keep both equal."""
     volume_of(work)
     work.ask(work.instance().host, 'copy_volume', **_message(work))
 
@@ -53,14 +60,17 @@ def _message(work: Work[SwapOutputs]) -> dict[str, Any]:
 
 
 def undo_copy(work: Work[SwapOutputs]) -> None:
-    """The host lets the second go."""
+    """Have the host detach the second volume."""
     if work.outputs.columns and not work.outputs.swapped:
         beside.ask_to_undo(work, work.instance(fresh=True).host, 'undo_copy_volume', **_message(work))
 
 
 def swap(work: Work[SwapOutputs]) -> None:
-    """The guest has the second volume, and so does the server. GuestMayRun: of a host that is down nobody knows what
-    its guest has, and it may run."""
+    """Have the guest use the second volume, and write that to the server's row.
+
+    Raises GuestMayRun if the host is down and its guest may run, because then it is unknown which volume the guest
+    uses.
+    """
     host = work.instance().host
     try:
         work.ask(host, 'swap_volume', **_message(work))
@@ -79,8 +89,10 @@ def _write(work: Work[SwapOutputs], conn: engine.Connection) -> None:
 
 
 def undo_swap(work: Work[SwapOutputs]) -> None:
-    """What was cancelled here goes to its end if the guest can: its host says what it has. One that is down is asked
-    later."""
+    """Ask the host which volume the guest uses, and keep the second one if the guest uses it.
+
+    If the host is down, the second volume is kept, and a pending release sends the question later.
+    """
     if not work.outputs.swapped:
         answer = beside.ask_to_undo(work, work.instance(fresh=True).host, 'undo_swap_volume', **_message(work))
         work.outputs.swapped = answer is None or answer['swapped']
@@ -90,18 +102,20 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
 
 
 def finish(work: Work[SwapOutputs]) -> None:
-    """The volume service makes one of both volumes."""
+    """Have the volume service merge the two volumes, and end the operation."""
     volumes.swapped(work, work.args['volume_id'], work.args['copy'])
     end_with(work, Swap.event)
 
 
 class Swap(OneVolume[SwapOutputs]):
+    """The operation that moves a volume of a running server to another back end."""
+
     name, outputs, event = 'swap_volume', SwapOutputs, 'compute_swap_volume'
     steps = (Step('attach', attach, undo_attach), Step('copy', copy, undo_copy), Step('swap', swap, undo_swap),
              Step('finish', finish))
 
     def ended_badly(self, work: Work[SwapOutputs]) -> None:
-        """A guest that has the second volume keeps it."""
+        """End the operation, and have the guest keep the second volume if it uses that one."""
         if work.outputs.swapped:
             volumes.end_swap(work, work.args['volume_id'], work.args['copy'], has_copy=True)
             end_with(work, self.event)

@@ -1,8 +1,11 @@
-"""Unshelve: get_image_info · select · claim · unshelve_instance · save_spec · mark_unshelved. Of a server that is still
-on its host: start_shelved_instance · mark_started.
+"""Flows that unshelve a server.
 
-A failure leaves the server shelved as it was. Its image goes when the server is ACTIVE, by a row that the transaction
-which says so writes: until then it is the only disk that there is.
+The steps are get_image_info, select, claim, unshelve_instance, save_spec and mark_unshelved. If the server is still on
+its host, they are start_shelved_instance and mark_started.
+
+A failure leaves the server shelved. The image of the shelved server is deleted when the server is ACTIVE, by an
+operation that is inserted in the transaction which writes that state. Until then the image is the only copy of the
+disk.
 """
 from __future__ import annotations
 
@@ -26,12 +29,17 @@ from kilonova.errors import ImageNotFound, NotFound, NoValidHost
 
 
 class ShelvedImageMissing(NotFound):
+    """The image of the shelved server does not exist or is not active."""
+
     msg_fmt = 'Unshelve attempted but the image %(image_id)s cannot be found.'
 
 
 @dataclass
 class UnshelveOutputs(Rechosen):
-    """``image``: of which the root disk is made, as the plain image dict."""
+    """Stored results of an unshelve.
+
+    ``image`` is the metadata of the image from which the root disk is made.
+    """
 
     image: dict[str, Any] | None = None
 
@@ -40,8 +48,11 @@ UnshelveWork = Work[UnshelveOutputs]
 
 
 def get_image_info(work: UnshelveWork) -> None:
-    """The image that the server was shelved to; none, where it boots from a volume. What else the server keeps of its
-    image is that of its first one."""
+    """Read the image to which the server was shelved.
+
+    A server that boots from a volume has no such image. All other image properties that the server keeps are those of
+    its first image. Raises ShelvedImageMissing if the image does not exist or is not active.
+    """
     instance = work.instance()
     kept = objects.ImageMeta.from_system_metadata(instance.system_metadata, instance.image_ref).to_dict()
     if instance.is_from_volume:
@@ -59,7 +70,7 @@ def get_image_info(work: UnshelveWork) -> None:
 
 
 def claim(work: UnshelveWork) -> None:
-    """The host of this attempt in Placement, and the accelerators there."""
+    """Claim the host of this attempt in Placement, and bind accelerators there."""
     boot.claim_chosen(work)
     if (profile := device_profile.name_of(work.instance().flavor.extra_specs)) is not None:
         accelerators.await_releases(work, work.instance_uuid)
@@ -67,14 +78,17 @@ def claim(work: UnshelveWork) -> None:
 
 
 def undo_claim(work: UnshelveWork) -> None:
-    """What the server has in Placement goes, and its accelerators."""
+    """Delete the server's allocation and its accelerator requests."""
     accelerators.unbind(work)
     if work.outputs.select is not None:
         work.env.placement.drop(work.instance_uuid, work.compare_now)
 
 
 def unshelve_instance(work: UnshelveWork) -> None:
-    """The host claims and builds the guest from the image."""
+    """Have the host claim resources and build the guest from the image.
+
+    Ports are bound and volumes attached to the host before.
+    """
     host = chosen(work)
     port_moves.to_host(work, host)
     volumes.to_host(work, host.host)
@@ -91,14 +105,17 @@ def unshelve_instance(work: UnshelveWork) -> None:
 
 
 def undo_unshelve_instance(work: UnshelveWork) -> None:
-    """The host destroys what there is of the guest and gives its devices back. A host that is down and may run it is
-    waited for: somebody may unshelve the server again, and there would be two."""
+    """Have the host destroy the guest and release its devices, and unbind ports and volumes.
+
+    If the host is down and may run the guest, the undo waits for it, because the server may be unshelved again, and
+    then there would be two guests.
+    """
     if work.outputs.select is None:
         return
     instance = work.instance(fresh=True)
 
     def may_run(host: str) -> Exception | None:
-        # No claim of this attempt is accepted any more: a host that has none can't have gone further.
+        # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if instance.task_state in states.ENDING or instance.host != host:
             return None
         with engine.silence():
@@ -113,21 +130,24 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
 
 
 def save_spec(work: UnshelveWork) -> None:
-    """The zone that the server is bound to from now on."""
+    """Store the request spec with the availability zone that the user requested, if there is one."""
     if work.args.get('new_request_spec'):
         store_spec(work, request_spec(work, 'new_request_spec'))
 
 
 def undo_save_spec(work: UnshelveWork) -> None:
-    """The one before."""
+    """Store the former request spec again."""
     if work.args.get('old_request_spec'):
         store_spec(work, request_spec(work, 'old_request_spec'))
 
 
 def _end(work: Work[Any], event: str, *events: dict[str, Any],
          bound: Mapping[str, str | None] = MappingProxyType({})) -> objects.Instance:
-    """ACTIVE by ``event``, and nothing of the shelving stays. The server as it was before. ``bound``: see
-    ``accel.holder``."""
+    """Write the state ACTIVE by the transition ``event``, and delete what remains of the shelving.
+
+    Returns the server as it was before. ``bound`` are changes of its system metadata about accelerators (see
+    ``accel.holder``).
+    """
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)
     release = release_of_image(work, image_id) if image_id else None
@@ -153,13 +173,15 @@ def _conductor_events(work: UnshelveWork, *results: str) -> list[dict[str, Any]]
 
 
 def mark_unshelved(work: UnshelveWork) -> None:
-    """ACTIVE, whatever it was before it was shelved."""
+    """Write the end state ACTIVE, whatever the server's state was before it was shelved."""
     row = _end(work, 'unshelve.done', *_conductor_events(work, 'Success', 'Success'),
                bound=holder.its_own(work.instance().system_metadata))
     work.env.notify.emit(work.ctxt, 'instance.unshelve.end', instance=row, host=row.host, moved='unshelve.done')
 
 
 class Unshelve(Choosing[UnshelveOutputs]):
+    """The operation that unshelves an offloaded server."""
+
     name, outputs = 'unshelve', UnshelveOutputs
     steps = (
         Step('get_image_info', get_image_info),
@@ -171,7 +193,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
     )
 
     def ended_badly(self, work: UnshelveWork) -> None:
-        """SHELVED_OFFLOADED as before; its fault and event say why."""
+        """Restore the state SHELVED_OFFLOADED, and write the fault and the events of the failure."""
         kind = (work.error or {}).get('class')
         if work.outputs.image is None:
             events = _conductor_events(work, 'Error')
@@ -190,24 +212,26 @@ class Unshelve(Choosing[UnshelveOutputs]):
 
 # --- a server that is still on its host ------------------------------------------------------------------------------
 def start_shelved_instance(work: Work[Outputs]) -> None:
-    """The host starts the guest with the devices that it kept."""
+    """Have the host start the guest with the devices that the server has kept."""
     work.ask(work.instance_row()['host'], 'start_shelved_instance', instance=work.instance())
 
 
 def undo_start_shelved_instance(work: Work[Outputs]) -> None:
-    """The guest is off again."""
+    """Have the host stop the guest again."""
     host = work.instance_row(fresh=True)['host']
     if host is not None:
         beside.ask_to_undo(work, host, 'undo_start_shelved_instance', instance=work.instance())
 
 
 def mark_started(work: Work[Outputs]) -> None:
-    """ACTIVE, and the image goes."""
+    """Write the end state ACTIVE, and delete the image."""
     row = _end(work, 'unshelve_start.done')
     work.env.notify.emit(work.ctxt, 'instance.power_on.end', instance=row, host=row.host, moved='unshelve_start.done')
 
 
 class UnshelveStart(OneStep):
+    """The operation that unshelves a server which is still on its host."""
+
     name, failed, action_event = 'unshelve_start', 'unshelve_start.failed', 'compute_start_instance'
     steps = (
         Step('start_shelved_instance', start_shelved_instance, undo_start_shelved_instance),

@@ -1,12 +1,17 @@
-"""Snapshots of volumes that are files of a share, while a server has them: the volume service has made a file, or is to
-remove one, and asks for what only the guest's host can do.
+"""Flows for snapshots of volumes that are files of a network share and attached to a server.
 
-Create: take · tell. The guest writes to the new file, which reads from the one before, and so does the server's row;
-then the volume service hears so. Whatever the guest wrote is in the new file, which is as good as the other where
-nobody can say which one it has: from there on it goes on to the end. Where the volume service doesn't want it any more
-the host puts all into the file before, and the snapshot has failed.
-Delete: merge · tell. Two files become one, not the one to which the guest writes: the row stays as it is.
-Neither has a task state.
+The volume service has created a file, or wants to remove one, and requests the part that only the guest's host can do.
+
+The steps of a create are take and tell. After ``take`` the guest writes to the new file, which refers to the former
+one, and the server's row names the new file. Then the volume service is notified. All that the guest writes is in the
+new file, and it can be used even if it is unknown which file the guest has, so from there on the operation goes
+forward. If the volume service does not want the snapshot any more, the host merges the new file into the former one,
+and the snapshot fails.
+
+The steps of a delete are merge and tell. Two files are merged into one; the guest does not write to either of them, so
+the server's row is not changed.
+
+The server gets no task state.
 """
 from __future__ import annotations
 
@@ -28,19 +33,26 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# The progress at which the volume service goes on, and seconds between two looks at what it does.
+# The progress at which the volume service continues, and seconds between two checks of a snapshot's status.
 DONE, LOOK = '90%', 1.0
 
 
 class SnapshotRefused(KilonovaError):
+    """The volume service does not want the snapshot any more."""
+
     msg_fmt = 'The volume service does not want snapshot %(snapshot)s any more: %(reason)s'
 
 
 @dataclass
 class SnapshotOutputs(Outputs):
-    """``asked``: the host may have been asked for the snapshot; ``done``: the guest writes to the new file, or the
-    files are one; ``kept``: it writes to the one before, as is known; ``refused``: the volume service doesn't want the
-    snapshot any more."""
+    """Stored results of a snapshot operation.
+
+    Attributes:
+        asked: True if the host may have received the call to take the snapshot.
+        done: True if the guest writes to the new file, or if the files are merged.
+        kept: True if it is certain that the guest writes to the former file.
+        refused: True if the volume service does not want the snapshot any more.
+    """
 
     asked: bool = False
     done: bool = False
@@ -49,7 +61,10 @@ class SnapshotOutputs(Outputs):
 
 
 def _ask(work: Work[SnapshotOutputs], method: str, what: str) -> None:
-    """The server's host. GuestMayRun: it is down, and nobody knows what its guest has; HostGone: it is off."""
+    """Call the server's host.
+
+    Raises HostGone if the host is off, and GuestMayRun if it is down and it is unknown what its guest uses.
+    """
     volume_of(work)
     server = work.instance()
     try:
@@ -60,7 +75,7 @@ def _ask(work: Work[SnapshotOutputs], method: str, what: str) -> None:
 
 
 def _check_off(work: Work[SnapshotOutputs], host: str) -> None:
-    """GuestMayRun: a host that is down was not forced to be."""
+    """Raise GuestMayRun if a host that is down was not forced down."""
     if not work.env.hearing.is_fenced(work.db, host):
         raise GuestMayRun(host=host) from None
 
@@ -70,20 +85,20 @@ def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
 
 
 def _look(work: Work[SnapshotOutputs], method: str, what: str) -> Any:
-    """What the host says of it behind a failure; None: it is down."""
+    """Return what the host says about the files after a failure, or None if it is down."""
     server = work.instance(fresh=True)
     return beside.ask_to_undo(work, server.host, method, instance=server, **_args(work, what))
 
 
 # --- create ----------------------------------------------------------------------------------------------------------
 def take(work: Work[SnapshotOutputs]) -> None:
-    """The guest writes to the new file."""
+    """Have the guest write to the new file, and write that to the server's row."""
     if not work.outputs.asked:
         _plan(work)
     try:
         _ask(work, 'snapshot_volume', 'files')
     except VersionCapError:
-        # It was never sent.
+        # The call was never sent.
         work.outputs.kept = True
         raise
     except HostGone as error:
@@ -95,8 +110,10 @@ def take(work: Work[SnapshotOutputs]) -> None:
 
 
 def _plan(work: Work[SnapshotOutputs]) -> None:
-    """From here on a host that is off may have taken it. HostGone: it is off already, and its guest has the first
-    file."""
+    """Record that the host may take the snapshot from now on.
+
+    Raises HostGone if the host is off already, because then its guest has the first file.
+    """
     host = work.instance().host
     with engine.silence():
         is_down = work.env.hearing.is_down(work.db, host)
@@ -109,7 +126,7 @@ def _plan(work: Work[SnapshotOutputs]) -> None:
 
 
 def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[engine.Connection], object]:
-    """What writes to the server's row that the volume is in that file."""
+    """Return a function ``write(conn)`` that writes to the server's row in which file the volume is."""
     volume = volume_of(work).in_file(name, format_)
     connector = volume.known_at.get(volume.host or '', {}).get('connector')
     text = volume.connection_info(work.instance_uuid, volume.host, volume.connection, connector)
@@ -117,7 +134,10 @@ def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[en
 
 
 def undo_take(work: Work[SnapshotOutputs]) -> None:
-    """What its host has done stays, and goes on to its end."""
+    """Keep the new file if the guest writes to it.
+
+    The host is asked. If it is down, the new file is kept.
+    """
     if not work.outputs.done and not work.outputs.kept:
         answer = _look(work, 'undo_snapshot_volume', 'files')
         work.outputs.done = answer is None or answer['taken']
@@ -127,8 +147,11 @@ def undo_take(work: Work[SnapshotOutputs]) -> None:
 
 
 def tell(work: Work[SnapshotOutputs]) -> None:
-    """The volume service goes on with the snapshot. Until it knows the new file, which is some seconds later, a host
-    that the server came to would get the one before. SnapshotRefused: it didn't, and the guest has the first file."""
+    """Notify the volume service that the snapshot is taken, and wait until it knows the new file.
+
+    That takes some seconds, during which the volume service would give the former file to another host of the server.
+    Raises SnapshotRefused if the volume service does not take the snapshot; the guest has the first file then.
+    """
     reason = beside.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
     if not _is_taken(work):
         work.outputs.refused = True
@@ -138,8 +161,10 @@ def tell(work: Work[SnapshotOutputs]) -> None:
 
 
 def _withdraw(work: Work[SnapshotOutputs]) -> None:
-    """The guest has the first file again, and so has the row. Unanswered: the host can't yet; elsewhere the volume
-    service would give the server that file as it is."""
+    """Have the guest use the first file again, and write that to the server's row.
+
+    Raises Unanswered if the host can't do it now. Another host would get the first file without the newer data.
+    """
     files = work.args['files']
     try:
         _ask(work, 'withdraw_volume_snapshot', 'files')
@@ -156,14 +181,16 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
 
 
 def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
-    """To operators, who have to bring it to where the volume service looks for it (docs/admin/volumes.md)."""
+    """Log for operators which file has the data that they must merge (docs/admin/volumes.md)."""
     LOG.error('What %s wrote to volume %s is in file %s, of which the volume service does not know: %s',
               work.instance_uuid, work.args['volume_id'], work.args['files']['new'], why)
 
 
 def _is_taken(work: Work[SnapshotOutputs]) -> bool:
-    """Whether the volume service has the snapshot, of which it heard. NotYet: it is at work on it, or is deleting it,
-    and nobody can say so."""
+    """Return whether the volume service has the snapshot.
+
+    Raises NotYet while it creates or deletes the snapshot, because the result is not known yet.
+    """
     try:
         status = work.env.volumes.snapshot(None, work.args['snapshot_id']).status
     except SnapshotNotFound:
@@ -174,17 +201,22 @@ def _is_taken(work: Work[SnapshotOutputs]) -> bool:
 
 
 class Create(OneVolume[SnapshotOutputs]):
+    """The operation that takes a snapshot of a volume in use."""
+
     name, outputs, event = 'volume_snapshot_create', SnapshotOutputs, 'compute_volume_snapshot_create'
     steps = (Step('take', take, undo_take), Step('tell', tell))
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
-        """A guest that writes to the new file goes on so, and nothing else begins until the volume service knows that;
-        whoever deletes the server waits for nobody."""
+        """End the operation, and notify the volume service.
+
+        If the guest writes to the new file, it continues to do so, and the operation ends only when the volume service
+        knows that file. A delete of the server does not wait for that.
+        """
         taken = work.outputs.done and not work.outputs.refused
         if not work.outputs.refused:
             _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
         if taken and not work.cancelled and not _is_taken(work):
-            # No host is asked for anything but to undo by now.
+            # At this point hosts are called only to undo.
             _say_where(work, 'its host has failed before')
             taken = False
         if taken:
@@ -194,7 +226,10 @@ class Create(OneVolume[SnapshotOutputs]):
 
 
 def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None) -> None:
-    """Later, while the volume service is silent: nobody waits for it to unwind a server."""
+    """Notify the volume service of the snapshot's status, or add a pending release that does it later.
+
+    An undo does not wait for the volume service.
+    """
     told = [work.args['snapshot_id'], status, progress]
     beside.now_or_later(work, 'Snapshots', lambda: beside.tell_snapshot(work, *told),
                         lambda: beside.add_release(work, {SNAPSHOT_TOLD: told}, (SNAPSHOT_TOLD,)))
@@ -202,31 +237,42 @@ def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None
 
 # --- delete ----------------------------------------------------------------------------------------------------------
 def merge(work: Work[SnapshotOutputs]) -> None:
-    """Two of the files are one."""
+    """Have the host merge two of the files."""
     _ask(work, 'merge_volume', 'merge')
     work.outputs.done = True
 
 
 def undo_merge(work: Work[SnapshotOutputs]) -> None:
-    """Nothing is at work on them. What has been done stays."""
+    """Have the host end a merge that is running.
+
+    A merge that is complete is kept.
+    """
     if not work.outputs.done:
         answer = _look(work, 'undo_merge_volume', 'merge')
         work.outputs.done = answer is not None and answer['merged']
 
 
 def tell_merged(work: Work[SnapshotOutputs]) -> None:
-    """The volume service removes the file of which nothing is left. Where it doesn't take that, it has done so before,
-    or is asked to delete the snapshot once more, and finds it done."""
+    """Notify the volume service that it can remove the merged file.
+
+    If the volume service refuses that, it has removed the file before, or it will request the delete again and find it
+    done.
+    """
     beside.tell_snapshot(work, work.args['snapshot_id'], 'deleting', DONE)
     end_with(work, Delete.event)
 
 
 class Delete(OneVolume[SnapshotOutputs]):
+    """The operation that deletes a snapshot of a volume in use."""
+
     name, outputs, event = 'volume_snapshot_delete', SnapshotOutputs, 'compute_volume_snapshot_delete'
     steps = (Step('merge', merge, undo_merge), Step('tell', tell_merged))
 
     def ended_badly(self, work: Work[SnapshotOutputs]) -> None:
-        """Files that are one stay so."""
+        """End the operation and notify the volume service.
+
+        Files that are merged stay merged.
+        """
         _tell_or_note(work, *(('deleting', DONE) if work.outputs.done else ('error_deleting', None)))
         if work.outputs.done:
             end_with(work, self.event)

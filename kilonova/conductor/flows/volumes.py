@@ -1,17 +1,17 @@
-"""Volumes of Cinder in flows: attached to a host before it is asked to use them, given back when a server ends.
+"""Attachments of Cinder volumes in flows: created before a host uses a volume, deleted when a server ends.
 
-    volumes.await_created(work)           # those that are made for a new server
-    volumes.attach_wanted(work, host)     # of a new server: those that its user asked for, to this host
-    volumes.to_host(work, 'gpu2')         # of one that moves
-    volumes.off_host(work)                # of one that is on none: they are only reserved for it
-    volumes.reserve_root(work)            # the same of the one that it boots from, while it gets another content
-    volumes.announce(work, 'gpu2')        # of one whose guest is about to come there while it runs
-    volumes.drop(work, delete)            # attachments go, and these volumes themselves
+    volumes.await_created(work)           # wait for volumes that are created for a new server
+    volumes.attach_wanted(work, host)     # attach the requested volumes of a new server to this host
+    volumes.to_host(work, 'gpu2')         # attach the volumes of a server that moves to this host
+    volumes.off_host(work)                # attach the volumes to no host, and keep them reserved for the server
+    volumes.reserve_root(work)            # the same for the root volume alone, while its content is replaced
+    volumes.announce(work, 'gpu2')        # attach the volumes to the destination of a live migration as well
+    volumes.drop(work, delete)            # delete the attachments, and these volumes
 
-A server has the attachments of its rows in block_device_mapping, and no others: whoever takes an operation over finds
-what is there by the server's uuid, which each attachment has. A volume service that is silent holds no unwinding and no
-delete up: what is left becomes a pending release. So does an attachment that may be made after the request for it got
-no answer.
+A server has the attachments of its rows in block_device_mapping, and no others. Each attachment has the server's uuid,
+so a conductor that takes an operation over finds all of them. If the volume service does not answer, an undo or a
+delete is not delayed: what remains to be deleted becomes a pending release. The same holds for an attachment that may
+still be created after the request for it got no reply.
 """
 from __future__ import annotations
 
@@ -44,15 +44,17 @@ from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
 
-# Tries of an operation, some minute together, while others are about to get a volume that several servers may have.
+# Number of tries, about a minute together, while other servers are being attached to a multiattach volume.
 TURNS = 6
-# Seconds after which a request that got no answer has made its attachment, or never will.
+# Seconds after which a request without a reply has created its attachment, or never will.
 LATE = 120.0
-# States of a volume that is being made, and of one that can be attached.
+# Statuses of a volume that is being created, and statuses of a volume that can be attached.
 _COMING, THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
 
 
 class VolumeNotCreated(BuildAbort):
+    """A volume for a new server was not created in time."""
+
     def __init__(self, server: str, volume: Volume, seconds: float) -> None:
         super().__init__(instance_uuid=server, reason=(
             f'Volume {volume.id} did not finish being created even after we waited {seconds:.0f} seconds. And its '
@@ -61,27 +63,30 @@ class VolumeNotCreated(BuildAbort):
 
 # --- what was asked for ----------------------------------------------------------------------------------------------
 def wanted(bdms: Iterable[Mapping[str, Any]] | None) -> list[AttachedVolume]:
-    """The volumes among the disks that a boot was asked for (columns of block_device_mapping)."""
+    """Return the volumes among the disks of a boot request, which are columns of block_device_mapping."""
     return [AttachedVolume.read(row) for row in bdms or () if row['destination_type'] == 'volume']
 
 
 def going_with(volumes: Iterable[AttachedVolume]) -> list[str]:
-    """Ids of those that are deleted with their server."""
+    """Return the ids of the volumes that are deleted together with their server."""
     return [volume.volume_id for volume in volumes if volume.delete_on_termination]
 
 
 # --- to a host -------------------------------------------------------------------------------------------------------
 def attach_wanted(work: Work[Any], host: Choice, is_first: bool) -> None:
-    """The volumes that a new server's user asked for, attached to the host of this attempt. May be repeated;
-    ``is_first``: nothing was asked of the volume service for it yet.
+    """Attach the requested volumes of a new server to the host of this attempt.
 
-    HostRejected: another host may do. VolumeInvalid, VolumeNotFound: the server can't have them.
+    May be repeated. ``is_first`` is True if no request for the server was sent to the volume service yet. Raises
+    HostRejected if another host may have them, and VolumeInvalid or VolumeNotFound if the server can't have them.
     """
     to_host(work, host.host, has_strays=not is_first)
 
 
 def await_created(work: Work[Any]) -> None:
-    """The volumes that were made for a new server are there. NotYet; VolumeNotCreated: one never will be."""
+    """Check that the volumes which were created for a new server are ready.
+
+    Raises NotYet if one is not, and VolumeNotCreated if one never will be.
+    """
     for volume in work.instance(fresh=True).volumes:
         if volume.source_type != 'volume' and volume.attachment_id is None:
             _await_created(work, volume)
@@ -101,15 +106,23 @@ def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
 
 
 def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | None = None) -> None:
-    """The volumes that a server has are attached to this host, and to no other. May be repeated; no request for a
-    server without any. ``has_strays``: an earlier try may have left attachments; ``but``: id of a volume that is in use
-    only when its guest has it, as the caller says then.
+    """Attach the volumes of a server to this host, and to no other.
 
-    One that is gone is the server's no more, unless it never was, or is its root disk. Who unwinds goes on without
-    those that can't be attached now: a start tries them again (``attached_here``).
+    May be repeated. Sends no request for a server without volumes. A volume that was deleted is removed from the
+    server, unless it was never attached or is the root disk. An operation that is being undone continues without
+    volumes that can't be attached now; a start tries them again (``attached_here``).
 
-    HostGone: the host is down, and was never asked what the volume service must know of it. HostRejected: it can't have
-    them. VolumeInvalid, VolumeNotFound: nobody can.
+    Args:
+        work: The operation.
+        host: The host.
+        has_strays: Whether an earlier try may have left attachments.
+        but: Id of a volume whose attachment the caller completes later, when the guest has it.
+
+    Raises:
+        HostGone: The host is down, and the properties that the volume service must know of it are unknown.
+        HostRejected: The host can't have the volumes.
+        VolumeInvalid: No host can have the volume.
+        VolumeNotFound: The volume does not exist.
     """
     if not work.instance().volumes:
         return
@@ -138,14 +151,16 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | N
 
 
 def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> None:
-    # Also what is unwound because somebody cancelled it.
+    # Write it also if the operation is being undone because it was cancelled.
     work.decide({}, cancelled=work.failed, write=write)
     work.changed()
 
 
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
-    """What the volume service must know of a host, and names of devices for the volumes that have none. Of a host that
-    is down what it said before."""
+    """Return the connector of a host for the volume service, and device names for the volumes that have none.
+
+    If the host is down, the connector that it returned before is used.
+    """
     try:
         said = work.inquire(host, 'prepare_volumes', instance=server)
     except HostGone:
@@ -157,7 +172,7 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
 
 def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str, *,
             is_complete: bool) -> None:
-    """A new attachment in place of the one that it has."""
+    """Create a new attachment for a volume that replaces its present one."""
     made = _make(work, volume, host, connector, device, is_complete=is_complete)
     LOG.info('Volume %s of %s is attached to %s', volume.volume_id, work.instance_uuid, host)
     _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': volume.connection_info(
@@ -178,7 +193,7 @@ def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping
         if is_complete:
             client.complete_attachment(made.id)
     except VolumeInvalid as error:
-        # The volume service attaches one to one server after the other.
+        # The volume service attaches a volume to one server after the other.
         if not volume.multiattach or work.outputs.tries >= TURNS or (
                 client.volume(None, volume.volume_id).status not in THERE):
             raise
@@ -192,7 +207,10 @@ def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping
 
 
 def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """Columns of its row. What isn't written leaves a stray attachment, which the next try finds."""
+    """Write columns of a volume's row.
+
+    If they are not written, the attachment is unknown to the server. The next try finds and deletes it.
+    """
     def write(conn: engine.Connection) -> None:
         if not rows.change(conn, volume.uuid, volume.attachment_id, values):
             raise Unanswered(who=f'server {work.instance_uuid}', reason='its volumes were changed meanwhile')
@@ -200,14 +218,14 @@ def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> 
 
 
 def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """The volume has another attachment from now on; the one before goes."""
+    """Write a new attachment to a volume's row, and delete the attachment before it."""
     _put(work, volume, values)
     if volume.attachment_id is not None:
         _free(work, volume.attachment_id)
 
 
 def _free(work: Work[Any], attachment_id: str) -> None:
-    """An attachment goes; later, where the back end fails at it."""
+    """Delete an attachment, or add a pending release that does it if the back end fails."""
     try:
         work.env.volumes.delete_attachment(attachment_id)
     except Unanswered:
@@ -218,7 +236,10 @@ def _free(work: Work[Any], attachment_id: str) -> None:
 
 
 def _drop_strays(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
-    """Attachments of the server that no row of it has: an earlier try made them, or didn't come to delete them."""
+    """Delete attachments of the server that none of its rows has.
+
+    An earlier try created them, or ended before it deleted them.
+    """
     ours = {attachment_id for volume in volumes for attachment_id in volume.attachments}
     for one in work.env.volumes.attachments(work.instance_uuid):
         if one.id not in ours:
@@ -227,15 +248,17 @@ def _drop_strays(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
 
 
 def attached_here(work: Work[Any]) -> None:
-    """Before a server is started where it is: volumes that could not be attached when it came here are now. No request
-    where there are none of these."""
+    """Attach volumes that could not be attached when the server came to its host.
+
+    Called before the server is started. Sends no request if there are no such volumes.
+    """
     server = work.instance()
     if server.host and any(volume.host != server.host for volume in server.volumes):
         to_host(work, server.host)
 
 
 def off_host(work: Work[Any]) -> None:
-    """The volumes that a server has are attached to no host, and stay reserved for it."""
+    """Attach the volumes of a server to no host, and keep them reserved for it."""
     if not work.instance().volumes:
         return
     server = work.instance(fresh=True)
@@ -244,7 +267,10 @@ def off_host(work: Work[Any]) -> None:
 
 
 def reserve_root(work: Work[Any]) -> None:
-    """The same of the volume that a server boots from, whose guest is off. May be repeated."""
+    """Attach the root volume of a server to no host, and keep it reserved for the server.
+
+    The guest must be off. May be repeated.
+    """
     server = work.instance(fresh=True)
     _drop_strays(work, server.volumes)
     _reserve(work, server, [volume for volume in server.volumes if volume.is_root])
@@ -265,7 +291,7 @@ def _reserve(work: Work[Any], server: objects.Instance, volumes: Iterable[Attach
 
 
 def _name(server: objects.Instance, volume: AttachedVolume) -> str:
-    """The name of one that comes to a server on no host, as its next one will give it."""
+    """Return the device name of a volume that is attached to a server without a host, as its next host will name it."""
     bus = server.system_metadata.get(f'{SYSMETA_PREFIX}hw_disk_bus') or 'virtio'
     own = (not server.is_from_volume) + bool(server.flavor.ephemeral_gb) + bool(server.flavor.swap)
     _, names = disk_names.assign([bus] * own, [(one.bus or bus, one.device) for one in server.volumes])
@@ -274,10 +300,10 @@ def _name(server: objects.Instance, volume: AttachedVolume) -> str:
 
 # --- with a guest that runs ------------------------------------------------------------------------------------------
 def announce(work: Work[Any], host: str) -> None:
-    """A running guest with volumes will be on this host: they are attached to it besides. May be repeated; no request
-    for a server without any. One that the guest was started without stays behind.
+    """Attach the volumes of a running guest to the destination of its live migration as well.
 
-    HostRejected: the host can't have them. VolumeInvalid, VolumeNotFound: nobody can.
+    May be repeated. Sends no request for a server without volumes. A volume that is not attached to the source is left
+    out. Raises HostRejected if the host can't have the volumes, and VolumeInvalid or VolumeNotFound if no host can.
     """
     if not work.instance().volumes:
         return
@@ -294,8 +320,10 @@ def announce(work: Work[Any], host: str) -> None:
 
 
 def arrived(work: Work[Any], host: str) -> None:
-    """The guest is on this host, where its volumes were announced: they are attached to it. May be repeated. What they
-    are attached to at its source goes with ``forget_source``."""
+    """Make the attachments to the destination of a live migration the volumes' own, after the guest has arrived there.
+
+    May be repeated. ``forget_source`` deletes the attachments to the source.
+    """
     for volume in work.instance().volumes and work.instance(fresh=True).volumes:
         there = volume.coming(host)
         if there is None or there.attachment_id is None:
@@ -306,7 +334,7 @@ def arrived(work: Work[Any], host: str) -> None:
         except Unanswered:
             raise
         except KilonovaError as error:
-            # The guest uses it all the same.
+            # The guest uses the volume nevertheless.
             LOG.warning('Attachment %s of %s could not be completed: %s', there.attachment_id, work.instance_uuid,
                         error)
         _put(work, volume, {'attachment_id': there.attachment_id, 'connection_info': volume.connection_info(
@@ -314,7 +342,10 @@ def arrived(work: Work[Any], host: str) -> None:
 
 
 def renounce(work: Work[Any], host: str) -> None:
-    """The guest will not be on this host after all, and it has let its volumes go. May be repeated."""
+    """Delete the attachments to the destination of a failed live migration, which has released the volumes.
+
+    May be repeated.
+    """
     server = work.instance(fresh=True)
     for volume in server.volumes:
         if volume.coming(host) is not None:
@@ -323,8 +354,11 @@ def renounce(work: Work[Any], host: str) -> None:
 
 
 def forget_source(work: Work[Any], *, later: bool = False) -> None:
-    """The server has the attachments of its rows and no others; ``later``: another host has yet to let its volumes
-    go. So it is where the volume service is silent."""
+    """Delete the attachments of the server that none of its rows has.
+
+    A pending release does it if the volume service does not answer, or if ``later`` is True because another host must
+    first release its volumes.
+    """
     if not work.instance().volumes:
         return
     if later:
@@ -336,15 +370,15 @@ def forget_source(work: Work[Any], *, later: bool = False) -> None:
 
 # --- one in the place of another -------------------------------------------------------------------------------------
 def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[str, Any]:
-    """A volume that is to take the place of one of the server's is attached to its host, too: what the row of that has
-    when the guest has it. May be repeated.
+    """Attach the volume ``copy_id``, which will replace a volume of the server, to the server's host as well.
 
-    HostRejected: the host can't have it. VolumeInvalid, VolumeNotFound: nobody can.
+    Returns the columns that the row of the volume gets when the guest uses the copy. May be repeated. Raises
+    HostRejected if the host can't have the copy, and VolumeInvalid or VolumeNotFound if no host can.
     """
     server = work.instance(fresh=True)
     _drop_strays(work, server.volumes)
     connector, _names = _connector(work, server, server.host)
-    # What hosts before knew of it is no more.
+    # The connections of earlier hosts are not valid for the copy.
     known = replace(volume, known_at={})
     made = _make(work, replace(known, volume_id=copy_id), server.host, connector, volume.device, is_complete=False)
     return {'attachment_id': made.id, 'connection_info': known.connection_info(
@@ -352,8 +386,10 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
 
 
 def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
-    """The guest has a copy in the place of a volume, as the server's row says: the volume service makes one of both.
-    May be repeated."""
+    """Have the volume service finish a swap, after the server's row and its guest use the copy.
+
+    May be repeated.
+    """
     server = work.instance(fresh=True)
     for volume in server.volumes:
         if volume.volume_id == volume_id and volume.attachment_id is not None:
@@ -364,8 +400,10 @@ def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
 
 
 def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -> None:
-    """A swap that goes no further ends: the guest has the copy, or the volume. Later, while the volume service is
-    silent."""
+    """End a swap that is not continued: the guest keeps the copy if ``has_copy`` is True, else the volume.
+
+    A pending release does it if the volume service does not answer.
+    """
     def give_back() -> None:
         if has_copy:
             swapped(work, volume_id, copy_id)
@@ -380,14 +418,20 @@ def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -
 
 # --- back ------------------------------------------------------------------------------------------------------------
 def drop(work: Work[Any], delete: Sequence[str]) -> None:
-    """The server has no attachments any more, and the volumes to ``delete`` go themselves. Later, while the volume
-    service is silent or refuses."""
+    """Delete all attachments of the server, and the volumes in ``delete``.
+
+    A pending release does it if the volume service does not answer or refuses.
+    """
     beside.now_or_later(work, 'Volumes', lambda: beside.give_back_volumes(work, (), delete),
                         lambda: _release(work, delete))
 
 
 def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
-    """The server has this volume no more. May be repeated; later, as above, when its row is gone."""
+    """Delete the attachment of one volume of the server.
+
+    May be repeated. If the volume service does not answer or refuses, a pending release does it after the volume's row
+    is deleted.
+    """
     kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
     beside.now_or_later(work, 'Volumes', lambda: beside.give_back_volumes(work, [one for one in kept if one], ()),
                         lambda: _release(work, ()))
@@ -400,7 +444,7 @@ def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
 
 # --- one of them has grown -------------------------------------------------------------------------------------------
 def extend(work: Work[Outputs]) -> None:
-    """The server's row and its guest know the size that the volume has now."""
+    """Write the new size of a volume to the server's row, and have the host resize the guest's disk."""
     volume_id = work.args['volume_id']
     size = work.env.volumes.volume(None, volume_id).size
     server = work.instance(fresh=True)
@@ -414,14 +458,20 @@ def extend(work: Work[Outputs]) -> None:
 
 
 class VolumeExtended(Flow[Outputs]):
-    """Cinder said so. Beside whatever works on the server."""
+    """The operation that follows Cinder's event that a volume was extended.
+
+    It runs at the same time as the server's other operations.
+    """
 
     name, outputs = 'volume_extended', Outputs
     forward_only = True
     steps = (Step('extend', extend, saved=False),)
 
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
-        """Also where the server or the volume is gone, and where the host can't: its guest sees it when it is started
-        again."""
+        """Return whether the operation ends with this error.
+
+        It also ends if the server or the volume is gone, or if the host refuses: then the guest sees the new size at
+        its next start.
+        """
         return isinstance(error, (Cancelled, InstanceNotFound, VolumeNotFound, VolumeInvalid)) or (
             isinstance(error, KilonovaError) and not isinstance(error, Unanswered))
