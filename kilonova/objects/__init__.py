@@ -1,5 +1,6 @@
-"""The versioned objects: one file a noun, all registered by importing this package.
+"""The versioned objects, one module for each kind of thing; importing this package registers all of them.
 
+Example:
     from kilonova.objects import Instance, RequestSpec
 """
 from kilonova.objects.aggregate import Aggregate, AggregateList

@@ -1,4 +1,4 @@
-"""Aggregate: hosts that share metadata (API tables ``aggregates``, ``aggregate_hosts``, ``aggregate_metadata``)."""
+"""Aggregate: hosts with common metadata (API tables ``aggregates``, ``aggregate_hosts``, ``aggregate_metadata``)."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -7,7 +7,7 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class Aggregate(PersistentObject, KilonovaObject):
-    """From a row that holds its ``hosts`` list and ``metadata`` dict."""
+    """A host aggregate, made from a row that contains its ``hosts`` list and ``metadata`` dict."""
 
     VERSION = '1.3'
     fields = {
@@ -20,11 +20,13 @@ class Aggregate(PersistentObject, KilonovaObject):
 
     @property
     def availability_zone(self) -> str | None:
-        """The zone that the aggregate makes of its hosts."""
+        """The availability zone of the aggregate's hosts, or None if the aggregate does not name one."""
         return (self.metadata or {}).get('availability_zone')
 
 
 @register
 class AggregateList(ListBase, KilonovaObject):
+    """A list of aggregates."""
+
     VERSION = '1.3'
     fields = {'objects': fields.ListOfObjectsField('Aggregate')}

@@ -1,7 +1,8 @@
-"""Periods of the usage audits: [DEFAULT]instance_usage_audit_period.
+"""The periods of usage audits ([DEFAULT]instance_usage_audit_period).
 
-    last_period('month', utcnow())      # the last month that is over
-    present_period('month', utcnow())   # from its end until now
+Example:
+    last_period('month', utcnow())      # the last complete month
+    present_period('month', utcnow())   # from the end of the last complete month until now
 """
 from __future__ import annotations
 
@@ -10,7 +11,10 @@ import datetime
 
 
 def last_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """Begin and end of the last whole period before a moment. ValueError or OverflowError before the first one."""
+    """Return begin and end of the last complete period before a time.
+
+    Raises ValueError or OverflowError if there is no period before it.
+    """
     name, _, text = unit.partition('@')
     offset = int(text or 0)
     midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -29,7 +33,7 @@ def last_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime
 
 
 def present_period(unit: str, moment: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """From the end of the last whole period to the moment."""
+    """Return the end of the last complete period before a time, and the time itself."""
     return last_period(unit, moment)[1], moment
 
 

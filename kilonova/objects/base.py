@@ -1,8 +1,8 @@
-"""Base of the versioned objects, their remote calls and their serialisation.
+"""Base classes of the versioned objects, their remote calls and their serialisation.
 
-Objects carry oslo.versionedobjects' envelopes (``nova_object.name`` …). A method marked
-``remotable`` runs where the database is: if the context (``ctxt.indirection``) or the process (``set_indirection``) has
-an indirection, the call travels there, else it runs here.
+Objects are serialised in the envelopes of oslo.versionedobjects (``nova_object.name`` …). A method marked ``remotable``
+must run where the database is. If the context (``ctxt.indirection``) or the process (``set_indirection``) has an
+indirection, the call is sent there, otherwise it runs in this process.
 
     @register
     class Service(PersistentObject, KilonovaObject):
@@ -12,9 +12,9 @@ an indirection, the call travels there, else it runs here.
         @remotable
         def save(self) -> None: ...
 
-An indirection has three methods, each called with keywords after the context: ``object_action(ctxt, objinst, objmethod,
-args, kwargs) -> (updates, result)``, ``object_class_action_versions(ctxt, objname, objmethod, object_versions, args,
-kwargs) -> result`` and ``object_backport_versions(ctxt, objinst, object_versions) -> object``.
+An indirection has three methods, each called with keyword arguments after the context: ``object_action(ctxt, objinst,
+objmethod, args, kwargs) -> (updates, result)``, ``object_class_action_versions(ctxt, objname, objmethod,
+object_versions, args, kwargs) -> result`` and ``object_backport_versions(ctxt, objinst, object_versions) -> object``.
 """
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ _process = types.SimpleNamespace(indirection=None)
 
 
 class UnsetField(AttributeError):
-    """A field was read that this object doesn't carry: objects never load anything behind one's back."""
+    """Error: a field was read that is not set in this object. Objects never load a missing field implicitly."""
 
 
 def set_indirection(api: Any) -> None:
-    """The process's default: where remotable calls go when the context doesn't say (None = run here)."""
+    """Set the indirection of this process, which remotable calls use if their context has none (None: run here)."""
     _process.indirection = api
 
 
 def indirection(ctxt: RequestContext) -> Any:
-    """Where a remotable call with this context goes, or None."""
+    """Return the indirection for remotable calls with this context, or None if they run in this process."""
     own = getattr(ctxt, 'indirection', None)
     return own if own is not None else _process.indirection
 
 
 def naive(value: datetime.datetime | None) -> datetime.datetime | None:
-    """The databases' form of a datetime: naive UTC."""
+    """Convert a datetime to naive UTC, the form in which the databases store it; None stays None."""
     if value is None or value.tzinfo is None:
         return value
     return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def register(cls: type[_Object]) -> type[_Object]:
-    """Class decorator: put the class in the registry and work out how its fields travel."""
+    """Register a class of versioned objects, and prepare how its fields are serialised (a class decorator)."""
     ovo.VersionedObjectRegistry.register(cls)
     cls._plan()
     return cls
@@ -74,12 +74,15 @@ def register(cls: type[_Object]) -> type[_Object]:
 
 @functools.cache
 def object_versions(objname: str) -> dict[str, str]:
-    """Manifest {name: version} of the object and all that it may hold. Shared: don't change it."""
+    """Return the versions {name: version} of an object and of all objects that it can contain.
+
+    The dict is cached and shared: callers must not change it.
+    """
     return ovo.obj_tree_get_versions(objname)
 
 
 def _writer(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any] | None:
-    """How a field's value becomes a primitive; None = it is one."""
+    """Return the function that converts a field's value to a primitive, or None if the value is a primitive already."""
     if fields.is_plain(field):
         return None
     if fields.holds_plain(field):
@@ -94,7 +97,7 @@ def _writer(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any] | No
 
 
 def _reader(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any]:
-    """How a primitive becomes the field's value, checked."""
+    """Return the function that converts a primitive to the field's value and checks it."""
     if fields.is_plain(field):
         return field.coerce
     if fields.holds_plain(field):
@@ -105,7 +108,11 @@ def _reader(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any]:
 
 
 class KilonovaObject(ovo.VersionedObject):
-    """Base of all objects. The overridden methods do what the library's do, without its quadratic scans."""
+    """Base class of all versioned objects.
+
+    Its overridden methods have the same results as those of oslo.versionedobjects, but avoid the library's loops of
+    quadratic cost.
+    """
 
     OBJ_SERIAL_NAMESPACE = 'nova_object'
     OBJ_PROJECT_NAMESPACE = 'nova'
@@ -113,11 +120,12 @@ class KilonovaObject(ovo.VersionedObject):
     _readers: ClassVar[dict[str, Callable[..., Any]]] = {}
     _nested: ClassVar[tuple[str, ...]] = ()
     _nullable: ClassVar[frozenset[str]] = frozenset()
-    # {field: makes what it is when it is read and wasn't set}; other fields raise UnsetField then.
+    # Default values of fields that are read but not set: {field: function that returns the value}. Other fields raise
+    # UnsetField.
     _empty: ClassVar[Mapping[str, Callable[[], Any]]] = types.MappingProxyType({})
 
     if TYPE_CHECKING:
-        # Fields become properties when the class is registered.
+        # The registration of a class turns its fields into properties.
         fields: Any
 
         def __getattr__(self, name: str) -> Any: ...
@@ -135,7 +143,7 @@ class KilonovaObject(ovo.VersionedObject):
     # -- loading -------------------------------------------------------------------------------------------------------
     @classmethod
     def loaded(cls, ctxt: RequestContext | None, values: Iterable[tuple[str, Any]]) -> Self:
-        """An object with these fields set, coerced, and nothing changed: what comes from a database."""
+        """Return an object with these fields set and coerced, and none marked as changed, as after reading a row."""
         self = cls(ctxt)
         self.load(values)
         self._changed_fields.clear()
@@ -143,18 +151,21 @@ class KilonovaObject(ovo.VersionedObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """From a row's dict: the columns that are fields. Rows of the API database aren't soft-deleted."""
+        """Return the object of a database row: fields are set from the columns of the same name.
+
+        Rows of the API database have no ``deleted`` column: their objects are not deleted.
+        """
         values = {'deleted_at': None, **row, 'deleted': bool(row.get('deleted'))}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def refresh_from(self, row: dict[str, Any]) -> None:
-        """Become what the row says; fields that are no columns stay, nothing is changed afterwards."""
+        """Set the fields from a row. Fields that are no columns keep their values. No field is marked as changed."""
         fresh = self.from_row(self._context, row)
         self.__dict__.update({name: value for name, value in fresh.__dict__.items() if name.startswith('_obj_')})
         self.obj_reset_changes()
 
     def load(self, values: Iterable[tuple[str, Any]]) -> None:
-        """Set fields without marking them changed."""
+        """Set fields without marking them as changed."""
         state, nullable = self.__dict__, self._nullable
         for name, value in values:
             if value is None and name in nullable:
@@ -163,7 +174,7 @@ class KilonovaObject(ovo.VersionedObject):
                 state[f'_obj_{name}'] = self.fields[name].coerce(self, name, value)
 
     def replaced(self, **values: Any) -> Self:
-        """A copy that shares every value but these (which are marked changed)."""
+        """Return a copy with new values for some fields, which are marked as changed; all other values are shared."""
         other = self.__class__.__new__(self.__class__)
         other.__dict__.update(self.__dict__, _changed_fields=set(self._changed_fields))
         for name, value in values.items():
@@ -171,6 +182,7 @@ class KilonovaObject(ovo.VersionedObject):
         return other
 
     def obj_load_attr(self, attrname: str) -> None:
+        """Set a field that is read but not set to its default value; raises UnsetField if it has none."""
         if attrname not in self._empty:
             raise UnsetField(f"{self.obj_name()} has no '{attrname}' here")
         value = self._empty[attrname]()
@@ -178,8 +190,9 @@ class KilonovaObject(ovo.VersionedObject):
             value.obj_reset_changes()
         self.load(((attrname, value),))
 
-    # -- what is set, what changed -------------------------------------------------------------------------------------
+    # -- set and changed fields ----------------------------------------------------------------------------------------
     def obj_attr_is_set(self, attrname: str) -> bool:
+        """Return whether a field is set; raises AttributeError if there is no such field."""
         if f'_obj_{attrname}' in self.__dict__:
             return True
         if attrname not in self.fields and attrname not in self.obj_extra_fields:
@@ -187,6 +200,7 @@ class KilonovaObject(ovo.VersionedObject):
         return False
 
     def obj_what_changed(self) -> set[str]:
+        """Return the names of the changed fields, including object fields whose own fields have changed."""
         changes = set(self._changed_fields)
         state = self.__dict__
         for name in self._nested:
@@ -197,18 +211,22 @@ class KilonovaObject(ovo.VersionedObject):
 
     # -- primitives ----------------------------------------------------------------------------------------------------
     def primitive_data(self) -> dict[str, Any]:
-        """{field: primitive} of the fields that are set."""
+        """Return {field: primitive} of the fields that are set."""
         found: dict[str, Any] = self.obj_to_primitive()[_DATA]
         return found
 
     def columns(self, left_out: Set[str], changed_only: bool = False) -> dict[str, Any]:
-        """{column: value} of the fields that are set (or changed), for a table whose columns are its fields."""
+        """Return {column: value} of the fields that are set (or only those changed), without ``left_out``.
+
+        It is for tables whose columns have the names of the fields.
+        """
         data = self.primitive_data()
         names = (self.obj_what_changed() if changed_only else data.keys()) - left_out
         return {name: value for name, value in data.items() if name in names}
 
     def obj_to_primitive(self, target_version: str | None = None,
                          version_manifest: dict[str, str] | None = None) -> dict[str, Any]:
+        """Return the envelope of the object, in its own version or in ``target_version``."""
         if version_manifest or target_version not in (None, self.VERSION):
             return super().obj_to_primitive(target_version, version_manifest)
         state = self.__dict__
@@ -237,17 +255,17 @@ class KilonovaObject(ovo.VersionedObject):
         return self
 
     def to_json(self) -> str:
-        """The envelope as text, for a column; without change marks."""
+        """Return the envelope without change marks as JSON text, for a database column."""
         return json.dumps(self.stored_primitive())
 
     def stored_primitive(self) -> dict[str, Any]:
-        """The envelope as it is stored: what changed since is of no interest to who reads it."""
+        """Return the envelope without change marks, which have no meaning in a stored object."""
         found: dict[str, Any] = _without_changes(self.obj_to_primitive())
         return found
 
     @classmethod
     def from_json(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
-        """The object of a column's text; None for an empty column."""
+        """Return the object of a column's JSON text, or None for an empty column."""
         if not text:
             return None
         primitive = json.loads(text)
@@ -256,12 +274,13 @@ class KilonovaObject(ovo.VersionedObject):
     @classmethod
     @functools.lru_cache(maxsize=1024)
     def obj_class_from_name(cls, objname: str, objver: str) -> type[ovo.VersionedObject]:
-        # A third part is additive by contract (a stable branch's fix): such an object needs no backport.
+        """Return the registered class of an object name and version."""
+        # A third part of the version only adds fields (a fix in a stable branch): such an object needs no backport.
         return super().obj_class_from_name(objname, '.'.join(objver.split('.')[:2]))
 
     # -- remote calls --------------------------------------------------------------------------------------------------
     def apply_updates(self, updates: dict[str, Any]) -> None:
-        """What a remote call changed: {field: primitive or object} and ``obj_what_changed``."""
+        """Set the fields that a remote call changed: {field: primitive or object}, and ``obj_what_changed``."""
         readers, state = self._readers, self.__dict__
         for name, value in updates.items():
             if name not in readers:
@@ -283,7 +302,10 @@ def _without_changes(primitive: object) -> Any:
 
 
 def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Method decorator: runs at the indirection if there is one. Without a context: OrphanedObjectError."""
+    """Decorate a method so that it runs at the indirection, if there is one.
+
+    The method raises OrphanedObjectError if its object has no context.
+    """
     @functools.wraps(method)
     def wrapper(self: KilonovaObject, *args: Any, **kwargs: Any) -> Any:
         ctxt = self._context
@@ -302,7 +324,10 @@ def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def remotable_classmethod(method: Callable[..., Any]) -> Any:
-    """The same for a class method; its first argument is the context."""
+    """Decorate a class method so that it runs at the indirection, if there is one.
+
+    The first argument of the method is the context.
+    """
     @functools.wraps(method)
     def wrapper(cls: type[KilonovaObject], ctxt: RequestContext, *args: Any, **kwargs: Any) -> Any:
         api = indirection(ctxt)
@@ -318,7 +343,10 @@ def remotable_classmethod(method: Callable[..., Any]) -> Any:
 
 
 class PersistentObject(ovo.VersionedObjectMixin):
-    """Mixin: the columns that every row of a cell database has. ``deleted`` is the row's id there, a boolean here."""
+    """Mixin with the columns that every row of a cell database has.
+
+    In the database ``deleted`` is 0 or the row's id, in the object it is a boolean.
+    """
 
     fields: Any = {
         'created_at': fields.DateTimeField(nullable=True),
@@ -329,30 +357,32 @@ class PersistentObject(ovo.VersionedObjectMixin):
 
 
 class ListBase(ovo.ObjectListBase[Any]):
-    """Mixin: an object that is a list of objects (its one field is ``objects``)."""
+    """Mixin for an object that is a list of objects; its only field is ``objects``."""
 
     @classmethod
     def of(cls, ctxt: RequestContext | None, objects: Iterable[KilonovaObject]) -> Self:
-        """A list with nothing changed."""
+        """Return a list of these objects, without changed fields."""
         self = cls(ctxt, objects=list(objects))
         self.obj_reset_changes()  # type: ignore[attr-defined]
         return self
 
     @classmethod
     def from_rows(cls, ctxt: RequestContext | None, rows: Iterable[dict[str, Any]]) -> Self:
-        """One object a row, each by its class's ``from_row``."""
+        """Return a list with one object for each row, made by ``from_row`` of the objects' class."""
         held: Any = cls.fields['objects']
         item: Any = ovo.VersionedObjectRegistry.obj_classes()[held.objname][0]
         return cls.of(ctxt, (item.from_row(ctxt, row) for row in rows))
 
 
 class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
-    """Objects ↔ envelopes in the arguments and results of RPC, in dicts, lists, tuples and sets at any depth.
+    """Converts objects to envelopes and back in the arguments and results of RPC calls.
 
-    An object of a newer minor version than ours is sent to the indirection, which gives it back as we know it.
+    Objects can be nested in dicts, lists, tuples and sets at any depth. An envelope of a newer minor version than this
+    process knows is sent to the indirection, which returns the object in the known version.
     """
 
     def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
+        """Return the entity with envelopes instead of objects; tuples stay tuples, sets become lists."""
         if isinstance(entity, ovo.VersionedObject):
             return entity.obj_to_primitive()
         if isinstance(entity, dict):
@@ -364,6 +394,10 @@ class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no
         return entity
 
     def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
+        """Return the entity with objects instead of envelopes.
+
+        Raises IncompatibleObjectVersion for an envelope of an unknown version if there is no indirection.
+        """
         if isinstance(entity, dict):
             if _NAME in entity:
                 return self._object(ctxt, entity)

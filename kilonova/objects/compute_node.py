@@ -1,4 +1,4 @@
-"""ComputeNode: what one hypervisor has and has given away (table ``compute_nodes``)."""
+"""ComputeNode: the capacity and usage of one hypervisor (table ``compute_nodes``)."""
 from __future__ import annotations
 
 import json
@@ -18,15 +18,15 @@ from kilonova.objects.base import (
 )
 from kilonova.objects.pci_device_pool import PciDevicePoolList
 
-# What schedulers go by until a node has reported its ratios: the defaults of [DEFAULT]initial_*_allocation_ratio.
+# The ratios that schedulers use until a node has reported its own: the defaults of [DEFAULT]initial_*_allocation_ratio.
 INITIAL_RATIOS = {'cpu_allocation_ratio': 4.0, 'ram_allocation_ratio': 1.0, 'disk_allocation_ratio': 1.0}
-# Field → column where the names differ; all three hold JSON.
+# The columns with JSON texts, by the names of their fields.
 JSON_COLUMNS = {'supported_hv_specs': 'supported_instances', 'pci_device_pools': 'pci_stats', 'stats': 'stats'}
 NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
 
 def ratios(row: Mapping[str, Any]) -> dict[str, float]:
-    """How far a node's vCPUs, memory and disk may be overcommitted, by column."""
+    """Return the allocation ratios of a node's vCPUs, memory and disk, by column."""
     return {name: row.get(name) or initial for name, initial in INITIAL_RATIOS.items()}
 
 
@@ -43,16 +43,21 @@ class HVSpec(KilonovaObject):
 
     @classmethod
     def from_list(cls, triple: list[str] | tuple[str, str, str]) -> Self:
-        """From the driver's and the column's form [arch, hv_type, vm_mode]."""
+        """Return the object of the list [arch, hv_type, vm_mode], the form of the driver and of the column."""
         return cls.loaded(None, zip(('arch', 'hv_type', 'vm_mode'), triple, strict=True))
 
     def to_list(self) -> list[str]:
+        """Return the list [arch, hv_type, vm_mode]."""
         return [self.arch, self.hv_type, self.vm_mode]
 
 
 @register
 class ComputeNode(PersistentObject, KilonovaObject):
-    """Memory in MiB, disk in GiB; ``host`` is the service's, ``hypervisor_hostname`` the node's name."""
+    """The capacity and usage of one hypervisor.
+
+    Memory is in MiB, disk in GiB. ``host`` is the name of the compute service, ``hypervisor_hostname`` that of the
+    node.
+    """
 
     VERSION = '1.19'
     supported_hv_specs: Any
@@ -90,26 +95,29 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the node of a row of ``compute_nodes``. A text that cannot be read counts as empty, so that the host
-        that has to write it anew can start."""
+        """Return the node of a row of ``compute_nodes``.
+
+        A text that cannot be read counts as empty, so that the host, which has to rewrite it, can start.
+        """
         where = f"of node {row.get('hypervisor_hostname')}"
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
             if values.get(name) is None:
-                # Not set, so that its node sees that it has to write it.
+                # The field stays unset, so that the compute service sees that it has to write the ratio.
                 values.pop(name, None)
         values['supported_hv_specs'] = texts.read(
             f'supported_instances {where}', row.get('supported_instances'),
             lambda text: [HVSpec.from_list(triple) for triple in json.loads(text)], [])
         values['pci_device_pools'] = texts.read(f'pci_stats {where}', row.get('pci_stats'),
                                                 lambda text: PciDevicePoolList.from_column(text, ctxt), None)
-        # The number of its last report, which a column has besides: one with a lower number would change nothing.
+        # The serial number of the last report is also in a column. It is needed because a report with a lower number
+        # would change nothing.
         last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
         values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, last)
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Columns of the fields that are set (or changed)."""
+        """Return the columns of the fields that are set (or only those changed)."""
         data = self.primitive_data()
         names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN
         row = {name: data[name] for name in data if name in names and name not in JSON_COLUMNS}
@@ -124,12 +132,18 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @remotable_classmethod
     def get_by_host_and_nodename(cls, ctxt: RequestContext, host: str, nodename: str) -> Self:
-        """The node of that hypervisor hostname; ComputeHostNotFound."""
+        """Return the node with this hypervisor hostname on a host.
+
+        Raises ComputeHostNotFound if there is none.
+        """
         return cls._get(ctxt, nodename, host=host, hypervisor_hostname=nodename)
 
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Self:
-        """The node with this identity, whatever its host is called now; ComputeHostNotFound."""
+        """Return the node with this uuid, even if the name of its host has changed.
+
+        Raises ComputeHostNotFound if there is none.
+        """
         return cls._get(ctxt, uuid, uuid=uuid)
 
     @classmethod
@@ -142,10 +156,12 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @remotable
     def create(self) -> None:
-        """Insert the node, or bring back the deleted row of its uuid. A live row of that uuid is taken as it is: the
-        caller compares ``host`` with its own.
+        """Insert the node, or restore the deleted row with its uuid.
 
-        Raises HostIsBeingRemoved while the removal of a host of this name isn't complete.
+        If there is a row with this uuid that is not deleted, the object takes over its values: the caller must compare
+        ``host`` with its own name.
+
+        Raises HostIsBeingRemoved while the removal of a host of this name is not complete.
         """
         with storage.database(self._context).write() as conn:
             storage.queries('host_removals').refuse(conn, self.host)
@@ -154,7 +170,10 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @remotable
     def save(self) -> None:
-        """Write the changed columns; ComputeHostNotFound when the row is gone."""
+        """Write the changed columns.
+
+        Raises ComputeHostNotFound if the row is deleted.
+        """
         values = self.to_row(changed_only=True)
         if values:
             with storage.database(self._context).write() as conn:
@@ -163,7 +182,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
         self.obj_reset_changes()
 
     def update_from_virt_driver(self, resources: dict[str, Any]) -> None:
-        """Take over what ``get_available_resource`` tells; only changed values are marked changed."""
+        """Set the fields from the driver's ``get_available_resource``; only changed values are marked as changed."""
         names = ('vcpus', 'memory_mb', 'local_gb', 'cpu_info', 'vcpus_used', 'memory_mb_used', 'local_gb_used',
                  'numa_topology', 'hypervisor_type', 'hypervisor_version', 'hypervisor_hostname',
                  'disk_available_least', 'host_ip')
@@ -182,11 +201,13 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
 @register
 class ComputeNodeList(ListBase, KilonovaObject):
+    """A list of compute nodes."""
+
     VERSION = '1.17'
     fields = {'objects': fields.ListOfObjectsField('ComputeNode')}
 
     @remotable_classmethod
     def get_all_by_host(cls, ctxt: RequestContext, host: str) -> Self:
-        """The nodes of a host; may be none."""
+        """Return the nodes of a host; the list may be empty."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('compute_nodes').by_host(conn, host))

@@ -1,4 +1,4 @@
-"""Consoles of servers, as their hosts offer them."""
+"""ConsoleOffer: the console of a server, as its host describes it."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -7,8 +7,11 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class ConsoleOffer(KilonovaObject):
-    """Where a console is reached behind the proxies (``host``, ``port``, ``tls_port``), and the address that users get,
-    without the token that opens it."""
+    """A console of a server.
+
+    ``host``, ``port`` and ``tls_port`` are its address for the console proxies. ``access_url_base`` is the URL for
+    users, without the token that gives access.
+    """
 
     VERSION = '1.0'
     fields = {

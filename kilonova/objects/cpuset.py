@@ -1,7 +1,8 @@
-"""Sets of CPU numbers as people write them.
+"""Parse and format sets of CPU numbers, as they are written in options and properties.
 
+Example:
     parse('0-3,^2,7') == {0, 1, 3, 7}
-    parse('^0', among={0, 1, 2}) == {1, 2}      # only exceptions: all but those
+    parse('^0', among={0, 1, 2}) == {1, 2}      # only exclusions: all others of ``among``
     text({0, 1, 2, 7}) == '0-2,7'
 """
 from __future__ import annotations
@@ -10,15 +11,15 @@ import re
 from collections.abc import Iterable, Set
 
 _PART = re.compile(r'(?P<not>\^)?\s*(?P<first>\d{1,9})(\s*-\s*(?P<last>\d{1,9}))?')
-# No machine and no guest has more CPUs: numbers are less than it, and all ranges of a list together hold no more than
-# twice of it. A list beyond that is a slip or an attack, and must not fill the memory.
+# The upper limit of CPU numbers. All ranges of a list together may have at most twice as many numbers. A longer list is
+# a mistake or an attack, and must not fill the memory.
 MOST = 1 << 16
 
 
 def parse(spec: str, among: Set[int] = frozenset()) -> set[int]:
-    """The numbers of a list of numbers and ranges, of which ^ takes some away. ValueError: it is no such list.
+    """Return the numbers of a list of numbers and ranges; elements that begin with ^ are excluded.
 
-    ``among``: of which those are taken away that a list of exceptions alone names.
+    If the list has only exclusions, they are excluded from ``among``. Raises ValueError if the text is malformed.
     """
     take: set[int] = set()
     drop: set[int] = set()
@@ -38,7 +39,7 @@ def parse(spec: str, among: Set[int] = frozenset()) -> set[int]:
 
 
 def text(cpus: Iterable[int]) -> str:
-    """Numbers and ranges, in order."""
+    """Return the numbers as a sorted list of numbers and ranges, such as '0-2,7'."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
         if ranges and cpu == ranges[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Diagnostics: what a hypervisor measures of a guest, in the same words whatever the hypervisor is."""
+"""Diagnostics: measurements of a guest by its hypervisor, in a format that is the same for all hypervisors."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -7,7 +7,7 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class CpuDiagnostics(KilonovaObject):
-    """``time`` in nanoseconds, ``utilisation`` in percent."""
+    """The measurements of one guest CPU: ``time`` in nanoseconds, ``utilisation`` in percent."""
 
     VERSION = '1.0'
     fields = {
@@ -19,6 +19,8 @@ class CpuDiagnostics(KilonovaObject):
 
 @register
 class NicDiagnostics(KilonovaObject):
+    """The counters of one network card of a guest."""
+
     VERSION = '1.0'
     fields = {
         'mac_address': fields.MACAddressField(nullable=True),
@@ -29,6 +31,8 @@ class NicDiagnostics(KilonovaObject):
 
 @register
 class DiskDiagnostics(KilonovaObject):
+    """The counters of one disk of a guest."""
+
     VERSION = '1.0'
     fields = {name: fields.IntegerField(nullable=True) for name in (
         'read_bytes', 'read_requests', 'write_bytes', 'write_requests', 'errors_count')}
@@ -36,7 +40,7 @@ class DiskDiagnostics(KilonovaObject):
 
 @register
 class MemoryDiagnostics(KilonovaObject):
-    """MiB."""
+    """The maximum and the used memory of a guest in MiB."""
 
     VERSION = '1.0'
     fields = {'maximum': fields.IntegerField(nullable=True), 'used': fields.IntegerField(nullable=True)}
@@ -44,7 +48,7 @@ class MemoryDiagnostics(KilonovaObject):
 
 @register
 class Diagnostics(KilonovaObject):
-    """``uptime`` in seconds."""
+    """The measurements of one guest; ``uptime`` is in seconds."""
 
     VERSION = '1.0'
     fields = {

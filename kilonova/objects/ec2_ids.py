@@ -1,4 +1,4 @@
-"""EC2Ids: the short ids that a server's metadata shows."""
+"""EC2Ids: the short ids in the EC2 form of a server's metadata."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -7,6 +7,8 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class EC2Ids(KilonovaObject):
+    """The EC2 ids of a server and of its image, kernel and ramdisk."""
+
     VERSION = '1.0'
     fields = {
         'instance_id': fields.StringField(read_only=True),

@@ -1,4 +1,4 @@
-"""InstanceExternalEvent: what another service tells of a server."""
+"""InstanceExternalEvent: an event of a server that another service reports."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -7,7 +7,7 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class InstanceExternalEvent(KilonovaObject):
-    """``tag``: what it is about: a port, a volume, an accelerator request."""
+    """An event of a server; ``tag`` is the id of its port, volume or accelerator request."""
 
     VERSION = '1.5'
     fields = {
@@ -20,5 +20,5 @@ class InstanceExternalEvent(KilonovaObject):
 
     @property
     def key(self) -> str:
-        """What somebody who waits for it would ask for."""
+        """The name under which code waits for this event: the event's name and tag."""
         return f'{self.name}-{self.tag}' if self.tag else self.name

@@ -1,9 +1,9 @@
 """Field types of the versioned objects.
 
-What oslo.versionedobjects offers is re-exported under its own name; the enums hold the field's words, and four types
-are ours: sets go in one order (the same object is always the same text), UUIDs are checked (the library only warns,
-through a lock-free global), datetimes are parsed without regular expressions, enums may know other spellings of a word
-(``amd64`` → ``x86_64``).
+Types of oslo.versionedobjects are exported again under their own names. The enums contain the same words as in Nova.
+Four types differ from the library's: sets are serialised in a fixed order, so that equal objects have equal texts.
+UUIDs are checked (the library only warns). Datetimes are parsed without regular expressions. Enums may accept other
+spellings of a word (``amd64`` for ``x86_64``).
 
     fields = {'dev_type': fields.PciDeviceTypeField(), 'numa_node': fields.IntegerField(nullable=True)}
 """
@@ -48,25 +48,34 @@ VersionPredicateField = ovo.VersionPredicateField
 
 
 class Set(ovo.Set[Any]):
-    """A set that goes as a sorted list."""
+    """A set that is serialised as a sorted list."""
 
     def to_primitive(self, obj: Any, attr: str, value: set[Any]) -> tuple[object, ...]:
+        """Return the elements in sorted order."""
         return super().to_primitive(obj, attr, sorted(value))  # type: ignore[arg-type]  # it only goes through it
 
 
 class SetOfIntegersField(AutoTypedField[set[int]]):
+    """A field with a set of integers."""
+
     AUTO_TYPE = Set(ovo.Integer())
 
 
 class SetOfStringsField(AutoTypedField[set[str]]):
+    """A field with a set of strings."""
+
     AUTO_TYPE = Set(ovo.String())
 
 
 class ListOfSetsOfIntegersField(AutoTypedField[list[set[int]]]):
+    """A field with a list of sets of integers."""
+
     AUTO_TYPE = ovo.List(Set(ovo.Integer()))
 
 
 class DictOfSetOfIntegersField(AutoTypedField[dict[str, set[int]]]):
+    """A field with a dict from string to a set of integers."""
+
     AUTO_TYPE = ovo.Dict(Set(ovo.Integer()))
 
 
@@ -74,11 +83,12 @@ _UUID = re.compile(ovo.UUID.PATTERN).match
 
 
 class UUID(ovo.StringPattern[str]):
-    """A UUID as text; anything else is a ValueError."""
+    """A UUID as text; any other value raises ValueError."""
 
     PATTERN = ovo.UUID.PATTERN
 
     def coerce(self, obj: object, attr: str, value: object) -> str:
+        """Return the value as text; raises ValueError if it is no UUID."""
         text = value if isinstance(value, str) else str(value)
         if _UUID(text) is None:
             raise ValueError(f'A UUID is required in field {attr}, not {text!r}')
@@ -86,17 +96,25 @@ class UUID(ovo.StringPattern[str]):
 
 
 class UUIDField(AutoTypedField[str]):
+    """A field with a UUID."""
+
     AUTO_TYPE = UUID()
 
 
 class ListOfUUIDField(AutoTypedField[list[str]]):
+    """A field with a list of UUIDs."""
+
     AUTO_TYPE = ovo.List(UUID())
 
 
 class DateTime(ovo.DateTime):
-    """An aware datetime; naive values are UTC (the databases' form). On the wire ``YYYY-MM-DDTHH:MM:SSZ``."""
+    """A datetime with a time zone, serialised as ``YYYY-MM-DDTHH:MM:SSZ``.
+
+    Naive values, which the databases have, are in UTC.
+    """
 
     def coerce(self, obj: object, attr: str, value: object) -> datetime.datetime:
+        """Return the datetime of a value or of an ISO text; raises ValueError for any other type."""
         if isinstance(value, str):
             value = datetime.datetime.fromisoformat(value)
         elif not isinstance(value, datetime.datetime):
@@ -106,19 +124,23 @@ class DateTime(ovo.DateTime):
     from_primitive = coerce
 
     def to_primitive(self, obj: object, attr: str, value: datetime.datetime) -> str:
+        """Return the time in UTC as text, without fractions of a second."""
         if value.tzinfo is not datetime.UTC:
             value = value.astimezone(datetime.UTC)
         return f'{value:%Y-%m-%dT%H:%M:%S}Z'
 
 
 class DateTimeField(AutoTypedField[datetime.datetime]):
+    """A field with a datetime."""
+
     AUTO_TYPE = DateTime()
 
 
 class NetworkModel(ovo.FieldType[list[dict[str, Any]]]):
-    """A server's networks: a list of VIF dicts; on the wire and in instance_info_caches one JSON text."""
+    """The interfaces of a server: a list of VIF dicts, serialised as one JSON text as in instance_info_caches."""
 
     def coerce(self, obj: object, attr: str, value: object) -> list[dict[str, Any]]:
+        """Return the list of VIFs of a list or of its JSON text; raises ValueError for any other type."""
         if isinstance(value, str):
             value = json.loads(value)
         if not isinstance(value, list):
@@ -128,15 +150,18 @@ class NetworkModel(ovo.FieldType[list[dict[str, Any]]]):
     from_primitive = coerce
 
     def to_primitive(self, obj: object, attr: str, value: list[dict[str, Any]]) -> str:
+        """Return the list as JSON text."""
         return json.dumps(value)
 
 
 class NetworkModelField(AutoTypedField[list[dict[str, Any]]]):
+    """A field with the interfaces of a server."""
+
     AUTO_TYPE = NetworkModel()
 
 
 class WordList(ovo.Enum):
-    """An enum that folds case and knows other spellings."""
+    """An enum that ignores case and accepts other spellings of its words."""
 
     def __init__(self, words: Collection[str], spellings: Mapping[str, str] | None = None) -> None:
         super().__init__(tuple(words))
@@ -144,6 +169,7 @@ class WordList(ovo.Enum):
         self._spellings = dict(spellings or {})
 
     def coerce(self, obj: object, attr: str, value: object) -> str:
+        """Return the enum's word for a value; raises ValueError if there is none."""
         if value in self._known:
             return str(value)
         word = str(value).lower()
@@ -154,8 +180,12 @@ class WordList(ovo.Enum):
 
 
 def enum(name: str, words: Collection[str], spellings: Mapping[str, str] | None = None) -> type[BaseEnumField]:
-    """A field class whose values are the words; each word is a class attribute too (``type-PCI`` → ``TYPE_PCI``)."""
-    # The type's own class carries the name: it is what a fingerprint sees.
+    """Return a field class whose values are the given words.
+
+    ``spellings`` maps other spellings to words. Each word is also an attribute of the class (``type-PCI`` is
+    ``TYPE_PCI``).
+    """
+    # The type needs a class of its own with this name: the name is part of an object's fingerprint.
     kind = type(name, (WordList,), {})(words, spellings)
     constants = {re.sub(r'\W', '_', word).upper(): word for word in words}
     return type(f'{name}Field', (BaseEnumField,), {'AUTO_TYPE': kind, '__module__': __name__, **constants})
@@ -200,13 +230,16 @@ MigrationTypeField = enum('MigrationType', ('migration', 'resize', 'live-migrati
 
 
 class Json(ovo.FieldType[Any]):
-    """Anything that JSON carries, as it is."""
+    """Any value that JSON can represent, unchanged."""
 
     def coerce(self, obj: object, attr: str, value: object) -> Any:
+        """Return the value unchanged."""
         return value
 
 
 class JsonField(AutoTypedField[Any]):
+    """A field with any value that JSON can represent."""
+
     AUTO_TYPE = Json()
 
 
@@ -216,12 +249,15 @@ class ResourceClass(ovo.StringPattern[str]):
     PATTERN = r'^[A-Z0-9_]{1,255}$'
 
     def coerce(self, obj: object, attr: str, value: object) -> str:
+        """Return the name; raises ValueError if it is malformed."""
         if not isinstance(value, str) or re.match(self.PATTERN, value) is None:
             raise ValueError(f'Malformed resource class {value!r} in field {attr}')
         return value
 
 
 class ResourceClassField(AutoTypedField[str]):
+    """A field with a resource class of Placement."""
+
     AUTO_TYPE = ResourceClass()
 
 
@@ -230,16 +266,16 @@ SCALARS = (ovo.String, ovo.Integer, ovo.NonNegativeInteger, ovo.Float, ovo.NonNe
 
 
 def type_of(field: ovo.Field[Any]) -> Any:
-    """A field's type."""
+    """Return the type of a field."""
     return field._type  # noqa: SLF001 - the library has no other way to it
 
 
 def is_plain(field: ovo.Field[Any]) -> bool:
-    """Whether the field's values travel as they are."""
+    """Return whether the field's values are serialised unchanged."""
     return isinstance(type_of(field), SCALARS)
 
 
 def holds_plain(field: ovo.Field[Any]) -> bool:
-    """Whether the field is a list, set or dict of such values."""
+    """Return whether the field is a list, set or dict whose elements are serialised unchanged."""
     element = getattr(type_of(field), '_element_type', None)
     return element is not None and is_plain(element)

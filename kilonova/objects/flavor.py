@@ -1,4 +1,4 @@
-"""Flavor: sizes and extra specs (API tables ``flavors``, ``flavor_extra_specs``, ``flavor_projects``)."""
+"""Flavor: sizes and extra specs (API tables ``flavors``, ``flavor_extra_specs`` and ``flavor_projects``)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -12,9 +12,10 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class Flavor(PersistentObject, KilonovaObject):
-    """Memory and swap in MiB, disks in GiB; ``projects`` only when asked for.
+    """A flavor; memory and swap are in MiB, disks in GiB.
 
-    What neither says how large a server gets nor what it asks for may be left out; it reads as in a new row.
+    Fields that are neither sizes, names nor extra specs may be unset: they read like in a new row. ``projects`` are set
+    only if they were read.
     """
 
     VERSION = '1.2'
@@ -48,7 +49,7 @@ class Flavor(PersistentObject, KilonovaObject):
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any], extra_specs: dict[str, str] | None = None,
                  projects: list[str] | None = None) -> Self:
-        """From a row of ``flavors``; extra specs and projects may also be in the row under their names."""
+        """Return the flavor of a row of ``flavors``; extra specs and projects may also be members of the row."""
         values = {'deleted': False, 'deleted_at': None, **row}
         values['extra_specs'] = extra_specs if extra_specs is not None else values.get('extra_specs') or {}
         if projects is not None:
@@ -60,5 +61,7 @@ class Flavor(PersistentObject, KilonovaObject):
 
 @register
 class FlavorList(ListBase, KilonovaObject):
+    """A list of flavors."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('Flavor')}

@@ -1,5 +1,6 @@
-"""ImageMeta: an image's metadata with its properties typed.
+"""ImageMeta: the metadata of an image, with typed properties.
 
+Example:
     image = ImageMeta.from_dict({'id': uuid, 'disk_format': 'qcow2', 'properties': {'hw_disk_bus': 'virtio'}})
     image.properties.get('hw_disk_bus')
 """
@@ -16,28 +17,36 @@ from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 
 SYSMETA_PREFIX = 'image_'
-# Members of the image proper that a server keeps beside the properties.
+# Members of the image that are stored with a server in addition to the properties.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
-# Whoever owns an image writes what he likes into its properties, and they travel with each of its servers: characters
-# of all of them together, characters of a name, the largest number, and NUMA cells.
+# Limits: characters of all properties together, characters of a name, the largest number, and NUMA cells. They are
+# needed because any owner of an image can write arbitrary properties, which are sent with each server.
 MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024
 
 
 class InvalidImageProperty(errors.Invalid):
+    """Error 400: a property of the image is malformed."""
+
     msg_fmt = "Invalid image metadata. Property '%(name)s': %(reason)s"
 
 
 @register
 class ImageMetaProps(KilonovaObject):
-    """Properties that are not given stay unset; ``get`` reads with a default."""
+    """The properties of an image.
+
+    Properties that the image does not have are not set; ``get`` reads them with a default.
+    """
 
     VERSION = '1.43'
     fields = dict(PROPERTIES)
 
     @classmethod
     def from_dict(cls, properties: dict[str, Any]) -> Self:
-        """From the image's own dict: old names, ``hw_numa_cpus.N`` and ``trait:X=required`` are understood, unknown
-        properties left out. Raises InvalidImageProperty."""
+        """Return the properties of an image's own dict.
+
+        Older names, ``hw_numa_cpus.N`` and ``trait:X=required`` are converted. Unknown properties are left out. Raises
+        InvalidImageProperty if a value is malformed.
+        """
         values: dict[str, Any] = {}
         for key, value in properties.items():
             name = LEGACY_NAMES.get(key, key)
@@ -62,7 +71,7 @@ class ImageMetaProps(KilonovaObject):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The properties that are set, as primitives, NUMA and traits in the image's own spelling."""
+        """Return the properties that are set as primitives; NUMA and traits are in the image's own form."""
         data = self.primitive_data()
         for index, cpus in enumerate(data.pop('hw_numa_cpus', ())):
             data[f'hw_numa_cpus.{index}'] = ','.join(str(cpu) for cpu in sorted(cpus))
@@ -72,7 +81,7 @@ class ImageMetaProps(KilonovaObject):
         return data
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The property, or the default when it is unset. A name that is no property is an AttributeError."""
+        """Return a property, or the default if it is not set; raises AttributeError if there is no such property."""
         if f'_obj_{name}' in self.__dict__:
             return getattr(self, name)
         if name not in self.fields:
@@ -80,15 +89,19 @@ class ImageMetaProps(KilonovaObject):
         return default
 
 
-# What an image says, with types or as its service has it; and what one says that says nothing, which nobody changes.
+# Properties of an image, either typed or as the image service returns them. NOTHING are the shared properties of an
+# image without any; code must not change them.
 Properties = ImageMetaProps | Mapping[str, Any]
 NOTHING = ImageMetaProps()
 _TRAIT = re.compile('[A-Z0-9_]{1,255}')
 
 
 def check_texts(properties: Mapping[str, Any]) -> None:
-    """InvalidImageProperty: there is more text than any server needs, or characters that no domain can hold. Properties
-    that nobody knows count as well: they travel with the server and stand in its domain."""
+    """Check the size and the characters of all properties of an image, including unknown ones.
+
+    Unknown properties count, too, because they are sent with the server and are part of its domain XML. Raises
+    InvalidImageProperty if there is too much text, or if it has characters that XML cannot contain.
+    """
     total = 0
     for name, value in properties.items():
         text = str(value)
@@ -108,7 +121,10 @@ def _fits_xml(text: str) -> bool:
 
 
 def _check_value(name: str, value: Any) -> None:
-    """Texts of a property that we know, numbers that any column and any program can hold."""
+    """Check that a known property has no control characters, and that a number fits into columns and programs.
+
+    Raises InvalidImageProperty if not.
+    """
     if isinstance(value, str) and any(unicodedata.category(char) == 'Cc' for char in value):
         raise InvalidImageProperty(name=name, reason='it has control characters')
     if isinstance(PROPERTIES[name], fields.IntegerField):
@@ -121,7 +137,11 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
-    """hw_numa_cpus.0, .1 … and hw_numa_mem.0, .1 … as lists; the numbers must run from 0 without a gap."""
+    """Return the properties hw_numa_cpus.0, .1 … and hw_numa_mem.0, .1 … as lists.
+
+    Raises InvalidImageProperty if the numbers do not run from 0 without a gap, if there are more than MOST_CELLS cells,
+    or if a value is malformed.
+    """
     found: dict[str, list[Any]] = {}
     for name, parse in (('hw_numa_cpus', _cpus), ('hw_numa_mem', _mib)):
         numbers = [int(match[1]) for key in properties if (match := re.fullmatch(rf'{name}\.([0-9]{{1,9}})', key))]
@@ -139,11 +159,11 @@ def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def _cpus(texts: list[str]) -> list[set[int]]:
-    """['0-3,^2', '4'] → [{0, 1, 3}, {4}]."""
+    """Return the sets of CPU numbers of these texts: ['0-3,^2', '4'] becomes [{0, 1, 3}, {4}]."""
     cells: list[set[int]] = []
     for text in texts:
         cells.append(cpuset.parse(text))
-        # Cells that each name all CPUs would together fill the memory.
+        # Many cells that each name all CPUs could together fill the memory.
         if sum(map(len, cells)) > 2 * cpuset.MOST:
             raise ValueError('too many CPUs are named')
     return cells
@@ -158,7 +178,7 @@ def _mib(texts: list[str]) -> list[int]:
 
 @register
 class ImageMeta(KilonovaObject):
-    """Sizes in bytes, ``min_disk`` in GiB, ``min_ram`` in MiB."""
+    """The metadata of an image; sizes are in bytes, ``min_disk`` is in GiB, ``min_ram`` in MiB."""
 
     VERSION = '1.8'
     fields = {
@@ -184,7 +204,10 @@ class ImageMeta(KilonovaObject):
 
     @classmethod
     def from_dict(cls, image: dict[str, Any] | None) -> Self:
-        """From the plain image dict (members, ``properties`` in a dict of their own). Nulls stay unset."""
+        """Return the object of the plain image dict, whose ``properties`` are a nested dict.
+
+        Null and empty values stay unset. Raises InvalidImageProperty if a property is malformed.
+        """
         image = image or {}
         values = {name: image[name] for name in cls.fields
                   if name != 'properties' and image.get(name) not in (None, '')}
@@ -195,7 +218,7 @@ class ImageMeta(KilonovaObject):
 
     @classmethod
     def from_system_metadata(cls, system_metadata: Mapping[str, str | None], image_ref: str | None = None) -> Self:
-        """From what a server keeps of its image, the ``image_…`` entries of its system metadata."""
+        """Return the image whose data a server stores in the ``image_…`` entries of its system metadata."""
         kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
                 if key.startswith(SYSMETA_PREFIX)}
         image: dict[str, Any] = {name: kept.pop(name) for name in SYSMETA_MEMBERS if name in kept}
@@ -204,14 +227,17 @@ class ImageMeta(KilonovaObject):
         return cls.from_dict(image)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plain image dict, as primitives."""
+        """Return the plain image dict with primitives."""
         data = {name: value for name, value in self.primitive_data().items() if name != 'properties'}
         data['properties'] = self.properties.to_dict() if 'properties' in self else {}
         return data
 
 
 def system_metadata(image: dict[str, Any]) -> dict[str, str]:
-    """What a server keeps of its image (plain dict): each property and the sizes as ``image_<name>`` strings."""
+    """Return the system metadata in which a server stores its image (plain dict).
+
+    Each property and the sizes become ``image_<name>`` entries with string values.
+    """
     kept = {name: image[name] for name in SYSMETA_MEMBERS if name != 'size' and image.get(name) is not None}
     kept.update({name: value for name, value in (image.get('properties') or {}).items() if value is not None})
     if image.get('id'):

@@ -1,6 +1,6 @@
-"""The image properties that mean something to us, with their types.
+"""The image properties that Kilonova knows, with their types.
 
-A property is a line: to know a new one, add it here and raise ``ImageMetaProps.VERSION``.
+To add a property, add a line to ``PROPERTIES`` and raise ``ImageMetaProps.VERSION``.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VIFModel = enum('VIFModel', ('e1000', 'e1000e', 'igb', 'lan9118', 'ne2k_pci', 'n
 VideoModel = enum('VideoModel', ('vga', 'cirrus', 'vmvga', 'xen', 'qxl', 'virtio', 'gop', 'none', 'bochs'))
 
 PROPERTIES: dict[str, Any] = {
-    # Hardware
+    # Hardware of the guest
     'hw_architecture': fields.ArchitectureField(),
     'hw_auto_disk_config': _flag(),
     'hw_boot_menu': _flag(),
@@ -83,7 +83,7 @@ PROPERTIES: dict[str, Any] = {
     'hw_virtio_packed_ring': _flag(),
     'hw_vm_mode': fields.VMModeField(),
     'hw_watchdog_action': enum('WatchdogAction', ('none', 'pause', 'poweroff', 'reset', 'disabled'))(),
-    # The image itself
+    # Properties of the image itself
     'img_bdm_v2': _flag(),
     'img_bittorrent': _flag(),
     'img_block_device_mapping': fields.ListOfDictOfNullableStringsField(),
@@ -115,11 +115,11 @@ PROPERTIES: dict[str, Any] = {
     'os_skip_agent_inject_files_at_boot': _flag(),
     'os_skip_agent_inject_ssh': _flag(),
     'os_type': enum('OSType', ('linux', 'windows'))(),
-    # Traits, from trait:X=required
+    # The traits X of the properties trait:X=required
     'traits_required': fields.ListOfStringsField(),
 }
 
-# Names that images carried before the prefixes came.
+# Older names of properties, without a prefix.
 LEGACY_NAMES = {
     'architecture': 'hw_architecture',
     'auto_disk_config': 'hw_auto_disk_config',

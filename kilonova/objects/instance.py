@@ -1,10 +1,10 @@
-"""Instance: one server (tables ``instances``, ``instance_extra``, the metadata tables).
+"""Instance: one server (tables ``instances`` and ``instance_extra``, and the metadata tables).
 
     instance = Instance.from_row(ctxt, row, extra, system_metadata={...})
-    rows = instance.to_rows()           # what a create inserts
+    rows = instance.to_rows()           # the rows that a create inserts
     rows = instance.to_rows(changed_only=True)
 
-Objects never load a field behind one's back: what wasn't given raises ``UnsetField``.
+Objects never load a missing field implicitly: reading a field that is not set raises ``UnsetField``.
 """
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ from kilonova.objects.volume import AttachedVolume
 if TYPE_CHECKING:
     from kilonova.db.engine import Connection
 
-# Fields that are no column of the table instances.
+# Fields that are not columns of the table ``instances``.
 ELSEWHERE = frozenset((
     'services', 'metadata', 'system_metadata', 'info_cache', 'security_groups', 'fault', 'pci_devices', 'pci_requests',
     'tags', 'ec2_ids', 'block_devices', *FLAVOR_FIELDS, *ENVELOPES))
-# Devices in these states have an owner.
+# Devices with these statuses belong to a server.
 HELD = ('claimed', 'allocated')
-# States are written by transitions (states.TRANSITIONS) alone.
+# Columns that ``save`` does not write. vm_state and task_state are only written by transitions (states.TRANSITIONS).
 NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted', 'vm_state', 'task_state'))
 
 
 class Rows(NamedTuple):
-    """Column values of a server: ``instances``, ``instance_extra``, and the two metadata dicts (None = unchanged)."""
+    """The column values of a server.
+
+    They are the columns of ``instances`` and of ``instance_extra``, and the two metadata dicts (None: unchanged).
+    """
 
     values: dict[str, Any]
     extra: dict[str, str | None]
@@ -57,7 +60,10 @@ class Rows(NamedTuple):
 
 @register
 class Instance(PersistentObject, KilonovaObject):
-    """Memory in MiB, disks in GiB; ``host`` is the service's name, ``node`` the hypervisor's."""
+    """A server.
+
+    Memory is in MiB, disks are in GiB. ``host`` is the name of the compute service, ``node`` that of the hypervisor.
+    """
 
     VERSION = '2.9'
     fields = {
@@ -134,7 +140,7 @@ class Instance(PersistentObject, KilonovaObject):
     }
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        """Before 2.9 a server's volumes didn't come with it."""
+        """Convert the primitive to an older version: before 2.9 there is no field ``block_devices``."""
         super().obj_make_compatible(primitive, target_version)
         if tuple(map(int, target_version.split('.')))[:2] < (2, 9):
             primitive.pop('block_devices', None)
@@ -145,14 +151,24 @@ class Instance(PersistentObject, KilonovaObject):
                  flavor: Flavor | None = None, metadata: dict[str, str] | None = None,
                  system_metadata: Mapping[str, str | None] | None = None,
                  pci_devices: list[dict[str, Any]] | None = None, lenient: bool = False) -> Self:
-        """From a row of ``instances`` and, as far as given, of ``instance_extra``.
+        """Return the server of a row of ``instances`` and, if given, of ``instance_extra``.
 
-        ``extra`` holds the JSON texts of the columns that were read; columns that weren't stay unset. ``flavor`` stands
-        in for a missing flavor column. ``pci_devices`` are the rows of the devices that the server owns; of those,
-        only the ones of its current requests are its devices: during a move the rows of both sides are its own.
+        Args:
+            ctxt: the context of the object.
+            row: the columns of ``instances``.
+            extra: the JSON texts of those columns of ``instance_extra`` that were read. Fields of other columns stay
+                unset.
+            flavor: the flavor if the flavor column is missing.
+            metadata: the server's metadata.
+            system_metadata: the server's system metadata.
+            pci_devices: the rows of the devices that the server owns. Only devices of its current PCI requests become
+                part of the object, because during a move the server owns the devices of source and destination.
+            lenient: a text that cannot be read is logged, and its fields are left out. A flavor that cannot be read is
+                replaced by one with the sizes of the row. That is enough to show, count or remove the server, but not
+                to start it.
 
-        Raises ServerUnreadable for a text that cannot be read. ``lenient``: logs it and goes on without it, and with a
-        flavor of the sizes that the row has. That is enough to show, count or remove the server, not to start it.
+        Raises:
+            ServerUnreadable: a text cannot be read, and ``lenient`` is False.
         """
         values = {**row, 'deleted': bool(row.get('deleted')), 'cleaned': bool(row.get('cleaned'))}
         self = cls.loaded(ctxt, ((name, values[name]) for name in cls.fields
@@ -168,8 +184,11 @@ class Instance(PersistentObject, KilonovaObject):
         return self
 
     def load_extra(self, extra: Mapping[str, Any], *, lenient: bool = False) -> None:
-        """Set the fields of the ``instance_extra`` columns that are there, of the text of the info cache, and of the
-        rows of volumes. Errors and ``lenient`` are those of ``from_row``."""
+        """Set the fields of the given ``instance_extra`` columns, of the info cache's text and of the volumes' rows.
+
+        Raises ServerUnreadable for a text that cannot be read. With ``lenient`` such a text is logged and left out, as
+        in ``from_row``.
+        """
         self.load(instance_columns.read(self._context, self.uuid, extra, lenient=lenient).items())
         if lenient and extra.get('flavor') and 'flavor' not in self:
             sizes = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb')
@@ -184,9 +203,10 @@ class Instance(PersistentObject, KilonovaObject):
         return PciDeviceList.from_rows(self._context, rows)
 
     def to_rows(self, changed_only: bool = False) -> Rows:
-        """Column values of the fields that are set (or changed), datetimes as naive UTC.
+        """Return the column values of the fields that are set (or only those changed); datetimes are in naive UTC.
 
-        A whole server brings its ``created_at`` too: when the user asked for it, which is before it had a row.
+        Without ``changed_only`` they include ``created_at``: the time of the user's request, which is earlier than the
+        row.
         """
         names = self.obj_what_changed() if changed_only else {name for name in self.fields if name in self}
         never = NOT_WRITTEN if changed_only else NOT_WRITTEN - {'created_at'}
@@ -205,7 +225,7 @@ class Instance(PersistentObject, KilonovaObject):
                     dict(self.metadata) if 'metadata' in names else None)
 
     def extra_values(self, names: Iterable[str]) -> dict[str, str | None]:
-        """``instance_extra`` columns (JSON texts) of these fields; other names are passed over."""
+        """Return the ``instance_extra`` columns (JSON texts) of the named fields; names of other fields are ignored."""
         names = set(names)
         extra: dict[str, str | None] = {}
         if names.intersection(FLAVOR_FIELDS):
@@ -224,9 +244,9 @@ class Instance(PersistentObject, KilonovaObject):
     # -- remote --------------------------------------------------------------------------------------------------------
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
-        """Return a server that isn't deleted, with extra columns, both metadata and its devices.
+        """Return a server that is not deleted, with its extra columns, both kinds of metadata, and its devices.
 
-        Raises InstanceNotFound, and ServerUnreadable.
+        Raises InstanceNotFound if there is none, and ServerUnreadable if one of its texts cannot be read.
         """
         with storage.database(ctxt).read() as conn:
             row = storage.queries('instances').get(conn, uuid)
@@ -237,12 +257,13 @@ class Instance(PersistentObject, KilonovaObject):
 
     @remotable
     def save(self, expected_task_state: Any = None, expected_vm_state: Any = None) -> None:
-        """Write the changed columns (no states) in one compare-and-swap; Conflict when the server is in another state
-        or gone.
+        """Write the changed columns, except the states, in one compare-and-swap.
 
-        Expectations: a state or a list of them (None in a list: no task). Of ``system_metadata`` the keys that are
-        there are written, those with the value None removed. ``metadata`` and devices aren't written here. A step of
-        an operation doesn't use this: it saves under its key.
+        The expectations are a state or a list of states (None in a list means no task). Entries of ``system_metadata``
+        are written, and entries with the value None are deleted. ``metadata`` and devices are not written. Steps of an
+        operation do not use this method: they save under their key (``objects.Save``).
+
+        Raises Conflict if the server is in another state or is deleted.
         """
         rows = self.to_rows(changed_only=True)
         expect = {name: _states(value) for name, value in (('task_state', expected_task_state),
@@ -256,49 +277,56 @@ class Instance(PersistentObject, KilonovaObject):
     # -- networks ------------------------------------------------------------------------------------------------------
     @property
     def vifs(self) -> list[Vif]:
-        """Its interfaces, in the order in which its guest has them; [] where its cache did not come with it."""
+        """The server's interfaces in the order in which its guest has them; empty if the info cache was not read."""
         cache: InstanceInfoCache | None = self.info_cache if 'info_cache' in self else None
         return [Vif.read(stored) for stored in cache.network_info or ()] if cache is not None else []
 
     # -- volumes -------------------------------------------------------------------------------------------------------
     @property
     def is_from_volume(self) -> bool:
-        """Whether its root disk is a volume: no image is its own then."""
+        """Whether the root disk is a volume. Such a server has no image of its own."""
         return 'image_ref' in self and not self.image_ref
 
     @property
     def local_root_gb(self) -> int:
-        """GiB of the root disk that its host makes for it; 0: it has none, or the image says its size."""
+        """The size in GiB of the root disk that the host creates.
+
+        It is 0 if the root disk is a volume, or if the image determines the size.
+        """
         return 0 if self.is_from_volume else self.flavor.root_gb
 
     @property
     def volumes(self) -> list[AttachedVolume]:
-        """Its volumes, in the order in which its guest has them; [] where their rows did not come with it. One without
-        an attachment isn't the server's yet."""
+        """The server's volumes in the order in which its guest has them; empty if their rows were not read.
+
+        A volume without an attachment id is not attached to the server yet.
+        """
         rows: BlockDeviceMappingList | None = self.block_devices if 'block_devices' in self else None
         return [AttachedVolume.read(row.to_row()) for row in rows or ()]
 
     # -- flavors and moves ---------------------------------------------------------------------------------------------
     def get_flavor(self, which: str | None = None) -> Flavor | None:
-        """``flavor``, or the ``'old'`` or ``'new'`` one."""
+        """Return the server's flavor, or the old or new one of a move if ``which`` is ``'old'`` or ``'new'``."""
         found: Flavor | None = getattr(self, f'{which}_flavor' if which else 'flavor')
         return found
 
     def set_flavor(self, flavor: Flavor) -> None:
-        """Take a flavor: its sizes become the server's."""
+        """Set the flavor, and the server's sizes to those of the flavor."""
         self.flavor = flavor
         self.instance_type_id = flavor.id
         for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb'):
             setattr(self, name, getattr(flavor, name))
 
     def flavor_columns(self) -> dict[str, Any]:
-        """The columns of ``instances`` that follow the flavor."""
+        """Return the columns of ``instances`` whose values come from the flavor."""
         return {name: getattr(self.flavor, 'id' if name == 'instance_type_id' else name)
                 for name in ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb', 'instance_type_id')}
 
     def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
-        """Become the server before a move, whether or not its destination has written the new flavor already; the
-        ``instance_extra`` columns that say so."""
+        """Restore the fields from before a move, and return the ``instance_extra`` columns that store them.
+
+        It has the same result whether or not the destination has already written the new flavor.
+        """
         self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
         self.old_flavor: Flavor | None = None
         self.new_flavor: Flavor | None = None
@@ -310,11 +338,11 @@ class Instance(PersistentObject, KilonovaObject):
         return self.extra_values(names)
 
     def apply_migration_context(self) -> None:
-        """Become what the context holds for the new side."""
+        """Set the fields to the values that the migration context has for the destination."""
         self._take('new_')
 
     def revert_migration_context(self) -> None:
-        """Become what the context holds for the old side."""
+        """Set the fields to the values that the migration context has for the source."""
         self._take('old_')
 
     def _take(self, prefix: str) -> None:
@@ -324,7 +352,11 @@ class Instance(PersistentObject, KilonovaObject):
                 setattr(self, name, value)
 
     def get_pci_devices(self, source: int | None = None, request_id: str | None = None) -> list[Any]:
-        """The server's devices; of requests from one source (InstancePCIRequest.FLAVOR_ALIAS …) or of one request."""
+        """Return the server's devices.
+
+        With ``source`` (InstancePCIRequest.FLAVOR_ALIAS …) only devices of requests from this source, with
+        ``request_id`` only devices of this request.
+        """
         devices = list(self.pci_devices or ()) if 'pci_devices' in self else []
         if request_id is not None:
             devices = [device for device in devices if device.request_id == request_id]
@@ -337,15 +369,17 @@ class Instance(PersistentObject, KilonovaObject):
 
 @register
 class InstanceList(ListBase, KilonovaObject):
+    """A list of servers."""
+
     VERSION = '2.7'
     fields = {'objects': fields.ListOfObjectsField('Instance')}
 
     @remotable_classmethod
     def get_by_host(cls, ctxt: RequestContext, host: str) -> Self:
-        """Return the servers of a host that aren't deleted, with all that ``Instance.get_by_uuid`` gives.
+        """Return the servers of a host that are not deleted, with the same fields as ``Instance.get_by_uuid``.
 
-        One whose row cannot be read takes no other with it: it comes as ``Instance.from_row`` makes it if it is
-        lenient. Runs four SQL statements.
+        A server with a text that cannot be read does not prevent the others from being returned: it is read with
+        ``lenient`` (see ``Instance.from_row``). Runs four SQL statements.
         """
         with storage.database(ctxt).read() as conn:
             queries = storage.queries('instances')
@@ -355,15 +389,21 @@ class InstanceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_deleted(cls, ctxt: RequestContext, uuids: list[str], seconds: float) -> Self:
-        """Those of these servers that were deleted ``seconds`` ago or earlier and of which nothing is left to do: what
-        a host still has of them nobody will fetch. Servers that this cell doesn't know aren't among them."""
+        """Return those of the given servers that were deleted at least ``seconds`` ago and have no operation.
+
+        Pending releases count as operations. The host may remove what it still has of these servers. Servers that this
+        cell does not know are not returned.
+        """
         with storage.database(ctxt).read() as conn:
             rows = storage.queries('instances').deleted_among(conn, uuids, seconds)
             return cls.of(ctxt, _assemble(ctxt, conn, rows, {}))
 
     @remotable_classmethod
     def get_uuids_with_operations(cls, ctxt: RequestContext, host: str) -> list[str]:
-        """Which servers on this host, or moving from or to it, an operation works on: a restart leaves those alone."""
+        """Return the uuids of servers on this host, or moving from or to it, that have an operation.
+
+        A restarting host does not touch these servers.
+        """
         with storage.database(ctxt).read() as conn:
             uuids = {row['uuid'] for row in storage.queries('instances').by_host(conn, host)}
             uuids.update(row['instance_uuid'] for row in storage.queries('migrations').unended_on_host(conn, host))
@@ -372,9 +412,9 @@ class InstanceList(ListBase, KilonovaObject):
 
 def _assemble(ctxt: RequestContext, conn: Connection, rows: list[dict[str, Any]],
               system_metadata: dict[str, dict[str, str | None]], lenient: bool = True) -> list[Instance]:
-    """Return the instances of rows joined with their extra columns, with what the other tables hold.
+    """Return the instances of rows that are joined with their extra columns, with their data from other tables.
 
-    Runs one SQL statement a table.
+    Runs one SQL statement for each other table.
     """
     uuids = [row['uuid'] for row in rows]
     if not uuids:

@@ -1,9 +1,9 @@
-"""Read the columns of ``instance_extra`` into fields of an Instance.
+"""Read the columns of ``instance_extra`` into fields of an Instance; used by ``objects.instance``.
 
     values = instance_columns.read(ctxt, uuid, {'flavor': '{"cur": …}', 'numa_topology': None})
     # {'flavor': Flavor(…), 'old_flavor': None, 'new_flavor': None, 'numa_topology': None}
 
-A text may be cut or of another form, after a restore or a script of an operator. ``objects.instance`` calls this.
+After a restore of the database or a script of an operator, a text may be cut or have another form.
 """
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from kilonova.texts import BROKEN
 LOG = logging.getLogger(__name__)
 
 FLAVOR_FIELDS = {'flavor': 'cur', 'old_flavor': 'old', 'new_flavor': 'new'}
-# Columns of instance_extra that hold one envelope each.
+# Columns of ``instance_extra`` whose text is one envelope.
 ENVELOPES = ('numa_topology', 'migration_context', 'vcpu_model', 'keypairs', 'device_metadata', 'trusted_certs',
              'resources')
 
 
 def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
-    """Return the fields of the columns that ``extra`` has, of the text of the info cache, and of the volumes' rows.
+    """Return the fields of the columns in ``extra``, including the info cache's text and the volumes' rows.
 
-    Raises ServerUnreadable for a text that cannot be read; ``lenient``: logs it, and leaves out its fields.
+    Raises ServerUnreadable for a text that cannot be read. With ``lenient`` such a text is logged and its fields are
+    left out.
     """
     values: dict[str, Any] = {}
     for name, value in extra.items():
@@ -52,7 +53,7 @@ def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, le
 
 
 def check(uuid: str, texts: Mapping[str, Any]) -> None:
-    """Raise ServerUnreadable for the first of these texts of a server that cannot be read."""
+    """Raise ServerUnreadable for the first of a server's texts that cannot be read."""
     read(None, uuid, texts)
 
 
@@ -88,6 +89,7 @@ def _volumes(ctxt: RequestContext | None, uuid: str, name: str, rows: Any) -> di
 _READERS: Mapping[str, Callable[[RequestContext | None, str, str, Any], dict[str, Any]]] = {
     'flavor': _flavors, 'pci_requests': _pci_requests, **dict.fromkeys(ENVELOPES, _envelope),
     'network_info': _networks, 'volumes': _volumes}
-# Fields of a column that cannot be read; of the others it is the one of that name, without a value.
+# The fields that are set for a column that cannot be read. For other columns it is the field of the same name, with
+# None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
     'flavor': {'old_flavor': None, 'new_flavor': None}, 'network_info': {}, 'volumes': {}}

@@ -1,4 +1,4 @@
-"""What the columns of ``instance_extra`` hold of a server."""
+"""Objects in the columns of ``instance_extra``."""
 from __future__ import annotations
 
 import json
@@ -10,10 +10,14 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 from kilonova.objects.fields import DictProxyField
 
 
-# --- the NUMA cells that a guest is given (instance_extra.numa_topology) ---------------------------------------------
+# --- the NUMA cells of a guest (instance_extra.numa_topology) --------------------------------------------------------
 @register
 class InstanceNUMACell(KilonovaObject):
-    """``memory`` in MiB, ``pagesize`` in KiB; ``cpuset`` shared and ``pcpuset`` dedicated guest CPUs of the cell."""
+    """One NUMA cell of a guest.
+
+    ``memory`` is in MiB, ``pagesize`` in KiB. ``cpuset`` are the shared and ``pcpuset`` the dedicated guest CPUs of the
+    cell.
+    """
 
     VERSION = '1.6'
     fields = {
@@ -32,11 +36,14 @@ class InstanceNUMACell(KilonovaObject):
 
     @property
     def total_cpus(self) -> set[int]:
+        """The shared and dedicated guest CPUs of the cell."""
         return set(self.cpuset) | set(self.pcpuset)
 
 
 @register
 class InstanceNUMATopology(KilonovaObject):
+    """The NUMA cells of a guest."""
+
     VERSION = '1.3'
     fields = {
         'id': fields.IntegerField(),
@@ -49,11 +56,14 @@ class InstanceNUMATopology(KilonovaObject):
         return len(self.cells)
 
 
-# --- the passthrough devices that a server asks for ------------------------------------------------------------------
+# --- the requested passthrough devices of a server (instance_extra.pci_requests) -------------------------------------
 @register
 class InstancePCIRequest(KilonovaObject):
-    """``count`` devices, each matching one of ``spec``. Without an alias name the request comes from a port, or, of
-    mediated devices, from what the flavor asks for by resource class."""
+    """A request for ``count`` devices, each of which must match at least one element of ``spec``.
+
+    A request without an alias name comes from a port. If it is for mediated devices, it comes from resource classes in
+    the flavor.
+    """
 
     VERSION = '1.4'
     fields = {
@@ -71,20 +81,20 @@ class InstancePCIRequest(KilonovaObject):
 
     @property
     def source(self) -> int:
-        """FLAVOR_ALIAS, NEUTRON_PORT or FLAVOR_RESOURCES."""
+        """The source of the request: FLAVOR_ALIAS, NEUTRON_PORT or FLAVOR_RESOURCES."""
         if 'alias_name' in self and self.alias_name is not None:
             return self.FLAVOR_ALIAS
         return self.FLAVOR_RESOURCES if any(one.get('dev_type') == 'mdev' for one in self.spec) else self.NEUTRON_PORT
 
 
-# A request that says nothing, as it is stored.
+# The stored form of a request without any field set.
 _UNSET = {'count': None, 'spec': None, 'alias_name': None, 'is_new': False, 'numa_policy': None, 'request_id': None,
           'requester_id': None}
 
 
 @register
 class InstancePCIRequests(KilonovaObject):
-    """All requests of one server."""
+    """All PCI requests of one server."""
 
     VERSION = '1.1'
     fields = {
@@ -94,7 +104,7 @@ class InstancePCIRequests(KilonovaObject):
 
     @classmethod
     def from_list(cls, requests: list[dict[str, Any]], instance_uuid: str, ctxt: RequestContext | None = None) -> Self:
-        """From the stored form, a plain list of dicts (``instance_extra.pci_requests``)."""
+        """Return the requests of the stored form, a plain list of dicts (``instance_extra.pci_requests``)."""
         self = cls(ctxt)
         made = []
         for request in requests:
@@ -105,25 +115,30 @@ class InstancePCIRequests(KilonovaObject):
         return self
 
     def to_column(self) -> str:
-        """For ``instance_extra.pci_requests``: the stored form, every field of each request, unset ones as null."""
+        """Return the text for ``instance_extra.pci_requests``, with every field of each request (null if unset)."""
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
-        """A copy whose specs name no Placement provider: what a RequestSpec stores. What a flavor asks for by resource
-        class is a request only once it is allocated (``pci.request.on_host``)."""
+        """Return a copy whose specs name no provider of Placement, for a stored RequestSpec.
+
+        Requests that come from resource classes are left out: they are created only after the allocation
+        (``pci.request.on_host``).
+        """
         return self.replaced(requests=[request.replaced(spec=[
             {key: value for key, value in spec.items() if key not in ('rp_uuids', 'port_rp_uuids')}
             for spec in request.spec])
             for request in self.requests if request.source != request.FLAVOR_RESOURCES])
 
 
-# --- what a server has at both sides of a move (instance_extra.migration_context) ------------------------------------
-# The fields of an instance that a move changes; the context has each as old_ and new_.
+# --- a server's resources at source and destination of a move (instance_extra.migration_context) ---------------------
+# The fields of an instance that a move changes. The context has each of them as old_ (source) and new_ (destination).
 MOVED = ('numa_topology', 'pci_devices', 'pci_requests', 'resources')
 
 
 @register
 class MigrationContext(PersistentObject, KilonovaObject):
+    """The resources of a server at the source (``old_*``) and at the destination (``new_*``) of a move."""
+
     VERSION = '1.2'
     fields = {
         'instance_uuid': fields.UUIDField(),
@@ -139,11 +154,17 @@ class MigrationContext(PersistentObject, KilonovaObject):
     }
 
     def side(self, prefix: str) -> dict[str, Any]:
-        """{instance field: value} of one side, ``old_`` or ``new_``, as far as the context carries it."""
+        """Return {instance field: value} for the source (``old_``) or the destination (``new_``).
+
+        Fields that the context does not have are left out.
+        """
         return {name: getattr(self, prefix + name) for name in MOVED if prefix + name in self}
 
     def pci_mapping(self, revert: bool = False) -> dict[str, Any]:
-        """{address at the side one comes from: PciDevice at the side one goes to}, paired by request id."""
+        """Return a dict from the address of a device at the source to the PciDevice at the destination.
+
+        Devices of the same request are paired. With ``revert`` source and destination are exchanged.
+        """
         come, go = ('new_', 'old_') if revert else ('old_', 'new_')
         targets: dict[str | None, list[Any]] = {}
         for device in getattr(self, f'{go}pci_devices') or ():
@@ -155,10 +176,10 @@ class MigrationContext(PersistentObject, KilonovaObject):
         return mapping
 
 
-# --- one device-like resource that Placement gave a server (instance_extra.resources) --------------------------------
+# --- device-like resources that Placement allocated to a server (instance_extra.resources) ---------------------------
 @register
 class ResourceMetadata(KilonovaObject):
-    """Base of what a driver knows of a resource."""
+    """Base class of the driver's data about a resource."""
 
     VERSION = '1.0'
     fields = {}
@@ -166,6 +187,8 @@ class ResourceMetadata(KilonovaObject):
 
 @register
 class LibvirtVPMEMDevice(ResourceMetadata):
+    """A device of virtual persistent memory."""
+
     VERSION = '1.0'
     fields = {
         'label': fields.StringField(),
@@ -178,6 +201,8 @@ class LibvirtVPMEMDevice(ResourceMetadata):
 
 @register
 class Resource(KilonovaObject):
+    """One device-like resource that Placement allocated to a server."""
+
     VERSION = '1.0'
     fields = {
         'provider_uuid': fields.UUIDField(),
@@ -189,20 +214,26 @@ class Resource(KilonovaObject):
 
 @register
 class ResourceList(ListBase, KilonovaObject):
+    """The device-like resources of a server."""
+
     VERSION = '1.0'
     fields = {'objects': fields.ListOfObjectsField('Resource')}
 
 
-# --- ids of the certificates that may sign a server's image (instance_extra.trusted_certs) ---------------------------
+# --- certificates that may sign a server's image (instance_extra.trusted_certs) --------------------------------------
 @register
 class TrustedCerts(KilonovaObject):
+    """The ids of the certificates that may sign a server's image."""
+
     VERSION = '1.0'
     fields = {'ids': fields.ListOfStringsField()}
 
 
-# --- a guest's CPU as the driver described it (instance_extra.vcpu_model) --------------------------------------------
+# --- the driver's description of a guest's CPU (instance_extra.vcpu_model) -------------------------------------------
 @register
 class VirtCPUTopology(KilonovaObject):
+    """The sockets, cores and threads of a guest's CPU."""
+
     VERSION = '1.0'
     fields = {
         'sockets': fields.IntegerField(nullable=True, default=1),
@@ -213,12 +244,16 @@ class VirtCPUTopology(KilonovaObject):
 
 @register
 class VirtCPUFeature(KilonovaObject):
+    """A feature of a guest's CPU, and the policy for it."""
+
     VERSION = '1.0'
     fields = {'policy': fields.CPUFeaturePolicyField(nullable=True), 'name': fields.StringField()}
 
 
 @register
 class VirtCPUModel(KilonovaObject):
+    """The model and features of a guest's CPU."""
+
     VERSION = '1.0'
     fields = {
         'arch': fields.ArchitectureField(nullable=True),
@@ -231,22 +266,26 @@ class VirtCPUModel(KilonovaObject):
     }
 
 
-# --- tags of a guest's devices with the place where the guest sees them ----------------------------------------------
+# --- tags of a guest's devices, and their addresses in the guest (instance_extra.device_metadata) --------------------
 @register
 class DeviceBus(KilonovaObject):
+    """Base class of the addresses of devices in a guest."""
+
     VERSION = '1.0'
     fields = {}
 
 
 @register
 class PCIDeviceBus(DeviceBus):
+    """The PCI address of a device in a guest."""
+
     VERSION = '1.0'
     fields = {'address': fields.PCIAddressField()}
 
 
 @register
 class SCSIDeviceBus(DeviceBus):
-    """``address``: controller:bus:target:unit."""
+    """The SCSI address of a device in a guest; ``address`` is controller:bus:target:unit."""
 
     VERSION = '1.0'
     fields = {'address': fields.StringField()}
@@ -254,7 +293,7 @@ class SCSIDeviceBus(DeviceBus):
 
 @register
 class IDEDeviceBus(DeviceBus):
-    """``address``: bus:unit."""
+    """The IDE address of a device in a guest; ``address`` is bus:unit."""
 
     VERSION = '1.0'
     fields = {'address': fields.StringField()}
@@ -262,7 +301,7 @@ class IDEDeviceBus(DeviceBus):
 
 @register
 class USBDeviceBus(DeviceBus):
-    """``address``: bus:port."""
+    """The USB address of a device in a guest; ``address`` is bus:port."""
 
     VERSION = '1.0'
     fields = {'address': fields.StringField()}
@@ -270,6 +309,8 @@ class USBDeviceBus(DeviceBus):
 
 @register
 class DeviceMetadata(KilonovaObject):
+    """A device of a guest with its address and its tags."""
+
     VERSION = '1.0'
     fields = {
         'bus': fields.ObjectField('DeviceBus', subclasses=True),
@@ -279,6 +320,8 @@ class DeviceMetadata(KilonovaObject):
 
 @register
 class NetworkInterfaceMetadata(DeviceMetadata):
+    """A network interface of a guest with its address and its tags."""
+
     VERSION = '1.2'
     fields = {
         'mac': fields.MACAddressField(),
@@ -289,11 +332,15 @@ class NetworkInterfaceMetadata(DeviceMetadata):
 
 @register
 class DiskMetadata(DeviceMetadata):
+    """A disk of a guest with its address and its tags."""
+
     VERSION = '1.0'
     fields = {'serial': fields.StringField(nullable=True), 'path': fields.StringField(nullable=True)}
 
 
 @register
 class InstanceDeviceMetadata(KilonovaObject):
+    """The devices of a guest that have tags."""
+
     VERSION = '1.0'
     fields = {'devices': fields.ListOfObjectsField('DeviceMetadata', subclasses=True)}

@@ -1,4 +1,4 @@
-"""InstanceGroup: servers that want to be together or apart."""
+"""InstanceGroup: a server group, whose servers shall share a host or be on different hosts."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,10 +9,11 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class InstanceGroup(PersistentObject, KilonovaObject):
-    """``policy``: affinity, anti-affinity, soft-affinity, soft-anti-affinity; ``hosts`` where its members run.
+    """A server group with one policy: affinity, anti-affinity, soft-affinity or soft-anti-affinity.
 
-    ``places``: {server: hosts} as a scheduler found them, those of moves under way and those that it just sent
-    somewhere among them; it isn't part of the object and doesn't travel. None: nobody looked.
+    ``hosts`` are the hosts on which its members run. ``places`` is a dict from server to hosts that a scheduler has
+    read. It includes the hosts of moves in progress and hosts that the scheduler has just chosen. It is no field, so it
+    is not serialised. It is None if no scheduler has read it.
     """
 
     VERSION = '1.11'
@@ -34,23 +35,25 @@ class InstanceGroup(PersistentObject, KilonovaObject):
     hosts: Any
 
     def put(self, server: str, host: str) -> None:
-        """A server of the group was just sent to a host."""
+        """Record that the scheduler has just chosen a host for a server of the group."""
         self.members = [*dict.fromkeys([*((self.members if 'members' in self else None) or ()), server])]
         self.hosts = [*((self.hosts if 'hosts' in self else None) or ()), host]
         if self.places is not None:
             self.places = {**self.places, server: {host}}
 
     def count(self, host: str, but: str | None = None) -> int:
-        """How many members a host has, ``but`` not counted."""
+        """Return how many members are on a host, without the server ``but``."""
         return sum(host in hosts for server, hosts in (self.places or {}).items() if server != but)
 
     @property
     def rules(self) -> dict[str, Any]:
-        """The policy's settings: {'max_server_per_host': n} of anti-affinity."""
+        """The settings of the policy: {'max_server_per_host': n} for anti-affinity."""
         return {name: int(value) for name, value in (self._rules if '_rules' in self else {}).items()}
 
 
 @register
 class InstanceGroupList(ListBase, KilonovaObject):
+    """A list of server groups."""
+
     VERSION = '1.8'
     fields = {'objects': fields.ListOfObjectsField('InstanceGroup')}

@@ -1,4 +1,4 @@
-"""What other tables hold of a server: its disks, tags, actions, faults and networks."""
+"""Objects of a server in tables of their own: its disks, tags, actions, faults and interfaces."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -8,13 +8,17 @@ from kilonova.context import RequestContext
 from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
 
-# --- one disk of a server (table block_device_mapping) ---------------------------------------------------------------
+# --- disks of a server (table block_device_mapping) ------------------------------------------------------------------
 NOT_WRITTEN = frozenset(('id', 'instance', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
 
 @register
 class BlockDeviceMapping(PersistentObject, KilonovaObject):
-    """``volume_size`` in GiB; ``boot_index`` 0 is the disk that is booted, -1 or None is none."""
+    """One disk of a server.
+
+    ``volume_size`` is in GiB. The server boots from the disk with ``boot_index`` 0; it never boots from disks with -1
+    or None.
+    """
 
     VERSION = '1.21'
     boot_index: int | None
@@ -48,51 +52,62 @@ class BlockDeviceMapping(PersistentObject, KilonovaObject):
     }
 
     def to_row(self) -> dict[str, Any]:
-        """Columns of the fields that are set."""
+        """Return the columns of the fields that are set."""
         return self.columns(NOT_WRITTEN)
 
     @property
     def is_root(self) -> bool:
+        """Whether the server boots from this disk."""
         return self.boot_index == 0
 
     @property
     def is_volume(self) -> bool:
+        """Whether the disk is a volume."""
         return self.destination_type == 'volume'
 
 
 @register
 class BlockDeviceMappingList(ListBase, KilonovaObject):
+    """The disks of a server."""
+
     VERSION = '1.18'
     fields = {'objects': fields.ListOfObjectsField('BlockDeviceMapping')}
 
     @classmethod
     def of_server(cls, ctxt: RequestContext | None, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
-        """A server's disks from columns, of the table or about to be written."""
+        """Return a server's disks from columns, which may come from the table or be new."""
         return cls.of(ctxt, (BlockDeviceMapping(ctxt, **{**row, 'instance_uuid': instance_uuid}) for row in rows))
 
 
-# --- a word on a server (table tags) ---------------------------------------------------------------------------------
+# --- tags of a server (table tags) -----------------------------------------------------------------------------------
 @register
 class Tag(KilonovaObject):
+    """One tag of a server."""
+
     VERSION = '1.1'
     fields = {'resource_id': fields.StringField(), 'tag': fields.StringField()}
 
 
 @register
 class TagList(ListBase, KilonovaObject):
+    """The tags of a server."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('Tag')}
 
     @classmethod
     def from_words(cls, ctxt: RequestContext | None, resource_id: str, words: Iterable[str]) -> Self:
-        """A server's tags from the plain words."""
+        """Return a server's tags from plain strings."""
         return cls.of(ctxt, (Tag.loaded(ctxt, (('resource_id', resource_id), ('tag', word))) for word in words))
 
 
-# --- the readable reason of a failure (table instance_faults) --------------------------------------------------------
+# --- faults: readable reasons of failures (table instance_faults) ----------------------------------------------------
 @register
 class InstanceFault(PersistentObject, KilonovaObject):
-    """``code`` is an HTTP status; ``details`` is for administrators (and for everybody at 500)."""
+    """A failure of a server.
+
+    ``code`` is an HTTP status. ``details`` are shown to administrators, and to other users unless the code is 500.
+    """
 
     VERSION = '1.2'
     fields = {
@@ -107,13 +122,17 @@ class InstanceFault(PersistentObject, KilonovaObject):
 
 @register
 class InstanceFaultList(ListBase, KilonovaObject):
+    """A list of faults."""
+
     VERSION = '1.2'
     fields = {'objects': fields.ListOfObjectsField('InstanceFault')}
 
 
-# --- a server's networks as last seen (table instance_info_caches) ---------------------------------------------------
+# --- a server's interfaces, as last read from the network service (table instance_info_caches) -----------------------
 @register
 class InstanceInfoCache(PersistentObject, KilonovaObject):
+    """The interfaces of a server, as they were last read from the network service."""
+
     VERSION = '1.5'
     fields = {
         'instance_uuid': fields.UUIDField(),
@@ -122,13 +141,16 @@ class InstanceInfoCache(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
+        """Return the info cache of a row; an empty column is an empty list."""
         values = {**row, 'deleted': bool(row.get('deleted')), 'network_info': row.get('network_info') or '[]'}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
 
-# --- what was done to a server, when, with which end (tables instance_actions, instance_actions_events) --------------
+# --- actions on a server and their events (tables instance_actions, instance_actions_events) -------------------------
 @register
 class InstanceAction(PersistentObject, KilonovaObject):
+    """An action on a server, with its request, times and message."""
+
     VERSION = '1.2'
     fields = {
         'id': fields.IntegerField(),
@@ -145,12 +167,16 @@ class InstanceAction(PersistentObject, KilonovaObject):
 
 @register
 class InstanceActionList(ListBase, KilonovaObject):
+    """A list of actions."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('InstanceAction')}
 
 
 @register
 class InstanceActionEvent(PersistentObject, KilonovaObject):
+    """A part of an action, with its host, times and result."""
+
     VERSION = '1.4'
     fields = {
         'id': fields.IntegerField(),
@@ -167,5 +193,7 @@ class InstanceActionEvent(PersistentObject, KilonovaObject):
 
 @register
 class InstanceActionEventList(ListBase, KilonovaObject):
+    """A list of events."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('InstanceActionEvent')}

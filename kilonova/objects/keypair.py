@@ -1,4 +1,4 @@
-"""KeyPair: a user's public key (API table ``key_pairs``; a copy in ``instance_extra.keypairs``)."""
+"""KeyPair: a user's public key (API table ``key_pairs``; each server has a copy in ``instance_extra.keypairs``)."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -7,7 +7,7 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class KeyPair(PersistentObject, KilonovaObject):
-    """``type`` is ssh or x509."""
+    """A user's public key; ``type`` is ssh or x509."""
 
     VERSION = '1.4'
     fields = {
@@ -22,5 +22,7 @@ class KeyPair(PersistentObject, KilonovaObject):
 
 @register
 class KeyPairList(ListBase, KilonovaObject):
+    """A list of key pairs."""
+
     VERSION = '1.3'
     fields = {'objects': fields.ListOfObjectsField('KeyPair')}

@@ -1,4 +1,4 @@
-"""The mappings of the API database: cells, and the cell of each host and server."""
+"""The mappings of the API database: the cells, and the cell of each host and of each server."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -10,6 +10,8 @@ CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 
 @register
 class CellMapping(KilonovaObject):
+    """A cell with its database and message queue."""
+
     VERSION = '1.1'
     uuid: str
     fields = {
@@ -22,12 +24,14 @@ class CellMapping(KilonovaObject):
     }
 
     def is_cell0(self) -> bool:
-        """Whether this is where servers lie that never found a host."""
+        """Return whether this is cell0, which has the servers that never got a host."""
         return self.uuid == CELL0_UUID
 
 
 @register
 class CellMappingList(ListBase, KilonovaObject):
+    """A list of cells."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('CellMapping')}
 
@@ -35,7 +39,7 @@ class CellMappingList(ListBase, KilonovaObject):
 # --- the cell of a host (API table host_mappings) --------------------------------------------------------------------
 @register
 class HostMapping(KilonovaObject):
-    """From a row that holds its ``cell_mapping`` object."""
+    """The cell of a host, made from a row that contains its ``cell_mapping`` object."""
 
     VERSION = '1.0'
     fields = {
@@ -47,6 +51,8 @@ class HostMapping(KilonovaObject):
 
 @register
 class HostMappingList(ListBase, KilonovaObject):
+    """A list of host mappings."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('HostMapping')}
 
@@ -54,7 +60,7 @@ class HostMappingList(ListBase, KilonovaObject):
 # --- the cell of a server (API table instance_mappings) --------------------------------------------------------------
 @register
 class InstanceMapping(KilonovaObject):
-    """``cell_mapping`` is None until a cell was chosen."""
+    """The cell of a server; ``cell_mapping`` is None until a cell is chosen."""
 
     VERSION = '1.2'
     fields = {
@@ -69,5 +75,7 @@ class InstanceMapping(KilonovaObject):
 
 @register
 class InstanceMappingList(ListBase, KilonovaObject):
+    """A list of instance mappings."""
+
     VERSION = '1.3'
     fields = {'objects': fields.ListOfObjectsField('InstanceMapping')}

@@ -20,7 +20,10 @@ NOT_WRITTEN = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'delete
 
 @register
 class Migration(PersistentObject, KilonovaObject):
-    """Sizes in bytes (``memory_*``, ``disk_*``); ``source_node``/``dest_node`` are hypervisor hostnames."""
+    """One move of a server.
+
+    Sizes (``memory_*``, ``disk_*``) are in bytes. ``source_node`` and ``dest_node`` are hypervisor hostnames.
+    """
 
     VERSION = '1.8'
     migration_type: str
@@ -52,7 +55,10 @@ class Migration(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """From a row of ``migrations``; a row without a type gets the one its flavors tell."""
+        """Return the migration of a row of ``migrations``.
+
+        If the row has no type, it is a resize if its two flavors differ, otherwise a cold migration.
+        """
         values = {**row, 'deleted': bool(row.get('deleted'))}
         if not values.get('migration_type'):
             resized = values.get('old_instance_type_id') != values.get('new_instance_type_id')
@@ -60,12 +66,15 @@ class Migration(PersistentObject, KilonovaObject):
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Columns of the fields that are set (or changed)."""
+        """Return the columns of the fields that are set (or only those changed)."""
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Self:
-        """MigrationNotFound."""
+        """Return the migration with this uuid.
+
+        Raises MigrationNotFound if there is none.
+        """
         with storage.database(ctxt).read() as conn:
             row = storage.queries('migrations').get(conn, uuid=uuid)
         if row is None:
@@ -74,7 +83,10 @@ class Migration(PersistentObject, KilonovaObject):
 
     @remotable
     def save(self) -> None:
-        """Write the changed columns; MigrationNotFound when the row is gone."""
+        """Write the changed columns.
+
+        Raises MigrationNotFound if the row is deleted.
+        """
         values = self.to_row(changed_only=True)
         if values:
             with storage.database(self._context).write() as conn:
@@ -84,32 +96,36 @@ class Migration(PersistentObject, KilonovaObject):
 
     @property
     def is_same_host(self) -> bool:
-        """Whether source and destination are one node."""
+        """Whether source and destination are the same node."""
         return (self.source_compute, self.source_node) == (self.dest_compute, self.dest_node)
 
     @property
     def is_live_migration(self) -> bool:
+        """Whether the migration is a live migration."""
         return self.migration_type == 'live-migration'
 
     @property
     def is_resize(self) -> bool:
+        """Whether the migration is a resize."""
         return self.migration_type == 'resize'
 
 
 @register
 class MigrationList(ListBase, KilonovaObject):
+    """A list of migrations."""
+
     VERSION = '1.6'
     fields = {'objects': fields.ListOfObjectsField('Migration')}
 
     @remotable_classmethod
     def get_in_progress_by_host_and_node(cls, ctxt: RequestContext, host: str, node: str) -> Self:
-        """Moves from or to this node that still hold something at one of their sides."""
+        """Return the migrations from or to a node that have not ended."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('migrations').unended_on_host(conn, host, node))
 
     @remotable_classmethod
     def get_evacuated(cls, ctxt: RequestContext, host: str) -> Self:
-        """Evacuations from a host of which it hasn't cleared away its part."""
+        """Return the evacuations from a host after which the host has not cleaned up yet."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('migrations').list_migrations(conn, filters={
                 'source_compute': host, 'migration_type': 'evacuation', 'status': 'done'}))

@@ -1,5 +1,6 @@
 """MonitorMetric: one measured value of a host (``compute_nodes.metrics``).
 
+Example:
     metrics = MonitorMetricList.from_column('[{"name": "cpu.frequency", "value": 2400, "source": "libvirt"}]')
 """
 from __future__ import annotations
@@ -13,7 +14,10 @@ from kilonova.objects.base import KilonovaObject, ListBase, register
 
 @register
 class MonitorMetric(KilonovaObject):
-    """``value`` is a whole number in the metric's own unit. Monitors choose their names."""
+    """One measured value of a host.
+
+    ``value`` is an integer in the unit of the metric. The names are chosen by the monitors that measure the values.
+    """
 
     VERSION = '1.1'
     fields = {
@@ -26,17 +30,25 @@ class MonitorMetric(KilonovaObject):
 
     @classmethod
     def from_dict(cls, metric: dict[str, Any]) -> Self:
-        """From {'name', 'value', 'timestamp', 'source', 'numa_membw_values'} as far as given. ValueError, TypeError."""
+        """Return the metric of {'name', 'value', 'timestamp', 'source', 'numa_membw_values'}; members may be missing.
+
+        Raises ValueError or TypeError if a value is malformed.
+        """
         return cls.loaded(None, ((name, metric[name]) for name in cls.fields
                                  if name in metric and (metric[name] is not None or name in cls._nullable)))
 
 
 @register
 class MonitorMetricList(ListBase, KilonovaObject):
+    """The metrics of a host."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('MonitorMetric')}
 
     @classmethod
     def from_column(cls, text: str | None) -> Self:
-        """From the column's JSON list of dicts; none: an empty list. ValueError, TypeError for another text."""
+        """Return the metrics of the column's JSON list of dicts; an empty column is an empty list.
+
+        Raises ValueError or TypeError if the text is malformed.
+        """
         return cls.of(None, [MonitorMetric.from_dict(one) for one in json.loads(text or '[]')])

@@ -1,4 +1,4 @@
-"""The networks and security groups that the request for a server names."""
+"""The networks and security groups that a request for a server names."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -9,10 +9,13 @@ from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
 
 
-# --- one interface that a server asks for ----------------------------------------------------------------------------
+# --- requested interfaces --------------------------------------------------------------------------------------------
 @register
 class NetworkRequest(KilonovaObject):
-    """``network_id`` may be 'auto' or 'none': the user leaves the choice to us, or wants no interface."""
+    """One requested interface.
+
+    ``network_id`` may be 'auto' (Kilonova chooses the network) or 'none' (the server gets no interface).
+    """
 
     VERSION = '1.3'
     fields = {
@@ -27,27 +30,33 @@ class NetworkRequest(KilonovaObject):
 
     @property
     def no_allocate(self) -> bool:
+        """Whether the server gets no interface."""
         return 'network_id' in self and self.network_id == 'none'
 
     @property
     def auto_allocate(self) -> bool:
+        """Whether Kilonova chooses the network."""
         return 'network_id' in self and self.network_id == 'auto'
 
 
 @register
 class NetworkRequestList(ListBase, KilonovaObject):
+    """The requested interfaces of a server."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('NetworkRequest')}
 
     @property
     def no_allocate(self) -> bool:
-        """Whether the user wants no interface at all."""
+        """Whether the server gets no interface at all."""
         return len(self.objects) == 1 and self.objects[0].no_allocate
 
 
-# --- security groups: only the names (or uuids) matter, the network service owns the rest ----------------------------
+# --- security groups: only names or uuids are used, all other data is in the network service -------------------------
 @register
 class SecurityGroup(PersistentObject, KilonovaObject):
+    """A security group of the network service, known by its name or uuid."""
+
     VERSION = '1.2'
     fields = {
         'id': fields.IntegerField(),
@@ -61,13 +70,16 @@ class SecurityGroup(PersistentObject, KilonovaObject):
 
 @register
 class SecurityGroupList(ListBase, KilonovaObject):
+    """The security groups of a server."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('SecurityGroup')}
 
     @classmethod
     def from_names(cls, ctxt: RequestContext, names: Iterable[str]) -> Self:
+        """Return the list of security groups with these names."""
         return cls.of(ctxt, (SecurityGroup.loaded(ctxt, (('name', name),)) for name in names))
 
     def names(self) -> list[str]:
-        """Name of each group, else its uuid."""
+        """Return the name of each group, or its uuid if the name is not set."""
         return [group.name if 'name' in group else group.uuid for group in self]

@@ -1,4 +1,4 @@
-"""NUMATopology: the host's NUMA cells (``compute_nodes.numa_topology``) and the limits a claim keeps."""
+"""NUMATopology: the NUMA cells of a host (``compute_nodes.numa_topology``), and the limits of a claim."""
 from __future__ import annotations
 
 from kilonova.objects import fields
@@ -7,7 +7,7 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class NUMAPagesTopology(KilonovaObject):
-    """Memory pages of one size, in pages."""
+    """The memory pages of one size in a NUMA cell; all numbers except ``size_kb`` are pages."""
 
     VERSION = '1.1'
     total: int
@@ -23,22 +23,26 @@ class NUMAPagesTopology(KilonovaObject):
 
     @property
     def free(self) -> int:
+        """The number of free pages."""
         return self.total - self.used - self.reserved
 
     @property
     def free_kb(self) -> int:
+        """The free memory in KiB."""
         return self.free * self.size_kb
 
 
 @register
 class NetworkMetadata(KilonovaObject):
+    """The physical networks to which a server or a NUMA cell is connected, and whether tunnels are used."""
+
     VERSION = '1.0'
     fields = {'physnets': fields.SetOfStringsField(), 'tunneled': fields.BooleanField(default=False)}
 
 
 @register
 class NUMACell(KilonovaObject):
-    """``memory`` in MiB; ``siblings`` are sets of threads of one core."""
+    """One NUMA cell of a host; ``memory`` is in MiB, and each set in ``siblings`` has the threads of one core."""
 
     VERSION = '1.5'
     memory: int
@@ -59,15 +63,19 @@ class NUMACell(KilonovaObject):
 
     @property
     def free_pcpus(self) -> set[int]:
+        """The dedicated CPUs that are not pinned."""
         return set(self.pcpuset) - set(self.pinned_cpus)
 
     @property
     def avail_memory(self) -> int:
+        """The free memory in MiB."""
         return self.memory - self.memory_usage
 
 
 @register
 class NUMATopology(KilonovaObject):
+    """The NUMA cells of a host."""
+
     VERSION = '1.2'
     fields = {'cells': fields.ListOfObjectsField('NUMACell')}
 
@@ -77,6 +85,8 @@ class NUMATopology(KilonovaObject):
 
 @register
 class NUMATopologyLimits(KilonovaObject):
+    """The limits of a claim in NUMA cells: allocation ratios and networks."""
+
     VERSION = '1.1'
     fields = {
         'cpu_allocation_ratio': fields.FloatField(),

@@ -1,4 +1,9 @@
-"""What conductor and hosts send one another where that takes more than three arguments: orders and what is written."""
+"""Objects that conductor and compute services send each other as arguments of RPC calls.
+
+An ``…Order`` contains the arguments of a call to a compute service (``rpc.compute``) that needs more than three.
+``Claim`` and ``Save`` are what a compute service sends to the conductor to be written to the database
+(``rpc.conductor``).
+"""
 from __future__ import annotations
 
 from typing import ClassVar
@@ -9,13 +14,16 @@ from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_extra import InstanceNUMATopology, InstancePCIRequests
 
 
-# --- what a host is to do (rpc.compute) ------------------------------------------------------------------------------
-# ``image`` is the image service's plain dict. All fields are set by who sends one.
+# --- arguments of calls to a compute service (rpc.compute) -----------------------------------------------------------
+# ``image`` is the image service's plain dict. The sender sets all fields.
 @register
 class BuildOrder(KilonovaObject):
-    """Build a server. ``attempt`` counts its hosts from 1; ``sealed``: admin password and files (``sealing``);
-    ``limits``: how far the claim may go, where a filter said so; ``block_devices``: the disks that were asked for
-    besides what flavor and image say."""
+    """The arguments of ``build_and_run_instance``: build a server on this host.
+
+    ``attempt`` is the number of the attempt, from 1; each attempt is on another host. ``sealed`` is the administrator's
+    password and the files, encrypted by ``sealing``. ``limits`` are the limits of the claim if a filter has set some.
+    ``block_devices`` are the requested disks in addition to those of flavor and image.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -30,7 +38,10 @@ class BuildOrder(KilonovaObject):
 
     @property
     def pci_requests(self) -> InstancePCIRequests | None:
-        """The instance's, else the request spec's; their specs name Placement's providers."""
+        """The PCI requests of the instance, otherwise those of the request spec; None if there are none.
+
+        Their specs name the providers that Placement allocated.
+        """
         for holder in (self.instance, self.request_spec):
             if holder is not None and 'pci_requests' in holder and holder.pci_requests is not None:
                 found: InstancePCIRequests | None = holder.pci_requests
@@ -39,7 +50,7 @@ class BuildOrder(KilonovaObject):
 
     @property
     def numa_topology(self) -> InstanceNUMATopology | None:
-        """What the server asks of the host's NUMA cells."""
+        """The requested NUMA topology of the request spec, otherwise that of the instance; None if there is none."""
         for holder in (self.request_spec, self.instance):
             if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
                 found: InstanceNUMATopology | None = holder.numa_topology
@@ -49,8 +60,11 @@ class BuildOrder(KilonovaObject):
 
 @register
 class RebuildOrder(KilonovaObject):
-    """Make a server's disks anew, from ``image``, where it is. ``sealed``: admin password and files;
-    ``preserve_ephemeral``: its ephemeral disks stay."""
+    """The arguments of ``rebuild_instance`` and ``stop_to_reimage``: create a server's disks again from ``image``.
+
+    ``sealed`` is the administrator's password and the files, encrypted. With ``preserve_ephemeral`` the ephemeral disks
+    are kept.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -63,8 +77,11 @@ class RebuildOrder(KilonovaObject):
 
 @register
 class RescueOrder(KilonovaObject):
-    """Rescue a server. ``image``: the image to start from, {} for the host's default; ``sealed``: the administrator's
-    password there (``sealing``)."""
+    """The arguments of ``rescue_instance``: boot a server from a rescue image.
+
+    ``image`` is the rescue image, or {} for the host's default. ``sealed`` is the administrator's password of the
+    rescue system, encrypted by ``sealing``.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -75,19 +92,23 @@ class RescueOrder(KilonovaObject):
 
     @property
     def image_ref(self) -> str | None:
-        """The id of the image; None: the host's default."""
+        """The id of the rescue image; None for the host's default."""
         found: str | None = self.image.get('id')
         return found
 
     @property
     def image_name(self) -> str:
+        """The name of the rescue image; '' for the host's default."""
         return str(self.image.get('name') or '')
 
 
 @register
 class EvacuateOrder(KilonovaObject):
-    """Build a server of a dead host here. ``shared``: what the user says of its disks, whether they are on storage that
-    both hosts use (None: nothing); ``power_on``: it is to run; the rest as in ``BuildOrder``."""
+    """The arguments of ``evacuate_instance``: build a server of a dead host on this host.
+
+    ``shared`` says whether the disks are on storage that both hosts use, if the user said so (None: unknown). With
+    ``power_on`` the guest is started. ``sealed``, ``block_devices`` and ``limits`` are as in ``BuildOrder``.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -104,14 +125,17 @@ class EvacuateOrder(KilonovaObject):
 
     @property
     def flavor(self) -> Flavor:
-        """What it claims: an evacuation changes nothing of the server."""
+        """The flavor of the claim. It is the server's own flavor, because an evacuation does not change it."""
         found: Flavor = self.instance.flavor
         return found
 
 
 @register
 class PrepResizeOrder(KilonovaObject):
-    """A move's destination claims; ``flavor``: the new one, ``limits`` as in ``BuildOrder``."""
+    """The arguments of ``prep_resize``: claim resources at the destination of a resize or cold migration.
+
+    ``flavor`` is the new flavor. ``limits`` are as in ``BuildOrder``.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -126,7 +150,10 @@ class PrepResizeOrder(KilonovaObject):
 
 @register
 class ResizeOrder(KilonovaObject):
-    """A move's source carries the disks; ``flavor``: the new one, ``disk``: where they go, as ``prep_resize`` said."""
+    """The arguments of ``resize_instance``: send the disks from the source of a resize or cold migration.
+
+    ``flavor`` is the new flavor. ``disk`` is the target of the disks, from the reply of ``prep_resize``.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -141,7 +168,10 @@ class ResizeOrder(KilonovaObject):
 
 @register
 class FinishResizeOrder(KilonovaObject):
-    """A move's destination builds the guest; ``disk_info``: what ``resize_instance`` answered."""
+    """The arguments of ``finish_resize``: create the guest at the destination of a resize or cold migration.
+
+    ``disk_info`` is the reply of ``resize_instance``.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -155,8 +185,11 @@ class FinishResizeOrder(KilonovaObject):
 
 @register
 class UnshelveOrder(KilonovaObject):
-    """Build a server that was shelved and offloaded. ``image``: of which its root disk is made; ``request_spec``: its
-    devices are of the providers that Placement allocated; ``limits``, ``block_devices`` as in ``BuildOrder``."""
+    """The arguments of ``unshelve_instance``: build a server that was shelved and offloaded.
+
+    The root disk is made of ``image``. The PCI requests of ``request_spec`` name the providers that Placement
+    allocated. ``limits`` and ``block_devices`` are as in ``BuildOrder``.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -170,9 +203,12 @@ class UnshelveOrder(KilonovaObject):
 
 @register
 class LiveMigrationCheckOrder(KilonovaObject):
-    """A live migration's destination looks whether it can take the guest, and claims. ``guest``: what the source said
-    of it, ``block``: whether its disks go along (None: unless both hosts use them), ``over_commit``: their holes need
-    no room, ``limits`` as in ``BuildOrder``."""
+    """The arguments of ``check_can_live_migrate_destination``: check a live migration and claim at the destination.
+
+    ``guest`` is the source's description of the guest. ``block`` says whether the disks are copied (None: unless both
+    hosts use them). With ``over_commit`` the holes of sparse disks need no free space. ``limits`` are as in
+    ``BuildOrder``.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -187,14 +223,17 @@ class LiveMigrationCheckOrder(KilonovaObject):
 
     @property
     def flavor(self) -> Flavor:
-        """What it claims: a live migration changes nothing of the server."""
+        """The flavor of the claim. It is the server's own flavor, because a live migration does not change it."""
         found: Flavor = self.instance.flavor
         return found
 
 
 @register
 class LiveMigrationOrder(KilonovaObject):
-    """A step of a live migration. ``guest``: what the source said of it, ``offer``: what the destination."""
+    """The arguments of the steps of a live migration after its check.
+
+    ``guest`` is the source's description of the guest, ``offer`` the reply of the destination's check.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -207,9 +246,13 @@ class LiveMigrationOrder(KilonovaObject):
 
 @register
 class LiveMigrationUndo(KilonovaObject):
-    """A live migration was ended. To the source: ``resume``: no other host has the guest any more, so one that is held
-    goes on; ``aborted``: a user ended it, and it is to be said here. To the destination: ``gone``: whether the source
-    has it no longer (None: look whether it came)."""
+    """The arguments of the calls that undo a live migration at its source and at its destination.
+
+    ``resume`` and ``aborted`` are for the source. ``resume``: no other host has the guest any more, so the source lets
+    a paused guest continue. ``aborted``: a user aborted the migration, so the source sends notifications about that.
+    ``gone`` is for the destination: whether the guest has left the source. If it is None, the destination checks
+    whether the guest has arrived.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -221,14 +264,21 @@ class LiveMigrationUndo(KilonovaObject):
     }
 
 
-# --- what a host writes while it works on an operation: a claim takes a place, a save says what a step came to --------
-# ``db.queries.claims`` says what each field does. Fields that aren't set change nothing. Times in columns travel as ISO
-# text, columns of ``instance_extra`` as JSON text.
+# --- what a host writes for an operation: a claim takes resources, a save stores the result of a step -----------------
+# ``db.queries.claims`` describes the effect of each field. Fields that are not set change nothing. Times in columns are
+# ISO texts, columns of ``instance_extra`` are JSON texts.
 class _Written(KilonovaObject):
-    """Of both: ``transition``: the event by which the server's state moves, ``expect`` {column: value(s)} what it must
-    be like before, ``values`` {column of instances: value}, ``extra`` {column of instance_extra: JSON text},
-    ``devices`` [{id, address, from, to, instance_uuid, request_id}], ``usage`` {compute_node_id, columns of
-    compute_nodes}, ``migration`` {uuid, columns of migrations}."""
+    """Base class of ``Claim`` and ``Save``.
+
+    Attributes:
+        transition: the event by which the server's state changes.
+        expect: {column: value or values} that the server's row must have before.
+        values: {column of instances: value}.
+        extra: {column of instance_extra: JSON text}.
+        devices: [{id, address, from, to, instance_uuid, request_id}].
+        usage: {compute_node_id, columns of compute_nodes}.
+        migration: {uuid, columns of migrations}.
+    """
 
 
 _BOTH = {
@@ -251,7 +301,11 @@ def _none() -> None:
 
 @register
 class Claim(_Written):
-    """``host`` claims; ``group`` {uuid, host}: the policy of this server group is looked at once more."""
+    """A claim: a host takes resources for a server.
+
+    ``host`` is the host that claims. ``group`` {uuid, host} is the server's group, whose policy is checked once more
+    when the claim is written.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -264,9 +318,18 @@ class Claim(_Written):
 
 @register
 class Save(_Written):
-    """``event`` of the instance action, ``fault`` columns, ``message`` the action's, ``end``: with this the operation
-    ends, ``undo``: it gives back, ``undone``: why the host took back what it did under the key, ``mark``: tells
-    several saves under one key apart, ``system_metadata`` {key: value|None}."""
+    """The result of a step of an operation on a host.
+
+    Attributes:
+        system_metadata: {key: value}; None deletes the key.
+        event: the event of the instance action.
+        fault: the columns of a fault.
+        message: the message of the instance action.
+        end: the operation ends with this save.
+        undo: the save releases resources.
+        undone: the reason why the host undid what it did under the key.
+        mark: distinguishes several saves under the same key.
+    """
 
     VERSION = '1.0'
     fields = {

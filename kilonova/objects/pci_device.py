@@ -1,6 +1,6 @@
-"""PciDevice: a device of a compute node that a server may hold (table ``pci_devices``).
+"""PciDevice: a device of a compute node that a server may own (table ``pci_devices``).
 
-Data only: the status machine lives in ``kilonova.pci``.
+This module has only the data. The transitions of ``status`` are in ``kilonova.pci``.
 """
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
-# The action of a server whose device is not given out again.
+# The name of the instance action of a server whose device is not offered to other servers any more.
 BARRED = 'device_barred'
 
 
 @register
 class PciDevice(PersistentObject, KilonovaObject):
-    """One device; ``status`` is one of ``fields.PciDeviceStatusField``'s words. The ``address`` of a mediated device is
-    its UUID, ``parent_addr`` the PCI function that it is a part of."""
+    """One PCI device or mediated device.
+
+    ``status`` is one of the words of ``fields.PciDeviceStatusField``. The ``address`` of a mediated device is its UUID,
+    and its ``parent_addr`` is the address of its PCI function.
+    """
 
     VERSION = '1.8'
     fields = {
@@ -44,13 +47,16 @@ class PciDevice(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the device of a row of ``pci_devices``. An ``extra_info`` that cannot be read counts as empty."""
+        """Return the device of a row of ``pci_devices``.
+
+        An ``extra_info`` that cannot be read counts as empty.
+        """
         info = texts.read(f"extra_info of device {row.get('address')}", row.get('extra_info'), texts.mapping, {})
         values = {**row, 'deleted': bool(row.get('deleted')), 'extra_info': info}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Columns of the fields that are set (or changed), without id and timestamps."""
+        """Return the columns of the fields that are set (or only those changed), without id and timestamps."""
         row = self.columns(NOT_INSERTED, changed_only)
         if 'extra_info' in row:
             row['extra_info'] = json.dumps(row['extra_info'])
@@ -59,22 +65,31 @@ class PciDevice(PersistentObject, KilonovaObject):
 
 @register
 class PciDeviceList(ListBase, KilonovaObject):
+    """A list of devices."""
+
     VERSION = '1.3'
     fields = {'objects': fields.ListOfObjectsField('PciDevice')}
 
     @remotable_classmethod
     def get_by_compute_node(cls, ctxt: RequestContext, compute_node_id: int) -> Self:
-        """The devices of a node, by address."""
+        """Return the devices of a node, sorted by address."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('pci_devices').by_node(conn, compute_node_id))
 
     @remotable_classmethod
     def save_all(cls, ctxt: RequestContext, compute_node_id: int, changes: dict[str, list[Any]]) -> dict[str, int]:
-        """Write what an audit found, in one transaction; may be sent again.
+        """Write the results of an audit in one transaction, and return {address: id} of the created devices.
 
-        ``changes``: created [PciDevice], updated [PciDevice, with changes], removed [PciDevice], statuses [{id, to, …}]
-        (devices that nobody owns and whose status follows from others'), told [{instance_uuid, message}] (actions of
-        servers whose devices are not given out again). Returns {address: id} of the created ones.
+        A repeated call has the same result.
+
+        ``changes`` has these lists:
+
+        - created: new PciDevices.
+        - updated: PciDevices with changed fields.
+        - removed: PciDevices to delete.
+        - statuses: {id, to, …} of devices without an owner whose status depends on other devices.
+        - told: {instance_uuid, message} of servers whose devices are not offered again; each server gets an instance
+          action.
         """
         queries = storage.queries('pci_devices')
         changed = [{'id': device.id, **device.to_row(changed_only=True)} for device in changes.get('updated') or ()]
@@ -88,7 +103,7 @@ class PciDeviceList(ListBase, KilonovaObject):
                 'project_id': ctxt.project_id}, changes.get('told') or ())
             if not created:
                 return {}
-            # A list that is sent again finds its devices there.
+            # If the call is repeated, the devices exist already.
             there = {row['address'] for row in queries.by_node(conn, compute_node_id)}
             queries.save(conn, compute_node_id, created=[row for address, row in created.items()
                                                          if address not in there])

@@ -1,4 +1,4 @@
-"""PciDevicePool: equal free devices counted together (``compute_nodes.pci_stats``)."""
+"""PciDevicePool: the number of free PCI devices with equal properties (``compute_nodes.pci_stats``)."""
 from __future__ import annotations
 
 import json
@@ -14,7 +14,11 @@ OWN_KEYS = ('product_id', 'vendor_id', 'numa_node', 'count')
 
 @register
 class PciDevicePool(KilonovaObject):
-    """``tags`` are all other keys that a request can match: dev_type, address, tags of the device spec …"""
+    """A pool of equal free devices.
+
+    ``tags`` contains all other properties that a request can match, such as dev_type, address, and tags of the device
+    spec.
+    """
 
     VERSION = '1.1'
     fields = {
@@ -27,13 +31,16 @@ class PciDevicePool(KilonovaObject):
 
     @classmethod
     def from_dict(cls, pool: dict[str, Any]) -> Self:
-        """From the flat form {product_id, vendor_id, numa_node, count, tag: value, …}; ``devices`` is left out."""
+        """Return the pool of the flat form {product_id, vendor_id, numa_node, count, tag: value, …}.
+
+        A member ``devices`` is ignored.
+        """
         tags = {key: value for key, value in pool.items() if key not in OWN_KEYS and key != 'devices'}
         return cls(product_id=pool['product_id'], vendor_id=pool['vendor_id'], numa_node=pool.get('numa_node'),
                    count=pool['count'], tags=tags)
 
     def to_dict(self) -> dict[str, Any]:
-        """The flat form."""
+        """Return the flat form that ``from_dict`` reads."""
         return {'product_id': self.product_id, 'vendor_id': self.vendor_id,
                 'numa_node': self.numa_node if 'numa_node' in self else None, 'count': self.count,
                 **(self.tags if 'tags' in self else {})}
@@ -41,19 +48,26 @@ class PciDevicePool(KilonovaObject):
 
 @register
 class PciDevicePoolList(ListBase, KilonovaObject):
+    """A list of pools."""
+
     VERSION = '1.1'
     fields = {'objects': fields.ListOfObjectsField('PciDevicePool')}
 
     @classmethod
     def from_dicts(cls, pools: Iterable[dict[str, Any]]) -> Self:
+        """Return the list of pools in the flat form."""
         return cls(objects=[PciDevicePool.from_dict(pool) for pool in pools])
 
     def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the pools in the flat form."""
         return [pool.to_dict() for pool in self.objects]
 
     @classmethod
     def from_column(cls, text: str | None, ctxt: RequestContext | None = None) -> Self | None:
-        """From ``compute_nodes.pci_stats``: an envelope, or the old plain list of flat pools."""
+        """Return the pools of ``compute_nodes.pci_stats``, or None for an empty column.
+
+        The text is an envelope, or a plain list of pools in the flat form, which older releases wrote.
+        """
         value = json.loads(text) if text else None
         if isinstance(value, list):
             return cls.from_dicts(value)

@@ -1,13 +1,13 @@
-"""What a port of Neutron asks of Placement: a guaranteed bandwidth, a guaranteed packet rate.
+"""PortResources: the resources of Placement that a Neutron port requests, such as guaranteed bandwidth or packet rate.
 
-    wanted = PortResources.read(port.id, port.resource_request)     # None: nothing
-    spec.requested_resources += wanted.request_groups()             # granular groups of the scheduler's question
-    allocation = wanted.allocation(choice.mappings)                 # what the port's binding:profile says of the answer
+    wanted = PortResources.read(port.id, port.resource_request)     # None if it requests nothing
+    spec.requested_resources += wanted.request_groups()             # granular groups of the query to Placement
+    allocation = wanted.allocation(choice.mappings)                 # the providers, for the port's binding:profile
     wanted.held(allocation)                                         # {provider: {resource class: amount}}
 
-Neutron has two forms, by its extensions: groups with ids (``port-resource-request-groups``), whose binding says
-{group id: provider}, and before that one group without an id, which is called as its port, and whose binding says the
-provider alone.
+The form depends on Neutron's extensions. With ``port-resource-request-groups`` a request has groups with ids, and the
+binding contains {group id: provider}. Without it there is one group without an id. It gets the port's id, and the
+binding contains only the provider.
 """
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from typing import Any
 
 from kilonova.objects.request_spec import RequestGroup, RequestLevelParams, RequestSpec
 
-# The key of binding:profile.
+# The member of binding:profile with the providers.
 ALLOCATION = 'allocation'
-# How the names of the resource classes of ports begin.
+# The prefix of the resource classes of ports.
 PREFIX = 'NET_'
 
 
 @dataclass(frozen=True)
 class PortResources:
-    """``groups``: {id: {resource class: amount}}, each of one provider, which must have the traits ``required`` of it;
-    ``same_subtree``: those whose providers are below one of them; ``is_flat``: the form without ids."""
+    """The resources that one port requests.
+
+    ``groups`` is {id: {resource class: amount}}. All resources of a group come from one provider, which must have the
+    traits ``required`` of the group. ``same_subtree`` are groups one of whose providers must be an ancestor of the
+    others. ``is_flat`` is the form without ids.
+    """
 
     groups: Mapping[str, Mapping[str, int]]
     required: Mapping[str, tuple[str, ...]]
@@ -35,7 +39,7 @@ class PortResources:
 
     @classmethod
     def read(cls, port_id: str, request: Mapping[str, Any] | None) -> PortResources | None:
-        """From a port's ``resource_request``; None: it asks for nothing."""
+        """Return the object of a port's ``resource_request``, or None if the port requests no resources."""
         if not request:
             return None
         is_flat = 'request_groups' not in request
@@ -49,23 +53,27 @@ class PortResources:
 
     @property
     def classes(self) -> set[str]:
-        """Resource classes of which it wants something."""
+        """The requested resource classes."""
         return {name for resources in self.groups.values() for name in resources}
 
     def request_groups(self) -> list[RequestGroup]:
-        """As the scheduler has them."""
+        """Return the groups in the scheduler's form."""
         return [RequestGroup(use_same_provider=True, requester_id=name, resources=dict(resources),
                              required_traits=set(self.required[name])) for name, resources in self.groups.items()]
 
     def allocation(self, mappings: Mapping[str, Sequence[str]]) -> str | dict[str, str]:
-        """What the binding says of the providers that Placement chose, {group: [provider]}. KeyError: of a group that
-        it wasn't asked for."""
+        """Return the value for the port's binding, from the providers that Placement chose: {group: [provider]}.
+
+        Raises KeyError if ``mappings`` does not contain a group.
+        """
         found = {name: mappings[name][0] for name in self.groups}
         return next(iter(found.values())) if self.is_flat else found
 
     def held(self, allocation: object) -> dict[str, dict[str, int]]:
-        """What the server has for the port in Placement, as its binding says it; of a binding that says nothing,
-        nothing."""
+        """Return the server's allocations for the port: {provider: {resource class: amount}}.
+
+        ``allocation`` is the value in the port's binding. Returns {} if the binding has none.
+        """
         providers = dict.fromkeys(self.groups, allocation) if self.is_flat else allocation
         found: dict[str, dict[str, int]] = {}
         if not isinstance(providers, Mapping):
@@ -77,14 +85,14 @@ class PortResources:
 
 
 def of_ports(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """What of {provider: {resource class: amount}} somebody holds for ports."""
+    """Return the part of allocations {provider: {resource class: amount}} that is for ports."""
     found = {provider: {name: amount for name, amount in amounts.items() if name.startswith(PREFIX)}
              for provider, amounts in allocations.items()}
     return {provider: amounts for provider, amounts in found.items() if amounts}
 
 
 def total(held: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
-    """The sum of what ports hold, of each as ``held`` has it."""
+    """Return the sum of the allocations for several ports; each element has the form of ``PortResources.held``."""
     found: dict[str, dict[str, int]] = {}
     for one in held:
         for provider, amounts in one.items():
@@ -93,13 +101,13 @@ def total(held: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str
 
 
 def add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    """Amounts of resource classes to others."""
+    """Add the amounts ``more`` to ``total``, both by resource class."""
     for name, amount in more.items():
         total[name] = total.get(name, 0) + amount
 
 
 def ask(spec: RequestSpec, wanted: Iterable[PortResources]) -> None:
-    """A request for a server asks for what these ports want, too."""
+    """Add the resources that ports request to a request spec."""
     wanted = list(wanted)
     if not wanted:
         return

@@ -1,5 +1,6 @@
-"""RequestSpec: what a server needs of a host, for the scheduler and in the API database.
+"""RequestSpec: the requirements of a server on its host, for the scheduler and in the API database.
 
+Example:
     spec = RequestSpec.from_components(ctxt, instance_uuid=uuid, flavor=flavor, image=image, scheduler_hints={...})
     row = {'instance_uuid': uuid, 'spec': spec.to_json()}
     spec = RequestSpec.from_json(row['spec'], ctxt)
@@ -22,19 +23,23 @@ from kilonova.objects.instance_group import InstanceGroup
 from kilonova.objects.network_request import NetworkRequestList, SecurityGroupList
 from kilonova.objects.numa import NetworkMetadata
 
-# What belongs to one scheduling only: never stored.
+# Fields that are only valid for one scheduling and are never stored.
 NOT_STORED = ('id', 'network_metadata', 'requested_networks', 'requested_resources', 'requested_destination', 'retry',
               'ignore_hosts', 'request_level_params')
-# Fields of it that a stored spec is read back with.
+# Those of the fields in NOT_STORED that are None in a spec which was read from the database.
 EMPTY = ('requested_resources', 'requested_destination', 'retry', 'ignore_hosts')
-# What the old instance_properties take over as it is.
+# Fields that the old dict ``instance_properties`` contains unchanged.
 LEGACY_PROPERTIES = ('project_id', 'user_id', 'availability_zone', 'numa_topology', 'pci_requests')
 ENVELOPE = 'nova_object.name'
 
 
 @register
 class Destination(KilonovaObject):
-    """Where a server may go: a host, a node, a cell, aggregates (each 'a,b' = one of them; all entries hold)."""
+    """The hosts that a server may go to: a host, a node, a cell and aggregates.
+
+    Each entry of ``aggregates`` is a list 'a,b', of which the host must be in at least one. All entries must be
+    fulfilled.
+    """
 
     VERSION = '1.4'
     aggregates: Any
@@ -49,19 +54,19 @@ class Destination(KilonovaObject):
     }
 
     def require_aggregates(self, aggregates: Iterable[str]) -> None:
-        """The host must be in at least one of these."""
+        """Require that the host is in at least one of these aggregates."""
         before: Any = self.aggregates if 'aggregates' in self else None
         self.aggregates = [*(before or ()), ','.join(aggregates)]
 
     def append_forbidden_aggregates(self, aggregates: Iterable[str]) -> None:
-        """The host must be in none of these."""
+        """Require that the host is in none of these aggregates."""
         before: Any = self.forbidden_aggregates if 'forbidden_aggregates' in self else None
         self.forbidden_aggregates = {*(before or ()), *aggregates}
 
 
 @register
 class SchedulerRetries(KilonovaObject):
-    """Which hosts were tried."""
+    """The hosts that were tried already for a server."""
 
     VERSION = '1.1'
     fields = {
@@ -71,18 +76,19 @@ class SchedulerRetries(KilonovaObject):
 
     @classmethod
     def from_dict(cls, ctxt: RequestContext, retry: dict[str, Any]) -> Self:
-        """From {'num_attempts': n, 'hosts': [[host, node]]}."""
+        """Return the object of {'num_attempts': n, 'hosts': [[host, node]]}."""
         hosts = [ComputeNode(ctxt, host=host, hypervisor_hostname=node) for host, node in retry.get('hosts') or ()]
         return cls(ctxt, num_attempts=retry.get('num_attempts') or 0, hosts=ComputeNodeList(ctxt, objects=hosts))
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the dict that ``from_dict`` reads."""
         return {'num_attempts': self.num_attempts,
                 'hosts': [[node.host, node.hypervisor_hostname] for node in self.hosts]}
 
 
 @register
 class SchedulerLimits(KilonovaObject):
-    """How far a claim may go. Memory in MiB, disk in GiB."""
+    """The limits of a claim on a host; memory in MiB, disk in GiB."""
 
     VERSION = '1.0'
     fields = {
@@ -94,18 +100,21 @@ class SchedulerLimits(KilonovaObject):
 
     @classmethod
     def from_dict(cls, limits: dict[str, Any]) -> Self:
-        """From {'numa_topology', 'vcpu', 'disk_gb', 'memory_mb'}; missing ones are None."""
+        """Return the object of {'numa_topology', 'vcpu', 'disk_gb', 'memory_mb'}; missing limits are None."""
         return cls(**{name: limits.get(name) for name in cls.fields})
 
     def to_dict(self) -> dict[str, Any]:
-        """Only what is limited."""
+        """Return the limits that are set and not None."""
         return {name: getattr(self, name) for name in self.fields
                 if name in self and getattr(self, name) is not None}
 
 
 @register
 class RequestGroup(KilonovaObject):
-    """Resources that must come from one provider (``use_same_provider``); ``requester_id`` names the group."""
+    """A group of requested resources and traits; ``requester_id`` is its name.
+
+    With ``use_same_provider`` all its resources must come from one provider.
+    """
 
     VERSION = '1.3'
     fields = {
@@ -127,7 +136,7 @@ class RequestGroup(KilonovaObject):
 
 @register
 class RequestLevelParams(KilonovaObject):
-    """What the whole allocation must fulfil."""
+    """The requirements on an allocation as a whole."""
 
     VERSION = '1.1'
     root_required: set[str]
@@ -146,8 +155,11 @@ class RequestLevelParams(KilonovaObject):
 
 @register
 class RequestSpec(KilonovaObject):
-    """The values of ``scheduler_hints`` are always lists. Only whom it is for and the flavor can be missing: any other
-    field that wasn't set reads as empty, so that a filter may walk all of them."""
+    """The requirements of a server on its host.
+
+    The values of ``scheduler_hints`` are always lists. A field that is not set reads as empty, so that filters can read
+    all fields. Only the flavor and the server's uuid raise UnsetField if they are not set.
+    """
 
     VERSION = '1.15'
     flavor: Flavor
@@ -186,7 +198,8 @@ class RequestSpec(KilonovaObject):
         'limits': lambda: SchedulerLimits.from_dict({}), 'security_groups': SecurityGroupList,
         'network_metadata': lambda: NetworkMetadata(physnets=set(), tunneled=False),
         'request_level_params': RequestLevelParams, 'requested_networks': NetworkRequestList})
-    # The number of the stored row, of a spec that came from one. None can't be set: peers take numbers only.
+    # The id of the stored row, if the spec was read from one. The field itself cannot be set to None, because other
+    # processes accept only numbers.
     _obj_id: ClassVar[int | None] = None
 
     @classmethod
@@ -194,7 +207,11 @@ class RequestSpec(KilonovaObject):
                         image: ImageMeta | dict[str, Any] | None = None, scheduler_hints: dict[str, Any] | None = None,
                         security_groups: SecurityGroupList | None = None,
                         requested_networks: NetworkRequestList | None = None, **values: Any) -> Self:
-        """A spec for a create: ``values`` are other fields, what isn't given is empty, or the context's."""
+        """Return the spec of a create.
+
+        ``values`` are further fields. Fields that are not given are empty; project and user are those of the context.
+        Raises TypeError for a name that is no field.
+        """
         spec = cls(ctxt, instance_uuid=instance_uuid, flavor=flavor, num_instances=values.pop('num_instances', 1),
                    image=ImageMeta.from_dict(image) if isinstance(image, dict) else image,
                    project_id=values.pop('project_id', None) or ctxt.project_id,
@@ -211,30 +228,34 @@ class RequestSpec(KilonovaObject):
             raise TypeError(f'no fields of a request: {sorted(values)}')
         return spec
 
-    # -- what the scheduler reads --------------------------------------------------------------------------------------
+    # -- values for the scheduler --------------------------------------------------------------------------------------
     @property
     def vcpus(self) -> int:
+        """The flavor's number of vCPUs."""
         return self.flavor.vcpus
 
     @property
     def memory_mb(self) -> int:
+        """The flavor's memory in MiB."""
         return self.flavor.memory_mb
 
     @property
     def root_gb(self) -> int:
-        """None of one whose root disk is a volume."""
+        """The size of the root disk on the host in GiB; 0 if the root disk is a volume."""
         return 0 if 'is_bfv' in self and self.is_bfv else self.flavor.root_gb
 
     @property
     def ephemeral_gb(self) -> int:
+        """The size of the flavor's ephemeral disk in GiB."""
         return self.flavor.ephemeral_gb
 
     @property
     def swap(self) -> int:
+        """The size of the flavor's swap in MiB."""
         return self.flavor.swap
 
     def get_scheduler_hint(self, name: str, default: Any = None) -> Any:
-        """The hint's one value, or its list when it has several."""
+        """Return the value of a hint, or the list of its values if there are several."""
         hints = (self.scheduler_hints if 'scheduler_hints' in self else None) or {}
         values = hints.get(name)
         if values is None:
@@ -243,21 +264,25 @@ class RequestSpec(KilonovaObject):
 
     @property
     def root_required(self) -> set[str]:
-        """Traits that the root provider must have; a set to add to."""
+        """The traits that the root provider must have; callers may add to the set."""
         return self.request_level_params.root_required
 
     @property
     def root_forbidden(self) -> set[str]:
-        """Traits that the root provider must not have; a set to add to."""
+        """The traits that the root provider must not have; callers may add to the set."""
         return self.request_level_params.root_forbidden
 
     @property
     def same_subtree(self) -> list[list[str]]:
+        """Lists of request groups whose providers must be in the same subtree; callers may add to the list."""
         return self.request_level_params.same_subtree
 
     # -- storage -------------------------------------------------------------------------------------------------------
     def to_json(self) -> str:
-        """For ``request_specs.spec``: without what belongs to one scheduling only, and without Placement's choices."""
+        """Return the text for ``request_specs.spec``.
+
+        It does not contain the fields that are only valid for one scheduling, nor the providers that Placement chose.
+        """
         stored = self.replaced()
         for name in NOT_STORED:
             if name in stored:
@@ -275,7 +300,10 @@ class RequestSpec(KilonovaObject):
 
     @classmethod
     def from_json(cls, text: str | None, ctxt: RequestContext | None = None, row_id: int | None = None) -> Self | None:
-        """From ``request_specs.spec``; fields that are never stored are empty."""
+        """Return the spec of a text of ``request_specs.spec``, or None for an empty text.
+
+        Fields that are never stored are None. ``row_id`` is the id of the row.
+        """
         spec = super().from_json(text, ctxt)
         if spec is not None:
             spec.load((name, None) for name in EMPTY)
@@ -283,9 +311,12 @@ class RequestSpec(KilonovaObject):
                 spec.load((('id', row_id),))
         return spec
 
-    # -- the old dict forms (notifications, old peers) -----------------------------------------------------------------
+    # -- the old dict forms (for notifications and services of older releases) ---------------------------------------
     def to_legacy_request_spec_dict(self) -> dict[str, Any]:
-        """{'image', 'num_instances', 'instance_properties', 'instance_type'}; NUMA, PCI and flavor stay objects."""
+        """Return the old dict {'image', 'num_instances', 'instance_properties', 'instance_type'}.
+
+        NUMA topology, PCI requests and flavor stay objects.
+        """
         flavor = self.flavor
         properties = {name: getattr(self, name) for name in LEGACY_PROPERTIES if name in self}
         properties.update(uuid=self.instance_uuid, vcpus=flavor.vcpus, memory_mb=flavor.memory_mb,
@@ -295,7 +326,10 @@ class RequestSpec(KilonovaObject):
                 'num_instances': self.num_instances, 'instance_properties': properties}
 
     def to_legacy_filter_properties_dict(self) -> dict[str, Any]:
-        """What isn't empty of ignore_hosts, force_hosts, force_nodes, retry, limits, scheduler_hints, group_*, …"""
+        """Return the old dict of filter properties, without empty values.
+
+        It contains ignore_hosts, force_hosts, force_nodes, retry, limits, scheduler_hints, group_*, …
+        """
         result: dict[str, Any] = {'instance_type': self.flavor}
         for name in ('ignore_hosts', 'force_hosts', 'force_nodes'):
             if name in self and getattr(self, name):
@@ -318,7 +352,10 @@ class RequestSpec(KilonovaObject):
     @classmethod
     def from_primitives(cls, ctxt: RequestContext, request_spec: dict[str, Any],
                         filter_properties: dict[str, Any]) -> Self:
-        """A spec from the two old dicts. Hints become lists; retry, limits, image, NUMA and PCI become objects."""
+        """Return the spec of the two old dicts.
+
+        Hints become lists. Retry, limits, image, NUMA topology and PCI requests become objects.
+        """
         properties = request_spec.get('instance_properties') or {}
         uuid = properties['uuid']
         retry, limits = filter_properties.get('retry'), filter_properties.get('limits')
@@ -339,7 +376,7 @@ class RequestSpec(KilonovaObject):
 
 
 def _flavor(ctxt: RequestContext, flavor: Flavor | dict[str, Any] | None) -> Any:
-    """An object, its envelope, or a plain dict of its fields."""
+    """Return the flavor of an object, of its envelope, or of a plain dict of its fields."""
     if not isinstance(flavor, dict):
         return flavor
     if ENVELOPE in flavor:
@@ -348,7 +385,7 @@ def _flavor(ctxt: RequestContext, flavor: Flavor | dict[str, Any] | None) -> Any
 
 
 def _numa_topology(ctxt: RequestContext, topology: InstanceNUMATopology | dict[str, Any] | None) -> Any:
-    """An object, its envelope, or {'instance_uuid', 'cells': [{id, cpuset, memory, pagesize …}]}."""
+    """Return the topology of an object, an envelope, or {'instance_uuid', 'cells': [{id, cpuset, memory, …}]}."""
     if not isinstance(topology, dict):
         return topology
     if ENVELOPE in topology:
@@ -367,7 +404,7 @@ def _numa_topology(ctxt: RequestContext, topology: InstanceNUMATopology | dict[s
 
 def _pci_requests(ctxt: RequestContext, requests: InstancePCIRequests | dict[str, Any] | list[Any] | None,
                   instance_uuid: str) -> Any:
-    """An object, its envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
+    """Return the requests of an object, an envelope, the stored list, or {'instance_uuid', 'requests': [...]}."""
     if isinstance(requests, dict):
         if ENVELOPE in requests:
             return InstancePCIRequests.obj_from_primitive(requests, ctxt)
@@ -379,7 +416,7 @@ def _pci_requests(ctxt: RequestContext, requests: InstancePCIRequests | dict[str
 
 
 def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
-    """The group of the flat group_* keys, or None."""
+    """Return the server group of the flat group_* keys, or None if there are none."""
     if not filter_properties.get('group_updated'):
         return None
     policies = sorted(filter_properties.get('group_policies') or ())
@@ -389,6 +426,6 @@ def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
 
 
 def hints_as_lists(hints: dict[str, Any] | None) -> dict[str, list[str]]:
-    """{hint: value or values} → {hint: [values]}."""
+    """Return hints with lists of texts as values, from hints whose values may be single values."""
     return {name: [str(item) for item in value] if isinstance(value, (list, tuple, set)) else [str(value)]
             for name, value in (hints or {}).items()}

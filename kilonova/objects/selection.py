@@ -1,4 +1,4 @@
-"""Selection: one host that the scheduler chose (or an alternate), with what Placement allocated there."""
+"""Selection: a host that the scheduler chose (or an alternate), with the allocation there."""
 from __future__ import annotations
 
 import json
@@ -10,7 +10,11 @@ from kilonova.objects.base import KilonovaObject, register
 
 @register
 class Selection(KilonovaObject):
-    """``allocation_request``: JSON {"allocations": {provider: {"resources": {}}}, "mappings": {group: [provider]}}."""
+    """A host that the scheduler chose for a server, or an alternate.
+
+    ``allocation_request`` is the JSON text of {"allocations": {provider: {"resources": {}}}, "mappings": {group:
+    [provider]}}.
+    """
 
     VERSION = '1.1'
     fields = {
@@ -25,10 +29,10 @@ class Selection(KilonovaObject):
     }
 
     def allocation(self) -> dict[str, Any]:
-        """``allocation_request`` decoded; {} without one."""
+        """Return the decoded ``allocation_request``; {} if there is none."""
         return json.loads(self.allocation_request) if self.allocation_request else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """The old reply form {host, nodename, limits}."""
+        """Return the dict {host, nodename, limits}, the older form of the scheduler's reply."""
         limits = self.limits.to_dict() if 'limits' in self and self.limits is not None else {}
         return {'host': self.service_host, 'nodename': self.nodename, 'limits': limits}

@@ -1,4 +1,4 @@
-"""Service: one daemon of the cloud and when it was last seen (table ``services``)."""
+"""Service: one daemon of the cloud and the time of its last report (table ``services``)."""
 from __future__ import annotations
 
 from typing import Any, Self
@@ -21,9 +21,10 @@ NOT_WRITTEN = frozenset(('id', 'compute_node', 'availability_zone', 'last_seen_u
 
 @register
 class Service(PersistentObject, KilonovaObject):
-    """``binary`` is the field's name of the daemon (nova-compute …), ``version`` its service version number.
+    """A daemon.
 
-    ``last_seen_up`` is written by the database's clock whenever ``report_count`` changes.
+    ``binary`` is Nova's name of the daemon (nova-compute …), and ``version`` is its service version number. The
+    database writes ``last_seen_up`` with its own clock whenever ``report_count`` changes.
     """
 
     VERSION = '1.22'
@@ -44,12 +45,15 @@ class Service(PersistentObject, KilonovaObject):
     }
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Columns of the fields that are set (or changed)."""
+        """Return the columns of the fields that are set (or only those changed)."""
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
     def get_by_args(cls, ctxt: RequestContext, host: str, binary: str) -> Self:
-        """The service of a host; ServiceNotFound."""
+        """Return the service of a host.
+
+        Raises ServiceNotFound if there is none.
+        """
         with storage.database(ctxt).read() as conn:
             row = storage.queries('services').get(conn, host=host, binary=binary)
         if row is None:
@@ -60,7 +64,7 @@ class Service(PersistentObject, KilonovaObject):
     def create(self) -> None:
         """Insert the service; afterwards it has its id and uuid.
 
-        Raises HostIsBeingRemoved while the removal of a host of this name isn't complete.
+        Raises HostIsBeingRemoved while the removal of a host of this name is not complete.
         """
         with storage.database(self._context).write() as conn:
             storage.queries('host_removals').refuse(conn, self.host)
@@ -69,9 +73,14 @@ class Service(PersistentObject, KilonovaObject):
 
     @remotable
     def save(self) -> None:
-        """Write the changed columns. A changed ``report_count`` is a heartbeat: the row's own count goes up by one, and
-        the database's clock says when. ``disabled`` and its reason are a host's own word here, and give way to an
-        administrator's. ServiceNotFound when the row is gone."""
+        """Write the changed columns.
+
+        A changed ``report_count`` is a heartbeat: the database increments its own counter and writes the time of its
+        own clock. Values of ``disabled`` and its reason that a host writes by itself do not replace those of an
+        administrator.
+
+        Raises ServiceNotFound if the row is deleted.
+        """
         values, services = self.to_row(changed_only=True), storage.queries('services')
         beat = values.pop('report_count', None) is not None
         own = {name: values.pop(name) for name in ('disabled', 'disabled_reason') if name in values}
@@ -88,5 +97,7 @@ class Service(PersistentObject, KilonovaObject):
 
 @register
 class ServiceList(ListBase, KilonovaObject):
+    """A list of services."""
+
     VERSION = '1.19'
     fields = {'objects': fields.ListOfObjectsField('Service')}

@@ -1,6 +1,6 @@
-"""The door from the objects to the databases, opened only where a remotable method really runs.
+"""The access of objects to the databases, used only in remotable methods that run in a process with a database.
 
-A compute node imports the objects but has no database: nothing of ``kilonova.db`` is loaded there.
+A compute service imports the objects but has no database: it never imports ``kilonova.db``.
 """
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kilonova.context import RequestContext
 
 
 def database(ctxt: RequestContext) -> Any:
-    """The cell database that this context works in: its own cell, else the one of ``[database]``."""
+    """Return the cell database of a context: that of its own cell, otherwise the one of ``[database]``."""
     if ctxt.cell is not None:
         return ctxt.cell
     return importlib.import_module('kilonova.db.engine').main()
 
 
 def queries(table: str) -> ModuleType:
-    """The module ``kilonova.db.queries.<table>``."""
+    """Return the module ``kilonova.db.queries.<table>``."""
     return importlib.import_module(f'kilonova.db.queries.{table}')

@@ -1,5 +1,6 @@
-"""TaskLog: one run of a periodic task of a host over one period (table ``task_log``).
+"""TaskLog: one run of a periodic task of a host for one period (table ``task_log``).
 
+Example:
     run = TaskLog(ctxt, task_name='instance_usage_audit', host='gpu1', period_beginning=begin, period_ending=end)
     for uuid in run.begin_task() or ():
         server = TaskLog.get_server(ctxt, uuid)
@@ -19,7 +20,7 @@ RUNNING, DONE = 'RUNNING', 'DONE'
 
 @register
 class TaskLog(PersistentObject, KilonovaObject):
-    """``task_items``: how many servers it is about; the times are the period's."""
+    """One run of a task; ``task_items`` is the number of servers, and the times are those of the period."""
 
     VERSION = '1.0'
     fields = {
@@ -36,8 +37,10 @@ class TaskLog(PersistentObject, KilonovaObject):
 
     @remotable
     def begin_task(self) -> list[str] | None:
-        """Write that it runs; the uuids of the servers that were on the host in the period, deleted ones too. None:
-        this period was done before."""
+        """Write that the task is running, and return the uuids of the servers that were on the host in the period.
+
+        They include deleted servers. Returns None if there was a run for this period before.
+        """
         usages, begin, end = storage.queries('usages'), naive(self.period_beginning), naive(self.period_ending)
         with storage.database(self._context).write() as conn:
             uuids: list[str] = usages.of_host(conn, self.host, begin, end)
@@ -52,7 +55,7 @@ class TaskLog(PersistentObject, KilonovaObject):
 
     @remotable
     def end_task(self) -> None:
-        """Write how it ended: ``errors`` and ``message``."""
+        """Write that the task is done, with its ``errors`` and ``message``."""
         with storage.database(self._context).write() as conn:
             storage.queries('usages').end_audit(conn, self.id, DONE, self.errors, self.message)
         self.state = DONE
@@ -60,5 +63,5 @@ class TaskLog(PersistentObject, KilonovaObject):
 
     @remotable_classmethod
     def get_server(cls, ctxt: RequestContext, uuid: str) -> Instance | None:
-        """A server that the run is about, deleted or not, with its metadata."""
+        """Return a server of the run, even if it is deleted, with its metadata; None if the cell does not have it."""
         return reading.server(ctxt, storage.database(ctxt), uuid)

@@ -1,10 +1,10 @@
-"""``Vif``: one interface of a server as the service knows it, and the JSON form of it in instance_info_caches.
+"""Vif: an interface of a server, and its JSON form in instance_info_caches.
 
     vif = Vif.read(server.info_cache.network_info[0])
     vif.mac, vif.device_name                      # 'fa:16:3e:…', 'tap1eeb6c43-4f'
-    [vif.stored() for vif in vifs]                # the cache, in the order of the guest's interfaces
+    [vif.stored() for vif in vifs]                # the text of the cache, in the order of the guest's interfaces
 
-The form is the field's (one dict a VIF: id, address, network {label, subnets, meta}, type, details, devname, …).
+The form is Nova's: one dict for each VIF with id, address, network {label, subnets, meta}, type, details, devname, …
 """
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from oslo_utils import strutils
 
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
-# Characters of a port's id in the name of its device on the host: Linux takes 15 in all.
+# The number of characters of a port's id in the name of its device on the host. Linux allows 15 characters for the
+# name.
 _NAMED_BY = 11
-# vnic_types of ports that are functions of a PCI device: virtual ones, given to a guest whole or by a macvtap device,
-# and a physical one. The network of REMOTE ones is the business of a computer on the card (a DPU), not of the host.
-# What VDPA ones do for a guest looks like a card of virtio.
+# vnic_types of ports that are functions of a PCI device. Virtual functions are assigned to a guest directly or through
+# a macvtap device; PHYSICAL is a physical function. The network of REMOTE ports is configured by a computer on the card
+# (a DPU), not by the host. VDPA ports look like virtio network cards to the guest.
 DIRECT, MACVTAP, PHYSICAL, REMOTE = 'direct', 'macvtap', 'direct-physical', 'remote-managed'
 VDPA = 'vdpa'
-# Those that are devices of the accelerator service: it chooses them, not the host.
+# vnic_types of ports whose function the accelerator service chooses, not the host.
 ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
 WHOLE = (DIRECT, REMOTE, ACCELERATED_VIRTUAL)
-# Those that a guest has by something of its host's that leads to them.
+# vnic_types of functions that the guest reaches through another device of the host.
 BEHIND = (MACVTAP, VDPA)
 VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
-# The vif_type of ports that are macvtap devices on an interface of the host that others have, too.
+# The vif_type of ports that are macvtap devices on an interface of the host which several guests share.
 ON_INTERFACE = 'macvtap'
-# The vif_types of functions of InfiniBand cards, and of those whose switch is told a port profile (VM-FEX).
+# The vif_types of functions of InfiniBand cards, and of functions whose switch receives a port profile (VM-FEX).
 INFINIBAND, PROFILED = 'ib_hostdev', '802.1qbh'
-# Those that the host claims.
+# vnic_types of functions that the host claims.
 FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
-# The key of binding:profile that names the accelerator request.
+# The member of binding:profile with the id of the accelerator request.
 REQUEST = 'arq_uuid'
-# The vif_types of ports of Open vSwitch, and of those that are a socket between the guest and a switch in user space.
+# The vif_types of ports of Open vSwitch, and of sockets between the guest and a switch in user space.
 OVS, VHOST_USER = 'ovs', 'vhostuser'
-# Where ports of Open vSwitch are that name no bridge; how those of the bridges of trunks begin (ML2/OVS).
+# The Open vSwitch bridge of ports that name none, and the prefix of the bridges of trunks (ML2/OVS).
 _SWITCH, _TRUNK = 'br-int', 'tbr-'
 
 
 class Plug(enum.Enum):
-    """What its host must have made before a guest can start with a port."""
+    """The devices that the host must create before a guest can start with a port."""
 
     HYBRID = 'a bridge of Linux, with a pair of devices between it and Open vSwitch'
     TRUNK = 'a bridge of Open vSwitch for the trunk alone'
@@ -55,24 +56,24 @@ class Plug(enum.Enum):
 
 
 def trusts(profile: Mapping[str, Any]) -> bool:
-    """Whether a binding profile asks for a trusted function."""
+    """Return whether a binding profile requests a trusted function."""
     return strutils.bool_from_string(profile.get('trusted'))
 
 
 def offloads(profile: Mapping[str, Any]) -> bool:
-    """Whether a binding profile asks that a function is a port of Open vSwitch."""
+    """Return whether a binding profile requests hardware offload: the function is a port of Open vSwitch."""
     asked = profile.get('capabilities')
     return isinstance(asked, list) and 'switchdev' in asked
 
 
 def has_representor(vnic_type: str, profile: Mapping[str, Any]) -> bool:
-    """Whether such a port is one of Open vSwitch by its function's representor."""
+    """Return whether such a port is connected to Open vSwitch by the representor of its function."""
     return vnic_type == VDPA or (vnic_type == DIRECT and offloads(profile))
 
 
 @dataclass(frozen=True)
 class VifAddress:
-    """A fixed address, and the floating ones that lead to it."""
+    """A fixed address, and the floating IPs that are associated with it."""
 
     address: str
     floating: tuple[str, ...] = ()
@@ -80,9 +81,12 @@ class VifAddress:
 
 @dataclass(frozen=True)
 class VifSubnet:
-    """``routes``: (destination, next hop) of each; ``addresses``: those that the interface has of it; ``ipv6_mode``:
-    how a guest gets its address, 'slaac', 'dhcpv6-stateless', 'dhcpv6-stateful' or None; ``id``: Neutron's, None in
-    caches of the release before."""
+    """A subnet of an interface.
+
+    ``routes`` are pairs (destination, next hop). ``addresses`` are the interface's addresses in the subnet.
+    ``ipv6_mode`` says how a guest gets its address: 'slaac', 'dhcpv6-stateless', 'dhcpv6-stateful' or None. ``id`` is
+    Neutron's id; it is None in caches that the release before wrote.
+    """
 
     cidr: str
     version: int
@@ -96,6 +100,7 @@ class VifSubnet:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> VifSubnet:
+        """Return the subnet of its stored form."""
         gateway, about = stored.get('gateway') or {}, stored.get('meta') or {}
         return cls(
             cidr=stored['cidr'], version=stored['version'], gateway=gateway.get('address'),
@@ -106,6 +111,7 @@ class VifSubnet:
                             for one in stored.get('ips') or ()))
 
     def stored(self) -> dict[str, Any]:
+        """Return the form in which the info cache stores the subnet."""
         def known(address: str, kind: str, **more: Any) -> dict[str, Any]:
             return {'address': address, 'type': kind, 'version': self.version, 'meta': {}, **more}
         return {
@@ -122,10 +128,19 @@ class VifSubnet:
 
 @dataclass(frozen=True)
 class Vif:
-    """``details``: vif_details of the port's binding, ``type``: its vif_type; ``mtu``: bytes; ``active``: nothing is to
-    be waited for; ``preserve_on_delete``: its user made the port, and keeps it; ``security_groups``: their names;
-    ``resource_request``: what its port asks of Placement, as Neutron says it; ``before``: {migration: what its binding
-    said of providers where that began}. Only the cache says that, and ``tag``: by which the guest knows it."""
+    """An interface of a server.
+
+    Attributes:
+        details: the vif_details of the port's binding.
+        type: the vif_type of the binding.
+        mtu: bytes.
+        active: nothing has to be waited for before the guest can use the interface.
+        preserve_on_delete: the user created the port, and it is not deleted with the server.
+        security_groups: the names of the security groups.
+        resource_request: the resources of Placement that the port requests, in Neutron's form.
+        before: {migration: providers in the binding before that migration}. Only the info cache stores it.
+        tag: the tag by which the guest recognises the interface. Only the info cache stores it.
+    """
 
     id: str
     mac: str
@@ -149,23 +164,23 @@ class Vif:
 
     @property
     def bridge(self) -> str | None:
-        """The bridge on its host that it is plugged into; None: its type has none."""
+        """The bridge on the host into which the interface is plugged; None if its type has none."""
         found: str | None = self.details.get('bridge_name')
         return found
 
     @property
     def switch(self) -> str:
-        """The bridge of Open vSwitch to which it leads, however it is plugged."""
+        """The Open vSwitch bridge to which the interface is connected, directly or through other devices."""
         return self.bridge or _SWITCH
 
     @property
     def own_bridge(self) -> str:
-        """The bridge of Linux that is there for it alone where its plug is HYBRID."""
+        """The Linux bridge that only this interface uses if its plug is HYBRID."""
         return f'qbr{self.id[:_NAMED_BY]}'
 
     @property
     def plug(self) -> Plug | None:
-        """None: libvirt itself, or what is there on any host, sees to it."""
+        """The devices that the host must create; None if libvirt creates them or none are needed."""
         if self.is_offloaded and self.type == OVS:
             return Plug.REPRESENTOR
         if self.vnic_type != 'normal':
@@ -180,59 +195,62 @@ class Vif:
 
     @property
     def socket(self) -> str | None:
-        """The file that is the socket of a port of vhostuser."""
+        """The path of the socket of a vhostuser port; None for other ports."""
         found: str | None = self.details.get('vhostuser_socket')
         return found
 
     @property
     def is_function(self) -> bool:
-        """Whether it is a function of a PCI device of its host."""
+        """Whether the interface is a function of a PCI device of the host."""
         return self.vnic_type in (*FUNCTIONS, *ACCELERATED)
 
     @property
     def is_device(self) -> bool:
-        """Whether its guest gets it as it gets other devices of its host, not as a network card."""
+        """Whether the guest gets the interface as a passthrough device and not as a network card."""
         return self.vnic_type in WHOLE_PHYSICAL or self.type == INFINIBAND
 
     @property
     def held(self) -> dict[str, dict[str, int]]:
-        """What the server has for it in Placement: {provider: {resource class: amount}}."""
+        """The server's allocations in Placement for the port: {provider: {resource class: amount}}."""
         wanted = PortResources.read(self.id, self.resource_request)
         return wanted.held(self.profile.get(ALLOCATION)) if wanted is not None else {}
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its owner asks for a function that may change its own MAC address and receive all frames."""
+        """Whether the owner requests a function that may change its own MAC address and receive all frames."""
         return trusts(self.profile)
 
     @property
     def is_offloaded(self) -> bool:
-        """Whether it is a port of Open vSwitch by the function's representor, whose work the card does."""
+        """Whether the interface is connected to Open vSwitch by its function's representor.
+
+        The card then does the switching.
+        """
         return has_representor(self.vnic_type, self.profile)
 
     @property
     def slot(self) -> str | None:
-        """The PCI address of that function; None: it has none (yet)."""
+        """The PCI address of the function; None if the port has none, or none yet."""
         found: str | None = self.profile.get('pci_slot')
         return found
 
     @property
     def vlan(self) -> int | None:
-        """The VLAN into which its host puts it."""
+        """The VLAN into which the host puts the interface; None if it uses none."""
         return int(self.details.get('vlan') or 0) or None
 
     @property
     def device_name(self) -> str:
-        """Its device on the host."""
+        """The name of the interface's device on the host."""
         return f'tap{self.id[:_NAMED_BY]}'
 
     def with_group(self, name: str, *, wanted: bool) -> Vif:
-        """Return the interface with a security group of this name, or without it."""
+        """Return the interface with a security group of this name (``wanted``), or without it."""
         others = tuple(group for group in self.security_groups if group != name)
         return replace(self, security_groups=(*others, name) if wanted else others)
 
     def with_floating(self, address: str, fixed: str | None) -> Vif:
-        """Return the interface with a floating address that leads to this fixed one, and to no other of its own."""
+        """Return the interface with a floating IP on this fixed address only; None removes the floating IP."""
         return replace(self, subnets=tuple(replace(subnet, addresses=tuple(
             replace(one, floating=(*(each for each in one.floating if each != address),
                                    *((address,) if one.address == fixed else ())))
@@ -240,6 +258,7 @@ class Vif:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Vif:
+        """Return the interface of its stored form."""
         network = stored['network']
         about = network.get('meta') or {}
         return cls(
@@ -255,7 +274,7 @@ class Vif:
             before=(stored.get('meta') or {}).get('before') or {}, tag=stored.get('tag'))
 
     def stored(self) -> dict[str, Any]:
-        """As it stands in the cache."""
+        """Return the form in which the info cache stores the interface."""
         return {
             'id': self.id, 'address': self.mac, 'type': self.type, 'details': dict(self.details),
             'profile': dict(self.profile), 'vnic_type': self.vnic_type, 'active': self.active,

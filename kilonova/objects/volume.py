@@ -1,13 +1,13 @@
-"""``AttachedVolume``: a volume of a server, as the guest's host needs it, and as block_device_mapping keeps it.
+"""AttachedVolume: a volume of a server, as its host uses it and as the table block_device_mapping stores it.
 
     volume = AttachedVolume.read(row)                 # columns of block_device_mapping
     volume.kind, volume.connection['name']            # 'rbd', 'volumes/volume-…'
-    volume.connection_info(server, 'gpu1', attachment.connection, connector)      # the column from then on
+    volume.connection_info(server, 'gpu1', attachment.connection, connector)      # the text of the column afterwards
 
-The form of connection_info is the field's: {"driver_volume_type", "data": {what Cinder's attachment says}, "serial",
-"status", …}; ``attached_to`` is ours, the host whose connection it is, and so is ``hosts``: what hosts said of
-themselves, and got, when it was attached to them. While its guest is on the way to another host, that one's entry has
-the id of an attachment of its own.
+The column connection_info has Nova's form: {"driver_volume_type", "data": {the connection of Cinder's attachment},
+"serial", "status", …}. Two members are Kilonova's own. ``attached_to`` is the host whose connection it is. ``hosts``
+contains the connectors and connections of the hosts to which the volume was attached. During a live migration the entry
+of the destination also has the id of a separate attachment.
 """
 from __future__ import annotations
 
@@ -17,31 +17,41 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 KIND = 'driver_volume_type'
-# Volumes that are files of a share, and the formats of these.
+# The kind of volumes that are files of a share, and the formats of the files.
 NFS, RAW, QCOW2 = 'nfs', 'raw', 'qcow2'
-# Key of a connection, ours: how the volume is encrypted, as Cinder has it. The key itself is in no row and no message.
+# Kilonova's own member of a connection: the encryption parameters from Cinder. The encryption key itself is in no row
+# and in no message.
 ENCRYPTION = 'encryption'
-# Arguments of releases: the server whose attachments go, which volumes are deleted then, and whether all that were made
-# for it are.
+# Arguments of pending releases: the server whose attachments are deleted, the volumes that are deleted then, and
+# whether all volumes that were created for the server are deleted.
 VOLUMES_OF, VOLUMES_DELETED, VOLUMES_MADE = 'volumes_of', 'volumes_deleted', 'volumes_made'
-# The same of a volume that was on its way to another: both ids, and whether the guest has the second.
+# Argument of the pending release of a volume swap: the ids of the old and the new volume, and whether the guest uses
+# the new one.
 VOLUME_SWAPPED = 'volume_swapped'
-# A snapshot of which the volume service must hear yet: its id, status and progress.
+# Argument of a pending release that reports a snapshot to the volume service: its id, status and progress.
 SNAPSHOT_TOLD = 'snapshot_told'
-# What an entry of ``known_at`` has of an attachment that isn't the volume's own.
+# The member of an entry of ``known_at`` that is the id of a separate attachment, not of the volume's own one.
 ANOTHER = 'attachment_id'
-# The same of an image that was to be made of snapshots: its id.
+# Argument of a pending release: the id of an image that is deleted with its volume snapshots, unless it is active.
 SNAPSHOTS_OF = 'snapshots_of'
-# Hosts that are known of one volume: where it is, where it came from, and one before.
+# The number of hosts that are stored for a volume: the present one, the one before, and one more.
 KNOWN = 3
 
 
 @dataclass(frozen=True)
 class AttachedVolume:
-    """``uuid``: of its row; ``size``: GiB; ``device``: '/dev/vdb', None: not known yet; ``host``: where it is attached,
-    None: nowhere; ``connection``: what Cinder said of it for that host, with secrets; ``boot_index`` 0: it is booted
-    from; ``bus``, ``device_type``: as its user asked, None: the image's; ``known_at``: {host: its
-    connector, the connection there, and 'attachment_id' where it isn't this one}."""
+    """A volume of a server.
+
+    Attributes:
+        uuid: the uuid of its row.
+        size: GiB.
+        device: the device name, such as '/dev/vdb'; None if it is not known yet.
+        host: the host to which it is attached; None if it is attached to none.
+        connection: Cinder's connection for that host, including secrets.
+        boot_index: 0 if the server boots from it.
+        bus, device_type: as the user requested; None means that the image's values count.
+        known_at: for each host its connector, the connection there, and the 'attachment_id' if it is a separate one.
+    """
 
     uuid: str
     volume_id: str
@@ -62,28 +72,32 @@ class AttachedVolume:
 
     @property
     def kind(self) -> str | None:
-        """How a host gets to it: 'rbd', 'nfs', 'iscsi' …; None: it is attached to none."""
+        """The kind of access: 'rbd', 'nfs', 'iscsi' …; None if the volume is not attached to a host."""
         found: str | None = self.connection.get(KIND)
         return found
 
     @property
     def encryption(self) -> Mapping[str, Any] | None:
-        """How it is encrypted: encryption_key_id, provider, control_location …; None: it isn't."""
+        """The encryption parameters (encryption_key_id, provider, control_location …); None if not encrypted."""
         return (self.connection.get(ENCRYPTION) or {}) if self.connection.get('encrypted') else None
 
     @property
     def is_root(self) -> bool:
+        """Whether the server boots from the volume."""
         return self.boot_index == 0
 
     def at(self, host: str) -> AttachedVolume | None:
-        """As it was attached to this host when it last was; None: nobody knows of that."""
+        """Return the volume as it is or last was attached to this host; None if no attachment to the host is stored."""
         if host == self.host:
             return self
         known = self.known_at.get(host)
         return None if known is None else replace(self, host=host, connection=known['connection'])
 
     def coming(self, host: str) -> AttachedVolume | None:
-        """As it is attached to this host besides, for a guest that is on its way there; None: it isn't."""
+        """Return the volume with its separate attachment to the destination of a live migration.
+
+        Returns None if it has no separate attachment to this host.
+        """
         known = self.known_at.get(host, {})
         if host == self.host or ANOTHER not in known:
             return None
@@ -91,13 +105,13 @@ class AttachedVolume:
 
     @property
     def attachments(self) -> set[str]:
-        """Ids of its attachments: its own, and those to hosts where it is besides."""
+        """The ids of the volume's own attachment and of its separate attachments to other hosts."""
         others = {known[ANOTHER] for known in self.known_at.values() if ANOTHER in known}
         return others if self.attachment_id is None else {self.attachment_id, *others}
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> AttachedVolume:
-        """Of columns of block_device_mapping; those of a volume that isn't attached yet may be missing."""
+        """Return the volume of columns of block_device_mapping; columns may be missing if it is not attached yet."""
         stored = json.loads(row.get('connection_info') or '{}')
         connection = {**stored.get('data', {}), KIND: stored[KIND]} if KIND in stored else {}
         return cls(
@@ -110,25 +124,30 @@ class AttachedVolume:
             known_at=stored.get('hosts') or {})
 
     def successor(self, columns: Mapping[str, Any]) -> AttachedVolume:
-        """The volume that takes its place, from columns that are other than its own: its id, size, attachment and
-        connection."""
+        """Return the volume that replaces this one in a swap.
+
+        ``columns`` are the columns that differ: volume id, size, attachment and connection.
+        """
         read = AttachedVolume.read({'uuid': self.uuid, **columns})
         return replace(self, volume_id=read.volume_id, size=read.size, attachment_id=read.attachment_id,
                        host=read.host, connection=read.connection, known_at=read.known_at)
 
     def in_file(self, name: str, format_: str) -> AttachedVolume:
-        """The same with its data in another file of its share, as ``connection`` names it."""
+        """Return the volume with its data in another file of its share."""
         return replace(self, connection={**self.connection, 'name': name, 'format': format_})
 
     @property
     def file(self) -> tuple[str, str]:
-        """The file of its share that has its data: name and format."""
+        """The name and the format of the file in the share that contains the volume's data."""
         return str(self.connection.get('name')), str(self.connection.get('format') or RAW)
 
     def connection_info(self, server: str, host: str | None = None, connection: Mapping[str, Any] | None = None,
                         connector: Mapping[str, Any] | None = None) -> str:
-        """The column's text from when it is attached so to ``server`` on ``host``, which is known by ``connector``;
-        ``connection``: as Cinder has it, flat. None: it is only reserved."""
+        """Return the text of the column when the volume is attached to ``server`` on ``host``.
+
+        ``connection`` is the flat dict that Cinder returns, and ``connector`` describes the host. If host or connection
+        is None, the volume is only reserved for the server.
+        """
         kept: dict[str, Any] = {'status': 'reserved', 'instance': server, 'attached_at': '', 'detached_at': '',
                                 'volume_id': self.volume_id, 'serial': self.volume_id}
         if self.multiattach:
@@ -145,7 +164,10 @@ class AttachedVolume:
 
     def besides_at(self, server: str, host: str, attachment_id: str | None = None,
                    connection: Mapping[str, Any] | None = None, connector: Mapping[str, Any] | None = None) -> str:
-        """The column's text from when it is attached so to another host besides; without an attachment: no more."""
+        """Return the text of the column when the volume also has a separate attachment to another host.
+
+        Without ``attachment_id`` the separate attachment to that host is removed from the text.
+        """
         known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
         if attachment_id is not None and connection is not None:
             known = {'connector': dict(connector or {}), ANOTHER: attachment_id,

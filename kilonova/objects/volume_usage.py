@@ -1,5 +1,6 @@
-"""VolumeUsage: what the guests of a server read and write of a volume (table ``volume_usage_cache``).
+"""VolumeUsage: how much servers read from and wrote to a volume (table ``volume_usage_cache``).
 
+Example:
     found = [VolumeUsage(ctxt, volume_id=…, instance_uuid=…, curr_reads=7, …)]
     for usage in VolumeUsage.count(ctxt, found):
         usage.total('reads')
@@ -10,15 +11,18 @@ from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import KilonovaObject, PersistentObject, register, remotable_classmethod
 
-# What a host tells of a volume that a guest has.
+# The fields that a host sets for a volume of a guest.
 TOLD = ('volume_id', 'instance_uuid', 'project_id', 'user_id', 'availability_zone', 'curr_reads', 'curr_read_bytes',
         'curr_writes', 'curr_write_bytes')
 
 
 @register
 class VolumeUsage(PersistentObject, KilonovaObject):
-    """``curr_*``: since the guest was started; ``tot_*``: before that, by servers that had the volume earlier too. The
-    first of each pair counts requests, the others are bytes."""
+    """The counters of one volume.
+
+    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before that, including servers that had
+    the volume earlier. ``*_reads`` and ``*_writes`` are numbers of requests, the others are bytes.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -42,13 +46,16 @@ class VolumeUsage(PersistentObject, KilonovaObject):
 
     @remotable_classmethod
     def count(cls, ctxt: RequestContext, found: list[VolumeUsage]) -> list[VolumeUsage]:
-        """Write what a host ``found`` that its guests count now (each with ``TOLD``), in one transaction; all that is
-        known of these volumes then. Those that a server has given up meanwhile are left out."""
+        """Write the current counters that a host ``found``, and return the rows of these volumes afterwards.
+
+        Each element of ``found`` has the fields ``TOLD``. Volumes that a server no longer has are left out. Runs in one
+        transaction.
+        """
         told = [{name: getattr(one, name) for name in TOLD} for one in found]
         with storage.database(ctxt).write() as conn:
             return [cls.from_row(ctxt, row) for row in storage.queries('volume_usage').count(conn, told)]
 
     def total(self, counter: str) -> int:
-        """Of 'reads', 'read_bytes', 'writes' or 'write_bytes': all that was ever counted."""
+        """Return the sum of all counts of 'reads', 'read_bytes', 'writes' or 'write_bytes'."""
         before, since = getattr(self, f'tot_{counter}'), getattr(self, f'curr_{counter}')
         return int(before + since)

@@ -1,4 +1,4 @@
-"""Payloads of notifications: versioned ones, one class a kind of thing, and the old plain dicts (``legacy``)."""
+"""Payloads of notifications: one class for each versioned payload, and the unversioned plain dicts (``legacy``)."""
 from kilonova.objects.notifications.base import About, Payload
 from kilonova.objects.notifications.exception import ExceptionPayload
 from kilonova.objects.notifications.flavor import FlavorPayload
@@ -43,7 +43,7 @@ from kilonova.objects.notifications.request_spec import (
     VirtCPUTopologyPayload,
 )
 
-# Each of these has a version that other programs rely on.
+# Other programs rely on the versions of these payloads.
 PAYLOADS = (
     AggregatePayload, AuditPeriodPayload, BlockDevicePayload, CellMappingPayload, ComputeTaskPayload,
     DestinationPayload, ExceptionPayload, FlavorPayload, ImageMetaPayload, ImageMetaPropsPayload,

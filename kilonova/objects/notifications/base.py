@@ -1,7 +1,8 @@
-"""What all payloads of versioned notifications share.
+"""Common parts of the payloads of versioned notifications.
 
-A payload is an object in namespace ``nova`` that is made once, sent and never read back here: it has no change marks
-and no remote methods. Each has ``of(about, …)``, which takes the facts of one event.
+A payload is an object in the namespace ``nova``. It is created once, sent, and never read by Kilonova, so it has no
+change marks and no remote methods. Each class has a method ``of(about, …)``, whose arguments are the facts of one
+event.
 """
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject
 from kilonova.states import POWER_WORDS, PowerState
 
-# All words of the field, also of what isn't built here, so that versions mean the same.
+# All words of Nova, including states that Kilonova does not have, so that the versions have the same meaning as in
+# Nova.
 VM_STATES = ('active', 'building', 'paused', 'suspended', 'stopped', 'rescued', 'resized', 'soft-delete', 'deleted',
              'error', 'shelved', 'shelved_offloaded')
 TASK_STATES = (
@@ -31,8 +33,11 @@ DiskConfigTypeField = fields.enum('DiskConfigType', ('AUTO', 'MANUAL'))
 
 @dataclass(frozen=True)
 class About:
-    """Who asked (``ctxt``), and the options that payloads obey: whether disks are told, how an instance is named on its
-    hypervisor, the period of usage audits."""
+    """The context of an event (``ctxt``), and the options for payloads.
+
+    ``bdms``: volumes are included. ``name_template``: the template of a server's name at the hypervisor.
+    ``audit_period``: the period of usage audits.
+    """
 
     ctxt: RequestContext
     bdms: bool = False
@@ -41,27 +46,33 @@ class About:
 
 
 class Payload(KilonovaObject):
-    """Base of the payloads."""
+    """Base class of the payloads."""
 
     @classmethod
     def like(cls, source: KilonovaObject | dict[str, Any], **values: Any) -> Self:
-        """From the fields of the same name that an object has set (or a row holds); ``values`` win over them."""
+        """Return a payload from the fields of the same name that are set in an object or row.
+
+        ``values`` override these fields.
+        """
         found = source if isinstance(source, dict) else {
             name: getattr(source, name) for name in cls.fields if name in source.fields and name in source}
         return cls.made({**found, **values})
 
     @classmethod
     def made(cls, values: dict[str, Any]) -> Self:
-        """From values by field; nullable fields that are missing are null, others stay away."""
+        """Return a payload from values by field name.
+
+        Nullable fields without a value are null, other fields without a value stay unset.
+        """
         return cls.loaded(None, ((name, values.get(name)) for name in cls.fields
                                  if values.get(name) is not None or name in cls._nullable))
 
 
 def value(source: KilonovaObject, name: str, missing: Any = None) -> Any:
-    """A field of an object, or what stands for one that isn't set."""
+    """Return a field of an object, or ``missing`` if the field is not set."""
     return getattr(source, name) if name in source else missing
 
 
 def power_word(state: int | None) -> str | None:
-    """'running' for 1; None for what has no word."""
+    """Return the word for a power state ('running' for 1), or None for an unknown state."""
     return POWER_WORDS[PowerState(state)] if state in list(PowerState) else None

@@ -1,4 +1,4 @@
-"""What went wrong, as payloads tell it."""
+"""ExceptionPayload: an error in a payload."""
 from __future__ import annotations
 
 import traceback
@@ -11,7 +11,7 @@ from kilonova.objects.notifications.base import About, Payload
 
 @register
 class ExceptionPayload(Payload):
-    """Where it was raised, its class, its text, the trace: for administrators, like the details of a fault."""
+    """An error with its class, text, origin and traceback, which are for administrators like the details of a fault."""
 
     VERSION = '1.1'
     fields = {
@@ -24,7 +24,7 @@ class ExceptionPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, error: BaseException, method: str | None = None) -> Self:
-        """Of an exception in hand; ``method`` is the RPC method that it left."""
+        """Return the payload of an exception; ``method`` is the RPC method that raised it."""
         frames = traceback.extract_tb(error.__traceback__)
         return cls.made({
             'module_name': type(error).__module__, 'function_name': frames[-1].name if frames else method or 'unknown',
@@ -33,7 +33,10 @@ class ExceptionPayload(Payload):
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Self:
-        """Of what an operation row keeps of an error: {class, message, details}; the trace tells where it was."""
+        """Return the payload of an error that is stored in an operation's row: {class, message, details}.
+
+        The origin of the error is only in the traceback.
+        """
         return cls.made({
             'module_name': 'kilonova.errors', 'function_name': 'unknown', 'exception': record.get('class') or 'unknown',
             'exception_message': record.get('message') or '', 'traceback': record.get('details')})

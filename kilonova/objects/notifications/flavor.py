@@ -1,4 +1,4 @@
-"""FlavorPayload: a flavor, alone or inside of a server's payload."""
+"""FlavorPayload: a flavor, alone or as part of a server's payload."""
 from __future__ import annotations
 
 from typing import Any, Self
@@ -11,7 +11,7 @@ from kilonova.objects.notifications.base import About, Payload
 
 @register
 class FlavorPayload(Payload):
-    """``projects`` is null where nobody asked who may use it."""
+    """A flavor; ``projects`` is null if the projects with access to it were not read."""
 
     VERSION = '1.4'
     fields = {
@@ -33,5 +33,5 @@ class FlavorPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, flavor: Flavor | dict[str, Any]) -> Self:
-        """``flavor``: an object, or a row with its extra specs."""
+        """Return the payload of a flavor, which is an object or a row with its extra specs."""
         return cls.like(flavor)

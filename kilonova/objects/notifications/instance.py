@@ -1,9 +1,9 @@
-"""Payloads about a server.
+"""Payloads about servers.
 
     InstanceActionPayload.of(about, instance=instance, moved='stop.done', values={'power_state': 4})
 
-``instance`` is the object in hand. What was written since it was read is told beside it: ``moved`` is the transition
-(states.TRANSITIONS), ``values`` are the columns.
+``instance`` is the server as it was read. Changes that were written later are given separately: ``moved`` is the
+transition (states.TRANSITIONS), and ``values`` are the columns.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from kilonova.objects.notifications.flavor import FlavorPayload
 from kilonova.objects.notifications.nouns import KeypairPayload
 from kilonova.states import TRANSITIONS
 
-# Fields of a payload that a server has under its own name.
+# Fields that have the same name in a payload and in a server.
 SAME = ('uuid', 'user_id', 'reservation_id', 'display_name', 'display_description', 'host', 'node', 'os_type',
         'architecture', 'availability_zone', 'key_name', 'kernel_id', 'ramdisk_id', 'created_at', 'launched_at',
         'terminated_at', 'deleted_at', 'updated_at', 'task_state', 'progress', 'locked')
@@ -39,7 +39,7 @@ OTHER = {'tenant_id': 'project_id', 'host_name': 'hostname', 'state': 'vm_state'
 
 
 def as_written(instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None) -> Instance:
-    """The server as it is since ``moved`` and ``values`` were written; the object in hand stays as it is."""
+    """Return the server with the changes of ``moved`` and ``values``; the given object does not change."""
     values = {name: one for name, one in (values or {}).items() if name in Instance.fields}
     if moved is not None:
         rule = TRANSITIONS[moved]
@@ -51,7 +51,7 @@ def as_written(instance: Instance, moved: str | None = None, values: dict[str, A
 
 @register
 class IpPayload(Payload):
-    """One address of a server, with the port that has it."""
+    """One address of a server, and the port that has it."""
 
     VERSION = '1.0'
     fields = {
@@ -66,7 +66,7 @@ class IpPayload(Payload):
 
     @classmethod
     def all_of(cls, vifs: Iterable[dict[str, Any]]) -> list[Self]:
-        """From the server's network model."""
+        """Return one payload for each address of these VIF dicts."""
         return [cls.made({
             'label': vif['network']['label'], 'mac': vif['address'], 'meta': vif.get('meta') or {},
             'port_uuid': vif.get('id'), 'version': ip['version'], 'address': ip['address'],
@@ -105,7 +105,7 @@ class SharePayload(Payload):
 
 @register
 class AuditPeriodPayload(Payload):
-    """The time that a usage is told for."""
+    """The period of a usage report."""
 
     VERSION = '1.0'
     fields = {
@@ -115,20 +115,23 @@ class AuditPeriodPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, whole: bool = False) -> Self:
-        """The present period until now, or the last one that is over."""
+        """Return the present period until now, or with ``whole`` the last complete period."""
         begin, end = period_of(about, whole)
         return cls.made({'audit_period_beginning': begin, 'audit_period_ending': end})
 
 
 def period_of(about: About, whole: bool) -> tuple[datetime.datetime, datetime.datetime]:
-    """Begin and end, naive UTC: the last ``whole`` period, or the present one until now."""
+    """Return begin and end of an audit period in naive UTC.
+
+    With ``whole`` it is the last complete period, otherwise the present one until now.
+    """
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     return (last_period if whole else present_period)(about.audit_period, now)
 
 
 @register
 class InstanceStateUpdatePayload(Payload):
-    """From which states to which."""
+    """A server's states before and after an event."""
 
     VERSION = '1.0'
     fields = {
@@ -181,7 +184,7 @@ FIELDS = {
 
 @register
 class InstancePayload(Payload):
-    """What every event of a server says of it. ``metadata`` stays away where it wasn't read with the server."""
+    """The fields that are common to all events of servers; ``metadata`` is unset if it was not read with the server."""
 
     VERSION = '1.9'
     fields = dict(FIELDS)
@@ -189,14 +192,18 @@ class InstancePayload(Payload):
     @classmethod
     def of(cls, about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
            bdms: Iterable[Any] = (), **facts: Any) -> Self:
-        """``bdms``: the server's disks, of which volumes are told where the operator asked for it."""
+        """Return the payload of an event.
+
+        ``bdms`` are the server's disks. Its volumes are included if the option for that is set (``About.bdms``).
+        ``facts`` are the additional arguments of ``more``.
+        """
         server = as_written(instance, moved, values)
         return cls.made({**_server(server), **_context(about), 'block_devices': _volumes(about, bdms),
                          **cls.more(about, server, **facts)})
 
     @classmethod
     def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
-        """What a kind of payload has besides."""
+        """Return the additional fields of this class of payload."""
         return {}
 
 
@@ -226,7 +233,7 @@ def _volumes(about: About, bdms: Iterable[Any]) -> list[BlockDevicePayload]:
 
 @register
 class InstanceActionPayload(InstancePayload):
-    """Something was done with a server; ``fault`` says why it failed."""
+    """An action on a server; ``fault`` is the reason if it failed."""
 
     VERSION = '1.9'
     fields = {**FIELDS, 'fault': fields.ObjectField('ExceptionPayload', nullable=True)}
@@ -234,31 +241,33 @@ class InstanceActionPayload(InstancePayload):
     @classmethod
     def more(cls, about: About, server: Instance, *, fault: BaseException | None = None,
              **facts: Any) -> dict[str, Any]:
+        """Return the fault."""
         return {'fault': ExceptionPayload.of(about, error=fault) if fault is not None else None}
 
 
 @register
 class InstanceActionResizePrepPayload(InstanceActionPayload):
-    """With the flavor that the server is to have."""
+    """An action on a server, with its new flavor."""
 
     VERSION = '1.4'
     fields = {**InstanceActionPayload.fields, 'new_flavor': fields.ObjectField('FlavorPayload', nullable=True)}
 
     @classmethod
     def more(cls, about: About, server: Instance, *, new_flavor: Flavor | None = None, **facts: Any) -> dict[str, Any]:
+        """Return the fault and the new flavor."""
         return {**super().more(about, server, **facts),
                 'new_flavor': FlavorPayload.like(new_flavor) if new_flavor is not None else None}
 
 
 def certificates_of(server: Instance) -> list[str] | None:
-    """Ids of what its image is verified by; None for nothing."""
+    """Return the ids of the certificates by which the server's image is verified, or None if there are none."""
     certificates = value(server, 'trusted_certs')
     return list(certificates.ids) if certificates is not None else None
 
 
 @register
 class InstanceActionRebuildPayload(InstanceActionPayload):
-    """With what a new image is verified by."""
+    """An action on a server, with the certificates by which its new image is verified."""
 
     VERSION = '1.9'
     fields = {**InstanceActionPayload.fields,
@@ -266,12 +275,13 @@ class InstanceActionRebuildPayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+        """Return the fault and the certificates."""
         return {**super().more(about, server, **facts), 'trusted_image_certificates': certificates_of(server)}
 
 
 @register
 class InstanceActionRescuePayload(InstanceActionPayload):
-    """With the image that it starts from, where one was asked for."""
+    """An action on a server, with the requested rescue image, or null if none was requested."""
 
     VERSION = '1.3'
     fields = {**InstanceActionPayload.fields, 'rescue_image_ref': fields.UUIDField(nullable=True)}
@@ -279,24 +289,26 @@ class InstanceActionRescuePayload(InstanceActionPayload):
     @classmethod
     def more(cls, about: About, server: Instance, *, rescue_image_ref: str | None = None,
              **facts: Any) -> dict[str, Any]:
+        """Return the fault and the rescue image."""
         return {**super().more(about, server, **facts), 'rescue_image_ref': rescue_image_ref}
 
 
 @register
 class InstanceActionVolumePayload(InstanceActionPayload):
-    """With the volume that it gets, or gives up."""
+    """An action on a server, with the volume that is attached or detached."""
 
     VERSION = '1.6'
     fields = {**InstanceActionPayload.fields, 'volume_id': fields.UUIDField()}
 
     @classmethod
     def more(cls, about: About, server: Instance, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
+        """Return the fault and the volume."""
         return {**super().more(about, server, **facts), 'volume_id': volume_id}
 
 
 @register
 class InstanceActionVolumeSwapPayload(InstanceActionPayload):
-    """With the volume that is replaced, and the one that takes its place."""
+    """An action on a server, with the volume that is replaced and the new volume."""
 
     VERSION = '1.8'
     fields = {**InstanceActionPayload.fields, 'old_volume_id': fields.UUIDField(), 'new_volume_id': fields.UUIDField()}
@@ -304,24 +316,26 @@ class InstanceActionVolumeSwapPayload(InstanceActionPayload):
     @classmethod
     def more(cls, about: About, server: Instance, *, old_volume_id: str = '', new_volume_id: str = '',
              **facts: Any) -> dict[str, Any]:
+        """Return the fault and the two volumes."""
         return {**super().more(about, server, **facts), 'old_volume_id': old_volume_id, 'new_volume_id': new_volume_id}
 
 
 @register
 class InstanceActionSnapshotPayload(InstanceActionPayload):
-    """With the image that is made of the server."""
+    """An action on a server, with the image that is created from it."""
 
     VERSION = '1.10'
     fields = {**InstanceActionPayload.fields, 'snapshot_image_id': fields.UUIDField()}
 
     @classmethod
     def more(cls, about: About, server: Instance, *, snapshot_image_id: str = '', **facts: Any) -> dict[str, Any]:
+        """Return the fault and the image."""
         return {**super().more(about, server, **facts), 'snapshot_image_id': snapshot_image_id}
 
 
 @register
 class InstanceCreatePayload(InstanceActionPayload):
-    """With what only a create brings."""
+    """The creation of a server, with its key pairs, tags, certificates and its name at the hypervisor."""
 
     VERSION = '1.13'
     fields = {
@@ -334,6 +348,7 @@ class InstanceCreatePayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
+        """Return the fault and the fields that only a creation has."""
         return {**super().more(about, server, **facts),
                 'keypairs': [KeypairPayload.like(pair) for pair in value(server, 'keypairs', ())],
                 'tags': tag_words(server), 'instance_name': hypervisor_name(about, server),
@@ -341,12 +356,15 @@ class InstanceCreatePayload(InstanceActionPayload):
 
 
 def tag_words(server: Instance) -> list[str]:
-    """The tags that came with the server."""
+    """Return the server's tags; an empty list if they were not read."""
     return [tag.tag for tag in value(server, 'tags', ())]
 
 
 def hypervisor_name(about: About, server: Instance) -> str | None:
-    """[DEFAULT]instance_name_template filled with the id, or with %(uuid)s and the like, as ``virt.driver`` does."""
+    """Return the server's name at the hypervisor, as ``virt.driver`` makes it; None if the server has no id.
+
+    [DEFAULT]instance_name_template is filled with the id, or with the names %(id)s, %(uuid)s and %(project_id)s.
+    """
     if 'id' not in server:
         return None
     try:
@@ -358,21 +376,26 @@ def hypervisor_name(about: About, server: Instance) -> str | None:
 
 @register
 class InstanceExistsPayload(InstancePayload):
-    """The usage of a server in a period. ``whole``: the last period that is over, not the present one until now."""
+    """The usage of a server in a period.
+
+    With ``whole`` it is the last complete period, otherwise the present one until now.
+    """
 
     VERSION = '2.1'
     fields = {**FIELDS, 'audit_period': fields.ObjectField('AuditPeriodPayload')}
 
     @classmethod
     def more(cls, about: About, server: Instance, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
+        """Return the period."""
         return {'audit_period': AuditPeriodPayload.of(about, whole=whole)}
 
 
 @register
 class InstanceUpdatePayload(InstancePayload):
-    """A server changed: its states, its name, its tags or metadata.
+    """A change of a server: its states, name, tags or metadata.
 
-    ``before`` and ``after`` are (vm state, task state); without them the states didn't change, and are only told.
+    ``before`` and ``after`` are pairs (vm state, task state). Without them the states did not change, and the payload
+    has only the present ones.
     """
 
     VERSION = '2.1'
@@ -388,6 +411,7 @@ class InstanceUpdatePayload(InstancePayload):
     def more(cls, about: About, server: Instance, *, before: tuple[str | None, str | None] | None = None,
              after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
              **facts: Any) -> dict[str, Any]:
+        """Return the states before and after, the period, the old name and the tags."""
         state, task = after or (value(server, 'vm_state'), value(server, 'task_state'))
         changed: dict[str, Any] = {'state': state}
         if before is not None:

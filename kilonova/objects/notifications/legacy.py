@@ -1,6 +1,6 @@
-"""Payloads of the unversioned notifications: plain dicts under the old names.
+"""Payloads of the unversioned notifications: plain dicts with Nova's older names.
 
-What is missing is an empty text there, times are texts of two kinds; consumers know it so.
+A missing value is an empty text, and times are texts of two different formats, because consumers expect that.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kilonova.objects.volume_usage import VolumeUsage
 
 def usage(about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
           fault: BaseException | None = None, **facts: Any) -> dict[str, Any]:
-    """A server, as all events of servers tell it; with its failure, if any."""
+    """Return the fields that are common to all events of servers; ``fault`` adds the failure."""
     server = as_written(instance, moved, values)
     flavor = server.flavor
     metadata = value(server, 'system_metadata') or {}
@@ -63,7 +63,7 @@ def _address(address: object) -> str | None:
 
 
 def _image_url(about: About, image: str | None) -> str:
-    """Where the image is, by the caller's catalog; the bare id where that doesn't say."""
+    """Return the image's URL from the caller's catalog, or its id if the catalog has no image service."""
     for service in about.ctxt.service_catalog if image else ():
         for endpoint in service.get('endpoints') or ():
             if service.get('type') == 'image' and endpoint.get('publicURL'):
@@ -72,7 +72,7 @@ def _image_url(about: About, image: str | None) -> str:
 
 
 def create(about: About, *, image_name: str | None = None, done: bool = False, **facts: Any) -> dict[str, Any]:
-    """``done``: the end, which says so in words and tells the addresses."""
+    """Return the payload of a create; with ``done`` that of its end, which has a success message and the addresses."""
     payload = usage(about, **facts)
     if image_name is not None:
         payload['image_name'] = image_name
@@ -82,7 +82,7 @@ def create(about: About, *, image_name: str | None = None, done: bool = False, *
 
 
 def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts: Any) -> dict[str, Any]:
-    """Only the end names the new flavor."""
+    """Return the payload of the preparation of a resize; only that of its end (``done``) has the new flavor."""
     payload = usage(about, **facts)
     if done:
         payload.update(new_instance_type=new_flavor.name, new_instance_type_id=new_flavor.id)
@@ -90,17 +90,17 @@ def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts
 
 
 def rescue(about: About, *, rescue_image_name: str = '', **facts: Any) -> dict[str, Any]:
-    """With the name of the image; '' for the host's default."""
+    """Return the payload of a rescue, with the image's name; '' for the host's default."""
     return {**usage(about, **facts), 'rescue_image_name': rescue_image_name}
 
 
 def volume(about: About, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
-    """With the volume that the server gets, or gives up."""
+    """Return the payload of the attachment or detachment of a volume."""
     return {**usage(about, **facts), 'volume_id': volume_id}
 
 
 def exists(about: About, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
-    """The usage in a period."""
+    """Return the payload of a server's usage in a period."""
     return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}
 
 
@@ -112,7 +112,7 @@ def _period(about: About, whole: bool = False) -> dict[str, str]:
 def update(about: About, *, before: tuple[str | None, str | None] | None = None,
            after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
            **facts: Any) -> dict[str, Any]:
-    """A server changed."""
+    """Return the payload of a change of a server."""
     payload = usage(about, **facts)
     if after is not None:
         payload.update(state=after[0], state_description=_text(after[1]))
@@ -124,7 +124,7 @@ def update(about: About, *, before: tuple[str | None, str | None] | None = None,
 
 
 def select(about: About, *, request_spec: RequestSpec) -> dict[str, Any]:
-    """What was asked of the scheduler."""
+    """Return the payload of a request to the scheduler."""
     return {'request_spec': _request(request_spec)}
 
 
@@ -134,7 +134,7 @@ def _request(request_spec: RequestSpec) -> dict[str, Any]:
 
 
 def _plain(entity: object) -> Any:
-    """Objects in it as envelopes without change marks."""
+    """Return the entity with envelopes without change marks instead of objects."""
     if isinstance(entity, dict):
         return {name: _plain(one) for name, one in entity.items()}
     return entity.stored_primitive() if isinstance(entity, KilonovaObject) else entity
@@ -142,25 +142,28 @@ def _plain(entity: object) -> Any:
 
 def compute_task(about: About, *, method: str, instance_uuid: str, request_spec: RequestSpec, state: str | None,
                  record: dict[str, Any]) -> dict[str, Any]:
-    """A server that could not be scheduled."""
+    """Return the payload of a server that could not be scheduled."""
     request = _request(request_spec)
     return {'request_spec': request, 'instance_properties': request['instance_properties'],
             'instance_id': instance_uuid, 'state': state, 'method': method, 'reason': record.get('message')}
 
 
 def exception(about: About, *, error: BaseException, method: str) -> dict[str, Any]:
-    """What left an RPC method."""
+    """Return the payload of an error that an RPC method raised."""
     return {'exception': str(error), 'args': {'method': method}}
 
 
 def keypair(about: About, *, keypair: KeyPair | dict[str, Any]) -> dict[str, Any]:
-    """``keypair``: an object or a row."""
+    """Return the payload of a key pair, which is an object or a row."""
     held = keypair if isinstance(keypair, dict) else {name: value(keypair, name) for name in ('user_id', 'name')}
     return {'tenant_id': about.ctxt.project_id, 'user_id': held['user_id'], 'key_name': held['name']}
 
 
 def aggregate(about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The aggregate's id (its name before it has one), and what is being changed: {'host': …}, {'meta_data': …}."""
+    """Return the payload of an aggregate with its id and its ``changes``, such as {'host': …} or {'meta_data': …}.
+
+    Before the aggregate has an id, its name is used instead.
+    """
     held = aggregate if isinstance(aggregate, dict) else {
         name: value(aggregate, name) for name in ('id', 'name', 'hosts', 'metadata')}
     return {'aggregate_id': held.get('id') or held['name'], 'name': held['name'],
@@ -168,7 +171,7 @@ def aggregate(about: About, *, aggregate: Aggregate | dict[str, Any], **changes:
 
 
 def server_group(about: About, *, group: InstanceGroup | dict[str, Any]) -> dict[str, Any]:
-    """``group``: an InstanceGroup or a row."""
+    """Return the payload of a server group, which is an InstanceGroup or a row."""
     names = ('uuid', 'name', 'user_id', 'project_id', 'policy', 'members')
     held = group if isinstance(group, dict) else {name: value(group, name) for name in names}
     return {'server_group_id': held['uuid'], **{name: held.get(name) for name in names if name != 'uuid'},
@@ -176,7 +179,7 @@ def server_group(about: About, *, group: InstanceGroup | dict[str, Any]) -> dict
 
 
 def volume_usage(about: About, *, usage: VolumeUsage) -> dict[str, Any]:
-    """What servers have read and written of a volume."""
+    """Return the payload of the usage of a volume."""
     return {'volume_id': usage.volume_id, 'tenant_id': usage.project_id, 'user_id': usage.user_id,
             'instance_id': usage.instance_uuid, 'availability_zone': usage.availability_zone,
             'last_refreshed': _text(usage.curr_last_refreshed),

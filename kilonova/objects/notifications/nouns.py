@@ -1,4 +1,4 @@
-"""Payloads of what isn't a server: key pairs, services, aggregates, server groups, volumes."""
+"""Payloads of key pairs, services, aggregates, server groups and volume usage."""
 from __future__ import annotations
 
 from typing import Any, Self
@@ -15,7 +15,7 @@ from kilonova.objects.volume_usage import VolumeUsage
 
 @register
 class KeypairPayload(Payload):
-    """Never the private key."""
+    """A key pair without its private key."""
 
     VERSION = '1.0'
     fields = {
@@ -28,13 +28,13 @@ class KeypairPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, keypair: KeyPair | dict[str, Any]) -> Self:
-        """``keypair``: an object or a row."""
+        """Return the payload of a key pair, which is an object or a row."""
         return cls.like(keypair)
 
 
 @register
 class ServiceStatusPayload(Payload):
-    """A row of services as it is after the event."""
+    """A service, with the values of its row after the event."""
 
     VERSION = '1.1'
     fields = {
@@ -53,13 +53,13 @@ class ServiceStatusPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, service: Service | dict[str, Any]) -> Self:
-        """``service``: an object or a row."""
+        """Return the payload of a service, which is an object or a row."""
         return cls.like(service)
 
 
 @register
 class AggregatePayload(Payload):
-    """Hosts that share metadata."""
+    """A host aggregate."""
 
     VERSION = '1.1'
     fields = {
@@ -72,13 +72,16 @@ class AggregatePayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> Self:
-        """``aggregate``: an object, or a row with its hosts and metadata; before a create it has no id."""
+        """Return the payload of an aggregate, which is an object or a row with hosts and metadata.
+
+        Before the aggregate is created it has no id.
+        """
         return cls.like(aggregate)
 
 
 @register
 class ServerGroupPayload(Payload):
-    """Servers that want to be together or apart. ``policies`` is the old list of ``policy``."""
+    """A server group; ``policies`` is the older form of ``policy``, a list with one element."""
 
     VERSION = '1.1'
     fields = {
@@ -95,7 +98,7 @@ class ServerGroupPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, group: InstanceGroup | dict[str, Any]) -> Self:
-        """``group``: an InstanceGroup, or a row with ``members``, ``policy`` and ``rules``."""
+        """Return the payload of a group: an InstanceGroup or a row with ``members``, ``policy`` and ``rules``."""
         held = group.get if isinstance(group, dict) else lambda name: getattr(group, name) if name in group else None
         policy, rules = held('policy'), held('rules') if isinstance(group, dict) else group.rules
         return cls.like(group, policies=[policy] if policy else [],
@@ -104,7 +107,10 @@ class ServerGroupPayload(Payload):
 
 @register
 class VolumeUsagePayload(Payload):
-    """What servers have read and written of a volume, and the server that has it now. Bytes, but for the requests."""
+    """How much servers read from and wrote to a volume, and the server that has the volume now.
+
+    ``reads`` and ``writes`` are numbers of requests, the other counters are bytes.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -122,5 +128,6 @@ class VolumeUsagePayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, usage: VolumeUsage) -> Self:
+        """Return the payload of the usage of a volume."""
         return cls.like(usage, last_refreshed=usage.curr_last_refreshed,
                         **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')})

@@ -1,4 +1,4 @@
-"""Read a server as its row stands, for notifications that are made where no object is in hand."""
+"""Read a server from its row, for notifications of code that does not have the server's object."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def server(ctxt: RequestContext, database: Database, uuid: str) -> Instance | None:
-    """With its metadata and tags; deleted ones too. Three statements. None: the cell doesn't have it."""
+    """Return a server with its metadata and tags, even if it is deleted; None if the cell does not have it.
+
+    Runs three SQL statements.
+    """
     with database.read() as conn:
         instances = storage.queries('instances')
         row = instances.get(conn, uuid, deleted=True)

@@ -1,4 +1,4 @@
-"""Payloads of scheduling: what was asked of the scheduler, and what could not be scheduled."""
+"""Payloads of scheduling: requests to the scheduler, and servers that could not be scheduled."""
 from __future__ import annotations
 
 from typing import Any, Self
@@ -17,7 +17,7 @@ from kilonova.objects.request_spec import Destination, RequestSpec, SchedulerRet
 
 @register
 class ImageMetaPropsPayload(Payload):
-    """The image's properties; those that it hasn't stay away."""
+    """The properties of an image; properties that the image does not have are unset."""
 
     VERSION = '1.20'
     fields = dict(PROPERTIES)
@@ -25,7 +25,7 @@ class ImageMetaPropsPayload(Payload):
 
 @register
 class ImageMetaPayload(Payload):
-    """Sizes in bytes, ``min_disk`` in GiB, ``min_ram`` in MiB."""
+    """The metadata of an image; sizes are in bytes, ``min_disk`` is in GiB, ``min_ram`` in MiB."""
 
     VERSION = '1.0'
     fields = {
@@ -51,14 +51,14 @@ class ImageMetaPayload(Payload):
 
     @classmethod
     def of_image(cls, image: ImageMeta) -> Self:
-        """From an ImageMeta."""
+        """Return the payload of an ImageMeta."""
         return cls.like(image, properties=ImageMetaPropsPayload.like(image.properties)
                         if 'properties' in image else None)
 
 
 @register
 class VirtCPUTopologyPayload(Payload):
-    """How a cell's CPUs look to the guest."""
+    """The CPU topology that the guest sees."""
 
     VERSION = '1.0'
     fields = {
@@ -70,7 +70,7 @@ class VirtCPUTopologyPayload(Payload):
 
 @register
 class InstanceNUMACellPayload(Payload):
-    """``memory`` in MiB, ``pagesize`` in KiB."""
+    """One NUMA cell of a guest; ``memory`` is in MiB, ``pagesize`` in KiB."""
 
     VERSION = '1.2'
     fields = {
@@ -88,14 +88,14 @@ class InstanceNUMACellPayload(Payload):
 
     @classmethod
     def of_cell(cls, cell: InstanceNUMACell) -> Self:
-        """From an InstanceNUMACell."""
+        """Return the payload of an InstanceNUMACell."""
         topology = value(cell, 'cpu_topology')
         return cls.like(cell, cpu_topology=None if topology is None else VirtCPUTopologyPayload.like(topology))
 
 
 @register
 class InstanceNUMATopologyPayload(Payload):
-    """The NUMA cells that a guest is to have."""
+    """The requested NUMA cells of a guest."""
 
     VERSION = '1.0'
     fields = {
@@ -106,13 +106,13 @@ class InstanceNUMATopologyPayload(Payload):
 
     @classmethod
     def of_topology(cls, topology: InstanceNUMATopology) -> Self:
-        """From an InstanceNUMATopology."""
+        """Return the payload of an InstanceNUMATopology."""
         return cls.like(topology, cells=[InstanceNUMACellPayload.of_cell(cell) for cell in topology.cells])
 
 
 @register
 class InstancePCIRequestPayload(Payload):
-    """Passthrough devices of one alias."""
+    """The requested passthrough devices of one alias."""
 
     VERSION = '1.0'
     fields = {
@@ -126,7 +126,7 @@ class InstancePCIRequestPayload(Payload):
 
 @register
 class InstancePCIRequestsPayload(Payload):
-    """All passthrough devices that a server asks for."""
+    """All requested passthrough devices of a server."""
 
     VERSION = '1.0'
     fields = {
@@ -136,13 +136,13 @@ class InstancePCIRequestsPayload(Payload):
 
     @classmethod
     def of_requests(cls, requests: InstancePCIRequests) -> Self:
-        """From InstancePCIRequests."""
+        """Return the payload of InstancePCIRequests."""
         return cls.like(requests, requests=[InstancePCIRequestPayload.like(one) for one in requests.requests])
 
 
 @register
 class CellMappingPayload(Payload):
-    """A cell, without the URLs that hold its passwords."""
+    """A cell, without its URLs, which contain passwords."""
 
     VERSION = '2.0'
     fields = {
@@ -154,7 +154,7 @@ class CellMappingPayload(Payload):
 
 @register
 class DestinationPayload(Payload):
-    """Where the server may go."""
+    """The hosts that the server may go to."""
 
     VERSION = '1.0'
     fields = {
@@ -166,14 +166,14 @@ class DestinationPayload(Payload):
 
     @classmethod
     def of_destination(cls, destination: Destination) -> Self:
-        """From a Destination."""
+        """Return the payload of a Destination."""
         cell = value(destination, 'cell')
         return cls.like(destination, cell=None if cell is None else CellMappingPayload.like(cell))
 
 
 @register
 class SchedulerRetriesPayload(Payload):
-    """Which hosts were tried."""
+    """The hosts that were tried already for a server."""
 
     VERSION = '1.0'
     fields = {
@@ -183,13 +183,13 @@ class SchedulerRetriesPayload(Payload):
 
     @classmethod
     def of_retries(cls, retries: SchedulerRetries) -> Self:
-        """From SchedulerRetries."""
+        """Return the payload of SchedulerRetries."""
         return cls.made({'num_attempts': retries.num_attempts, 'hosts': [node.host for node in retries.hosts]})
 
 
 @register
 class SchedulerLimitsPayload(Payload):
-    """How far a claim may go. Memory in MiB, disk in GiB."""
+    """The limits of a claim on a host; memory in MiB, disk in GiB."""
 
     VERSION = '1.0'
     fields = {
@@ -201,7 +201,7 @@ class SchedulerLimitsPayload(Payload):
 
 @register
 class RequestSpecPayload(Payload):
-    """What a server needs of a host."""
+    """The requirements of a server on its host."""
 
     VERSION = '1.1'
     fields = {
@@ -227,7 +227,7 @@ class RequestSpecPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, request_spec: RequestSpec) -> Self:
-        """From a RequestSpec."""
+        """Return the payload of a RequestSpec."""
         makers: dict[str, Any] = {
             'flavor': FlavorPayload.like, 'image': ImageMetaPayload.of_image,
             'numa_topology': InstanceNUMATopologyPayload.of_topology,
@@ -243,7 +243,7 @@ class RequestSpecPayload(Payload):
 
 @register
 class ComputeTaskPayload(Payload):
-    """A server that could not be scheduled, and why. ``state``: the vm state that it has now."""
+    """A server that could not be scheduled, with the reason; ``state`` is its vm state afterwards."""
 
     VERSION = '1.0'
     fields = {
@@ -256,7 +256,7 @@ class ComputeTaskPayload(Payload):
     @classmethod
     def of(cls, about: About, *, instance_uuid: str, request_spec: RequestSpec, state: str | None,
            record: dict[str, Any], **facts: Any) -> Self:
-        """``record``: what the operation row keeps of the error."""
+        """Return the payload of a server; ``record`` is the error that the operation's row stores."""
         return cls.made({
             'instance_uuid': instance_uuid, 'state': state, 'reason': ExceptionPayload.of_record(record),
             'request_spec': RequestSpecPayload.of(about, request_spec=request_spec)})
