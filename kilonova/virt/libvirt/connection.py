@@ -194,7 +194,7 @@ class Connection:
                 time.sleep(0.1)
 
     def _open(self) -> libvirt.virConnect:
-        """Return a new connection. Only one connection is opened at a time, and threads share the attempt."""
+        """Return a new connection. Only one is opened at a time, and all threads that need one share the attempt."""
         while True:
             with self._lock:
                 opening = self._opening = self._opening or _Opening(self.uri, self._keepalive)
@@ -221,7 +221,7 @@ class Connection:
     # -- what it tells -------------------------------------------------------------------------------
 
     def listen(self, listener: Listener) -> None:
-        """Set the listener for events. It receives them after ``connect`` was called."""
+        """Set the listener for events. It receives events after ``connect`` was called."""
         self._listener = listener
 
     def _watcher(self) -> weakref.ReferenceType[events.Watcher] | None:
@@ -318,7 +318,7 @@ class Connection:
         return int(self.do(lambda connection: connection.getLibVersion()))
 
     def has_node_device(self, name: str) -> bool:
-        """Return True if the host has the node device of this libvirt name now."""
+        """Return True if the host now has the node device that libvirt calls ``name``."""
         try:
             self.do(lambda connection: connection.nodeDeviceLookupByName(name))
         except libvirt.libvirtError as error:
@@ -328,7 +328,7 @@ class Connection:
         return True
 
     def node_device(self, name: str) -> str | None:
-        """Return the XML of the node device of this libvirt name, or None if the host does not have it now."""
+        """Return the XML of the node device that libvirt calls ``name``. None: the host does not have it now."""
         try:
             return str(self.do(lambda connection: connection.nodeDeviceLookupByName(name).XMLDesc(0)))
         except libvirt.libvirtError as error:

@@ -191,7 +191,7 @@ class Domains:
         self._mediated.ensure(hostdevs.host_devices(pci_devices))
 
     def define_first(self, instance: objects.Instance, spec: GuestSpec, xml: str) -> None:
-        """Define the domain before its disks are made.
+        """Define the domain of a server before its disks are made.
 
         libvirt thus refuses at once what is impossible on this host. It also assigns the addresses of tagged devices,
         which the config drive contains.
@@ -257,7 +257,7 @@ class Domains:
             directory.show_domain(guest.xml())
 
     def hide(self, uuid: str) -> None:
-        """Delete libvirt.xml."""
+        """Delete the file libvirt.xml in the server's directory."""
         directory = self._disks.directory(uuid)
         if directory.is_of(self._libvirt.name):
             directory.hide_domain()

@@ -100,7 +100,7 @@ def watch(connection: libvirt.virConnect, watcher: weakref.ReferenceType[Watcher
 
 
 def unless_unsupported(act: Callable[..., object], *args: int) -> None:
-    """Call ``act``, and ignore the error that this kind of hypervisor does not support it."""
+    """Call ``act``. Ignore the error that this kind of hypervisor does not support the call."""
     try:
         act(*args)
     except libvirt.libvirtError as error:

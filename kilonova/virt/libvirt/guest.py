@@ -65,7 +65,7 @@ class Guest:
         return self._host.do(lambda connection: getattr(self._on(connection), method)(*args), again=False)
 
     def _on(self, connection: libvirt.virConnect) -> libvirt.virDomain:
-        """Return the domain object of this connection."""
+        """Return the domain as an object of ``connection``."""
         domain = self._domain
         if domain.connect() is not connection:
             self._domain = domain = connection.lookupByUUIDString(self.uuid)
@@ -124,7 +124,7 @@ class Guest:
         return str(self.call('XMLDesc', 0))
 
     def measured(self, method: str, *args: str | int) -> Any:
-        """Return the statistics of a domain method, or None if this hypervisor does not have them."""
+        """Return the statistics that a method of the domain returns. None: this hypervisor does not support it."""
         try:
             return self.call(method, *args)
         except libvirt.libvirtError as error:
@@ -212,9 +212,9 @@ class Guest:
     # ------
 
     def begin_copy(self, disk: str, target: str) -> bool:
-        """Start to copy the disk of this file in its current state to ``target``, a new qcow2 file.
+        """Start to copy a running guest's disk to the new qcow2 file ``target``. Return False if QEMU refuses.
 
-        Return False if QEMU refuses.
+        ``disk`` is the path of the disk's file. The copy has the content of the disk at the start.
         """
         try:
             self.call('backupBegin', _backup(ElementTree.fromstring(self.xml()), disk, target), None, 0)
@@ -226,7 +226,7 @@ class Guest:
         return True
 
     def is_copying(self, target: str) -> bool:
-        """Return True if a copy to this file is in progress."""
+        """Return True if a copy of a disk to the file ``target`` is in progress."""
         try:
             targets = ElementTree.fromstring(self.call('backupGetXMLDesc', 0)).iterfind('disks/disk/target')
         except libvirt.libvirtError as error:
@@ -237,7 +237,7 @@ class Guest:
         return any(found.get('file') == target for found in targets)
 
     def has_copied(self) -> bool:
-        """Return True if the last copy was completed."""
+        """Return True if the last copy of a disk was completed."""
         try:
             return bool(self.call('jobStats', libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED).get('success'))
         except libvirt.libvirtError as error:
@@ -246,7 +246,7 @@ class Guest:
             return False
 
     def end_copy(self, target: str) -> None:
-        """Stop the copy to this file and wait until it has ended. Do nothing if there is none."""
+        """Stop the copy of a disk to the file ``target`` and wait until it has ended. Do nothing if there is none."""
         while self.is_copying(target):
             try:
                 self.call('abortJob')
@@ -256,7 +256,7 @@ class Guest:
             time.sleep(0.1)
 
     def shut_down(self, timeout: int, retry_interval: int = 0) -> bool:
-        """Request a shutdown and wait up to ``timeout`` seconds. Return True if the guest is off.
+        """Request a shutdown of the guest and wait up to ``timeout`` seconds. Return True if it is off.
 
         The request is sent again each ``retry_interval`` seconds (0: not sent again).
         """

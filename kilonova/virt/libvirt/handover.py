@@ -86,7 +86,7 @@ class Handover:
         files.remove(self._disks.directory(uuid).file(HANDED_OVER))
 
     def take(self, uuid: str) -> Guest | None:
-        """Start the guest on the destination from its XML file. Return None if there is no file."""
+        """Start the guest on the destination from its XML file and return it. Return None if there is no file."""
         path = self._disks.directory(uuid).file(HANDED_OVER)
         if not os.path.exists(path):
             return None

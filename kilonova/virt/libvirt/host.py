@@ -124,10 +124,10 @@ class Host:
 
     @functools.cached_property
     def capabilities(self) -> HostCapabilities:
-        """The host's capabilities.
+        """The host's capabilities, as libvirt reports them.
 
-        Raises HypervisorUnavailable if libvirt has no emulator for the host's architecture. libvirt may have failed to
-        examine the emulator once. It examines it again only when its capabilities are read again.
+        Raises HypervisorUnavailable if libvirt has no emulator for the host's architecture. That may be temporary: if
+        libvirt failed to examine the emulator, it tries again only when its capabilities are read again.
         """
         found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
         if found.arch not in dict(found.guests):

@@ -107,7 +107,10 @@ class LiveMigrations:
     @translated
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
               over_commit: bool) -> LiveOffer:
-        """Check, on the destination, whether the guest can be migrated to this host, and return how."""
+        """Check, on the destination, whether the guest can be migrated to this host, and return how.
+
+        Raises errors.MigrationPreCheckError if CPU, storage or free space do not fit.
+        """
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
         path = self._disks.directory(instance.uuid).path

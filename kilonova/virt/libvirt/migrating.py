@@ -183,9 +183,9 @@ def refuses_post_copy(error: Exception) -> bool:
 
 
 def allow_downtime(guest: Guest, milliseconds: int) -> None:
-    """Set how long the guest may be stopped while the rest of its memory is transferred.
+    """Set how many milliseconds the guest may be stopped while the rest of its memory is transferred.
 
-    Ignored if it has been migrated.
+    Ignored if the guest has already been migrated.
     """
     try:
         guest.call('migrateSetMaxDowntime', milliseconds, 0)
@@ -265,7 +265,7 @@ def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
 
 
 def _put(domain: ElementTree.Element, place: LivePlace) -> None:
-    """Set host CPUs and host memory. The CPUs and cells that the guest sees are not changed."""
+    """Set the host CPUs and host memory of a domain. The CPUs and cells that the guest sees are not changed."""
     for vcpu in domain.iterfind('vcpu'):
         vcpu.attrib.pop('cpuset', None)
         if place['cpuset'] is not None:
@@ -278,7 +278,10 @@ def _put(domain: ElementTree.Element, place: LivePlace) -> None:
 
 
 def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
-    """Replace the host's devices. What the guest sees of them, and their addresses in the guest, are not changed."""
+    """Replace the host's devices of a domain. The guest sees the same devices at the same addresses.
+
+    Raises MigrationError if the destination has no device in place of one of them.
+    """
     for old, element in of_host(domain).items():
         if old not in hostdevs:
             raise errors.MigrationError(reason=f'the destination has no device in place of {old}')
@@ -292,9 +295,9 @@ def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
 
 
 def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
-    """Replace the sources of volumes.
+    """Replace the sources of a domain's volumes. The guest sees the same volumes at the same addresses.
 
-    What the guest sees of them, and their addresses in the guest, are not changed.
+    Raises MigrationError if the destination has not connected one of them.
     """
     for disk in domain.iterfind('devices/disk'):
         volume_id = VOLUMES.name(disk)

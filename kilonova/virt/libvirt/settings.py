@@ -26,7 +26,7 @@ _CACHE_MODES = frozenset({'default', 'none', 'writethrough', 'writeback', 'direc
 
 
 def connection_uri(conf: cfg.ConfigOpts) -> str:
-    """Return the URI of libvirt."""
+    """Return the URI by which the driver connects to libvirt."""
     return conf.libvirt.connection_uri or DEFAULT_URI
 
 

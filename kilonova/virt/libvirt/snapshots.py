@@ -181,7 +181,7 @@ class Copy:
         files.remove(self._file(_HELD))
 
     def copy(self, disk: str, check: Check) -> None:
-        """Copy the disk's file in its current state."""
+        """Copy a disk's file in its current state."""
         os.makedirs(self._directory, exist_ok=True)
         self._see_layers(os.path.dirname(disk))
         command.watched(check, 'cp', '--reflink=auto', '--sparse=always', disk, self._file(_COPY))
@@ -200,7 +200,7 @@ class Copy:
         files.remove(self._file(_COPY))
 
     def read(self, source: str, check: Check) -> None:
-        """Make the image from a raw disk with this QEMU name."""
+        """Make the image from a raw disk that QEMU opens under the name ``source``."""
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', 'raw', source, self.part)
         self._take(self.part)
 
@@ -216,11 +216,11 @@ class Copy:
         files.remove(self.part)
 
     def see_room(self, need: int) -> None:
-        """Check that ``need`` bytes are free. Raises errors.NoRoom if they are not."""
+        """Check that ``need`` bytes are free for the image. Raises errors.NoRoom if they are not."""
         files.check_room(self._directory, need, f'image {self._image_id}')
 
     def make_room(self) -> None:
-        """Create the directory, and delete ``part`` if an earlier try left it."""
+        """Create the directory for the image's files, and delete ``part`` if an earlier try left it."""
         os.makedirs(self._directory, exist_ok=True)
         files.remove(self.part)
 
@@ -229,7 +229,7 @@ class Copy:
         os.replace(path, self.path)
 
     def remove(self) -> None:
-        """Delete all files. Do nothing if there are none."""
+        """Delete all files of the image that is being made. Do nothing if there are none."""
         files.remove_tree(self._directory)
 
     def _file(self, name: str) -> str:

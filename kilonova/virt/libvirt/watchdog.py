@@ -6,10 +6,10 @@
     watchdog.leave()                            # the connection is closed
 
 Keepalive messages are answered by libvirtd's main loop. Calls are executed by its threads, which a lock or a dead file
-system can block. The watchdog calls getCapabilities: it changes nothing, libvirtd executes it in an ordinary thread and
-not in those that it reserves for calls which never wait, and it needs the driver that starts guests. Saves, migrations
-and block copies may take as long as they need: they use other connections, and ``connection.CALLS`` is smaller than
-libvirtd's number of threads.
+system can block. The watchdog calls getCapabilities because it changes nothing, because libvirtd executes it in an
+ordinary thread and not in those that it reserves for calls which never wait, and because the driver that starts guests
+answers it. Saves, migrations and block copies may take as long as they need: they use other connections, and
+``connection.CALLS`` is smaller than libvirtd's number of threads.
 """
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def is_alive(connection: libvirt.virConnect) -> bool:
 
 
 class _Call:
-    """One call in a native thread of its own, so that a call that hangs blocks no thread that others need."""
+    """One call of getCapabilities in a native thread of its own.
+
+    If the call hangs, it blocks no thread that other code needs.
+    """
 
     def __init__(self, connection: libvirt.virConnect) -> None:
         self.done = False
@@ -73,7 +76,7 @@ class Watchdog:
             concurrency.spawn(self._watch, connection, listener, name='libvirt watchdog')
 
     def leave(self) -> None:
-        """Stop the supervision and reset ``reason``. The listener is not called after this method has returned."""
+        """Stop the supervision and reset ``reason``. The listener receives no call after this method has returned."""
         with self._lock:
             self._watched = self.reason = None
 

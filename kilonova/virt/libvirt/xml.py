@@ -18,7 +18,10 @@ Element = ElementTree.Element
 
 
 def node(tag: str, *children: Element | str | None, **attributes: str | int | None) -> Element:
-    """Return an element. A child that is a str is its text. A trailing underscore of attribute names is removed."""
+    """Return an XML element with children and attributes.
+
+    A child that is a str becomes the element's text. A trailing underscore of attribute names is removed.
+    """
     element = Element(tag, {name.rstrip('_'): str(value) for name, value in attributes.items() if value is not None})
     for child in children:
         if isinstance(child, str):
@@ -29,12 +32,12 @@ def node(tag: str, *children: Element | str | None, **attributes: str | int | No
 
 
 def on(switched: bool) -> str | None:
-    """Return 'on', or None if the attribute is to be left out."""
+    """Return 'on' for True, and None for False, so that the attribute is left out."""
     return 'on' if switched else None
 
 
 def to_text(element: Element) -> str:
-    """Return indented XML."""
+    """Return the text of an XML element, indented."""
     ElementTree.indent(element)
     return ElementTree.tostring(element, encoding='unicode')
 

@@ -6,7 +6,7 @@
     take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch, with the data written since
 
 The guest writes to the first file of the chain. Each file gets the data that it lacks from the next file. The functions
-use libvirt's external snapshots and block jobs. They find and continue a job that a process that has ended had begun.
+use libvirt's external snapshots and block jobs. They find and continue a job that an earlier process has begun.
 """
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
 
 
 def works(guest: Guest, target: str) -> bool:
-    """Return True if a block job of the disk is running."""
+    """Return True if a block job of a guest's disk is running."""
     try:
         return bool(guest.call('blockJobInfo', target, 0))
     except libvirt.libvirtError:
@@ -187,9 +187,9 @@ def works(guest: Guest, target: str) -> bool:
 
 
 def end_work(guest: Guest, target: str) -> None:
-    """End the block job of the disk, if one is running.
+    """End the block job of a guest's disk, if one is running. The backing chain keeps its files.
 
-    The chain keeps its files. Raises GuestFailed if the job goes on.
+    Raises GuestFailed if the job goes on.
     """
     try:
         if works(guest, target):

@@ -21,7 +21,7 @@ from kilonova.virt.libvirt.devices import pci
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of element below <devices> in a domain's XML.
+    """A kind of element below <devices> in a domain's XML: network cards, PCI functions or volumes.
 
     ``tag`` is the tag of the elements, ``name`` returns the identifying name of an element, and ``words`` is the text
     for error messages.
@@ -32,12 +32,15 @@ class Kind:
     name: Callable[[ElementTree.Element], str | None]
 
     def found(self, xml: str, name: str) -> dict[str, str]:
-        """Return a dict with the element of this name as text, by its name. The dict is empty if there is none."""
+        """Return a dict with the domain's element of this name as text, by its name.
+
+        The dict is empty if there is none.
+        """
         named = ((self.name(one), one) for one in ElementTree.fromstring(xml).iterfind(f'devices/{self.tag}'))
         return {known: ElementTree.tostring(one, encoding='unicode') for known, one in named if known == name}
 
     def put(self, definition: str, element: str) -> str:
-        """Return the definition with ``element`` added after the other elements of this kind.
+        """Return a domain's definition with ``element`` added after the other elements of this kind.
 
         The definition is returned unchanged if it has an element of the same name.
         """
@@ -52,7 +55,7 @@ class Kind:
         return ElementTree.tostring(domain, encoding='unicode')
 
     def without(self, definition: str, name: str) -> str:
-        """Return the definition without the element of this name."""
+        """Return a domain's definition without the element of this name."""
         domain = ElementTree.fromstring(definition)
         devices = domain.find('devices')
         gone = [one for one in domain.iterfind(f'devices/{self.tag}') if self.name(one) == name]
@@ -106,7 +109,7 @@ def place(disk: str) -> tuple[str | None, ...]:
 
 
 def relocated(definition: str, name: str, disk: str) -> str:
-    """Return the definition with the volume ``name`` at the storage that ``disk`` (an XML element) describes.
+    """Return a domain's definition with the volume ``name`` at the storage that ``disk`` (an XML element) describes.
 
     All other settings of the volume are kept.
     """

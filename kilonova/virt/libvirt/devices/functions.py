@@ -27,8 +27,8 @@ _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='
 def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> tuple[Devices, Devices]:
     """Return two lists: the devices that the guest gets as such, and the devices that the server holds for its ports.
 
-    Physical functions and functions of InfiniBand cards are in the two lists. A device whose port no longer exists is
-    only in the second list, because it is of no use to the guest.
+    Physical functions and functions of InfiniBand cards are in both lists. A device whose port no longer exists is only
+    in the second list, because it is of no use to the guest.
     """
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
@@ -41,14 +41,14 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
 
 
 def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
-    """Return a dict from address to PCI function, of those devices that are PCI functions."""
+    """Return a dict from address to PCI function for the devices that are PCI functions."""
     return {one.address: one for one in hostdevs.host_devices(devices) if isinstance(one, PciFunction)}
 
 
 def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, PciFunction]) -> None:
-    """Set the trust mode of the virtual functions that these ports of a server use, as their owners request.
+    """Set the trust mode of the virtual functions that these ports of a server use, as the owners of the ports request.
 
-    A function that an earlier owner had trusted is set to untrusted if this one does not request it. Functions that can
+    A function that is trusted from earlier use is set to untrusted if no trust is requested now. Functions that can
     never be trusted are not changed: device_spec may forbid it, and Linux does not support it for InfiniBand and VM-FEX
     cards.
 
@@ -94,7 +94,7 @@ def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.
 
 
 def names(vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> list[str]:
-    """Return the names of the devices that are taken out of a suspended guest, of these devices and ports.
+    """Return the names of the devices that must be plugged in again when a suspended guest is resumed.
 
     The names are those that ``hotplug`` uses: the address of a device, or the MAC address of a vDPA port.
     """

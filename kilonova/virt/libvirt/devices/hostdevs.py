@@ -126,14 +126,14 @@ class HostDevices:
 
     @translated
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Return a dict from address to (vendor id, product id) of the functions that the host has now."""
+        """Return a dict from address to (vendor id, product id) of the PCI functions that the host has now."""
         texts = [self._libvirt.node_device(pci.node_name(address)) for address in sorted(set(addresses))]
         return {one['address']: (one['vendor_id'], one['product_id'])
                 for one in pci.discover(text for text in texts if text is not None)}
 
     @translated
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
-        """Remove these mediated devices. A device that cannot be removed is kept."""
+        """Remove the mediated devices with these uuids. A device that cannot be removed is kept."""
         self._mediated.remove(uuids)
 
     def _has(self, device: PciDevice) -> bool:

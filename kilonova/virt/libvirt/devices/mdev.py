@@ -99,7 +99,7 @@ class MediatedDevices:
         self._libvirt = connection
 
     def start_inactive(self) -> None:
-        """Start the devices that are defined but not active. A device that cannot be started is only logged."""
+        """Start the mediated devices that are defined but not active. If one cannot be started, this is only logged."""
         inactive = [name for name in self._libvirt.mediated_devices() if not self._is_active(name)]
         if inactive:
             LOG.info('Found inactive mdevs: %s', inactive)
@@ -122,7 +122,7 @@ class MediatedDevices:
                     raise _unavailable(device, str(error)) from error
 
     def remove(self, uuids: Iterable[str]) -> None:
-        """Stop and undefine these devices. A device that cannot be removed is logged as a warning."""
+        """Stop and undefine the mediated devices with these uuids. If one cannot be removed, this is only logged."""
         wanted = set(uuids)
         for name in self._libvirt.mediated_devices():
             if _uuid(name) in wanted:
@@ -162,7 +162,10 @@ class MediatedDevices:
         return found
 
     def is_offered(self, device: MediatedDevice) -> bool:
-        """Return True if the parent exists and supports the device's type, whether or not it has capacity left."""
+        """Return True if the parent of a mediated device exists and supports its type.
+
+        Whether the parent has capacity for one more device is not checked.
+        """
         text = self._libvirt.node_device(pci.node_name(device.parent))
         capability = ElementTree.fromstring(text).find("capability[@type='pci']") if text is not None else None
         return capability is not None and device.type in (pci.mdev_types(capability) or {})

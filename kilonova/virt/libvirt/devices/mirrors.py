@@ -4,7 +4,7 @@
     state(guest.xml(), 'vdb')                   # COPYING, READY, or None if there is no copy
     pivot(guest, 'vdb')                         # or end(guest, 'vdb')
 
-When the copy is ready, each write of the guest goes to the disk and to the copy before it is reported as done.
+When the copy is ready, each write of the guest goes to the disk and to the copy before the guest gets the confirmation.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLAGS = (libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COP
 
 
 def begin(guest: Guest, target: str, disk: str) -> bool:
-    """Start to copy the disk to the storage that ``disk`` (XML) describes.
+    """Start to copy a guest's disk to the storage that ``disk`` (XML) describes.
 
     Returns False if this hypervisor does not support it. Raises GuestFailed if the copy cannot be started.
     """
@@ -46,19 +46,19 @@ def state(xml: str, target: str) -> str | None:
 
 
 def path(xml: str, target: str) -> str | None:
-    """Return the path of the copy on the host, or None if there is no copy or it is neither a file nor a device."""
+    """Return the path on the host of a disk's copy. None: there is no copy, or it is neither a file nor a device."""
     mirror = _mirror(xml, target)
     source = None if mirror is None else mirror.find('source')
     return None if source is None else source.get('dev') or source.get('file')
 
 
 def pivot(guest: Guest, target: str) -> None:
-    """Make the guest use the copy instead of the disk. Raises libvirt's errors."""
+    """Make the guest use the copy of its disk instead of the disk. Raises libvirt's errors."""
     guest.call_once('blockJobAbort', target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT)
 
 
 def end(guest: Guest, target: str) -> None:
-    """End the copy, if there is one. Raises GuestFailed if the copy goes on."""
+    """End the copy of a guest's disk, if there is one. Raises GuestFailed if the copy goes on."""
     try:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)

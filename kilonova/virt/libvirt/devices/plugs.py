@@ -11,8 +11,8 @@ Each port is recorded before it is plugged, in one file per server in ``state_pa
 in the way in which it was plugged, whatever ports the server has by then, and even if its guest was never created. An
 incomplete plug is undone before it is begun again. A host without such ports writes no file.
 
-The representor of a function may belong to another server by the time it is to be unplugged. Its current server is
-recorded in one file per function, and only the representor of the server itself is unplugged.
+When a representor of a function is to be unplugged, it may already belong to another server. Its present server is
+recorded in one file per function, and the representor is unplugged only for that server.
 """
 from __future__ import annotations
 

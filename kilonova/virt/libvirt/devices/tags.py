@@ -20,13 +20,13 @@ _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit
 
 
 def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[str, str]:
-    """Return a dict of tags by path of the file or image, or by id of the volume."""
+    """Return a dict of tags. The keys are paths of disks' files or images, and ids of volumes."""
     return {**{disk.path: disk.tag for disk in disks if disk.tag},
             **{volume.volume_id: volume.tag for volume in volumes if volume.tag}}
 
 
 def told(vifs: Iterable[Vif]) -> list[Vif]:
-    """Return the interfaces that the metadata contain.
+    """Return the interfaces that the guest's metadata describe.
 
     They are the interfaces with a tag and the functions in a VLAN that the guest has whole.
     """
@@ -44,7 +44,7 @@ def _vlan(vif: Vif) -> int | None:
 
 def places(domain: ElementTree.Element, tags: Mapping[str, str],
            vifs: Iterable[Vif] = ()) -> objects.InstanceDeviceMetadata:
-    """Return the metadata of the tagged disks and volumes and of these interfaces."""
+    """Return the guest's metadata: the addresses of tagged disks and volumes, and of these interfaces."""
     cards = ((vif, _card(domain, vif)) for vif in vifs)
     found: list[objects.DeviceMetadata] = [
         _interface(vif, card.find('address')) for vif, card in cards if card is not None]

@@ -28,7 +28,7 @@ class MetadataConfigurator:
     """Configurator of the domain's metadata: the element nova:instance, in the namespace that Nova's tools expect."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write name, creation time, flavor, image and owner of the server."""
+        """Write name, creation time, flavor, image and owner of the server into the domain's metadata."""
         instance, flavor = guest.instance, guest.flavor
         specs = [_nova('extraSpec', str(value), name=name) for name, value in sorted(guest.extra_specs.items())]
         properties = [_nova('property', str(value), name=name)

@@ -18,7 +18,7 @@ class Configurator(Protocol):
     """A configurator, which writes one part of a domain."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the values of this part from ``guest`` into ``domain``."""
+        """Write one part of ``domain`` from the data in ``guest``."""
 
 
 # Configurators of the parts that depend on the host that the guest runs on.
@@ -56,7 +56,7 @@ CONFIGURATORS: tuple[Configurator, ...] = (
 
 
 def build(guest: GuestSpec, configurators: tuple[Configurator, ...] = CONFIGURATORS) -> Domain:
-    """Return the domain of ``guest``."""
+    """Return the domain of ``guest``, written by the configurators."""
     domain = Domain(type=guest.settings.domain_type, uuid=guest.instance.uuid, name=guest.name)
     for configurator in configurators:
         configurator.configure(guest, domain)

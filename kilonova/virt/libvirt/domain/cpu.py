@@ -149,7 +149,7 @@ class CpuQuotaConfigurator:
     """Configurator of the flavor's quota:cpu_shares, quota:cpu_period and quota:cpu_quota, in addition to CPU pins."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the limits into <cputune>.
+        """Write the CPU limits into the <cputune> element.
 
         Raises NotOnThisHost if the value of shares is out of bounds for the host's version of control groups.
         """

@@ -114,7 +114,7 @@ class AgentConfigurator:
     """Configurator of the channel of the QEMU guest agent, for images with hw_qemu_guest_agent."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the channel. If the agent answers, libvirt uses it to shut the guest down."""
+        """Write the channel of the QEMU guest agent. If the agent answers, libvirt uses it to shut the guest down."""
         if guest.settings.is_qemu and strutils.bool_from_string(guest.image_property('hw_qemu_guest_agent')):
             domain.devices.append(AgentChannel())
 
@@ -123,7 +123,7 @@ class RngConfigurator:
     """Configurator of the virtio random number generator."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the device.
+        """Write the random number generator.
 
         Do nothing if the host has no source of random numbers or if the flavor forbids the device (hw_rng:allowed).
         """
@@ -169,17 +169,17 @@ class IommuConfigurator:
         domain.devices.append(Iommu(model, self._intel(guest) if model == tuning.INTEL else {}))
 
     def _intel(self, guest: GuestSpec) -> dict[str, str]:
-        """Return the attributes that devices of the host need with this IOMMU.
+        """Return the attributes that an Intel IOMMU needs if the guest has devices of the host.
 
-        With caching_mode they learn what the guest maps; addresses have 48 bits. More than 255 vCPUs need extended
-        interrupts.
+        With caching_mode the host's devices learn what the guest maps. Addresses have 48 bits. More than 255 vCPUs need
+        extended interrupts.
         """
         many = {'eim': 'on'} if guest.flavor.vcpus > _MOST_PLAIN_INTERRUPTS else {}
         return {'intremap': 'on', 'caching_mode': 'on', **many, 'iotlb': 'on', 'aw_bits': '48'}
 
 
 def _check_model(name: str, model: str, known: frozenset[str]) -> None:
-    """Raise NotOnThisHost if the host's models are known and do not include this one."""
+    """Raise NotOnThisHost if the host's device models are known and ``model`` is not one of them."""
     if known and model not in known:
         raise NotOnThisHost(name=name, value=model, reason=f'it must be one of {", ".join(sorted(known))}')
 
@@ -192,7 +192,10 @@ class ControllerConfigurator:
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the controllers. Raises NotOnThisHost if this host does not support the USB model."""
+        """Write the USB and PCI Express controllers.
+
+        Raises NotOnThisHost if this host does not support the USB model.
+        """
         settings = guest.settings
         model = guest.tuning.usb
         if model and settings.is_qemu:
@@ -218,7 +221,10 @@ class HostdevConfigurator:
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the devices. Raises PciDeviceUnsupportedHypervisor if the hypervisor is not QEMU."""
+        """Write the host's devices that the guest gets.
+
+        Raises PciDeviceUnsupportedHypervisor if the hypervisor is not QEMU.
+        """
         if guest.hostdevs and not guest.settings.is_qemu:
             raise errors.PciDeviceUnsupportedHypervisor(type=guest.settings.virt_type)
         for device in guest.hostdevs:
@@ -244,7 +250,7 @@ class BalloonConfigurator:
     """Configurator of the virtio memory balloon, which reports memory statistics."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the balloon. If [libvirt]mem_stats_period_seconds is 0, write that there is none."""
+        """Write the memory balloon. It is switched off if [libvirt]mem_stats_period_seconds is 0."""
         if guest.settings.is_qemu:
             period = guest.settings.memory_stats_period
             domain.devices.append(MemoryBalloon(period if period > 0 else None))

@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     volumes: list[VolumePlace]
 
     def has(self, bus: str) -> bool:
-        """Return True if a disk or volume is on this bus."""
+        """Return True if one of the guest's disks or volumes is on this bus."""
         return bus in {place.bus for place in self.own} | {place.bus for place in self.volumes}
 
 
@@ -76,7 +76,7 @@ class DiskConfigurator:
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the disks in this order, and a SCSI controller if the image names a model."""
+        """Write the guest's disks in their order, and a SCSI controller if the image names a model for it."""
         found = layout(guest)
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if place.volume.volume.is_root)
         domain.devices.extend(self._device(guest, *place) for place in found.own)

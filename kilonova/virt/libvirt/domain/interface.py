@@ -72,7 +72,7 @@ class InterfaceConfigurator:
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the cards.
+        """Write the guest's network cards.
 
         Raises InterfaceUnsupported if a port is bound in a way that is not supported, and UnsupportedHardware if QEMU
         has no such model.
@@ -167,7 +167,7 @@ def _check(vif: Vif) -> None:
 
 
 def _unusual(vif: Vif) -> str | None:
-    """Return the text of a binding that is not supported, or None if the binding is supported."""
+    """Return the text of a port's binding if it is not supported, or None if it is supported."""
     if vif.vnic_type != 'normal':
         if vif.type not in ((OVS,) if vif.is_offloaded else _BOUND_AS.get(vif.vnic_type, ())):
             return f'{vif.type} for vnic_type {vif.vnic_type}' + ' with switchdev' * offloads(vif.profile)

@@ -1,7 +1,7 @@
 """The image cache: each image is stored once per host, checked, in a format from which guests can start.
 
-    cache = ImageCache(directory, locks, download)
-    base = cache.image(image_id, image_meta, most=16 << 30)       # Base(path, format, virtual size)
+    cache = ImageCache(directory, locks)
+    base = cache.image(image_id, image_meta, download, most=16 << 30)       # Base(path, format, virtual size)
 
 However many boots wait for an image, it is downloaded once: the first boot holds the lock, the other boots find the
 file. A file that a crash left behind has the suffix .part or .converted, and the next download writes it again.

@@ -110,10 +110,10 @@ class Ceph:
                                                               '(ceph-mgr) must run')
 
     def quietly(self, *argv: str, fine: int = errno.ENOENT, limit: int = SHORT) -> None:
-        """Run an rbd command that may have been run before, or whose image or snapshot may not exist.
+        """Run an rbd command, and ignore the error that means that there is nothing to do.
 
-        The error code ``fine`` is ignored. By default, this is the error that the image or snapshot does not exist.
-        Raises CommandFailed for any other error, and errors.Unanswered if Ceph does not answer.
+        By default, this is the error that the image or snapshot does not exist; ``fine`` is the exit code of another
+        error. Raises CommandFailed for other errors, and errors.Unanswered if Ceph does not answer.
         """
         try:
             self.rbd(*argv, limit=limit)

@@ -1,6 +1,6 @@
 """The destination of a server's disks in a move: a local directory, another machine by ssh, or shared storage.
 
-    place = of(offer, settings)          # from the destination's offer
+    place = of(offer, uuid, host, instances_path, transport)          # offer: from the destination
     place.check()                        # free bytes at the destination; may raise DisksUnmovable
     place.begin(move)
     place.put([path, …], place.coming, going)
@@ -104,14 +104,14 @@ class Local:
         self._coming.mark_move(move)
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
-        """Copy files with cp."""
+        """Copy files into a directory with the program cp."""
         if paths:
             command.watched(lambda: going(0), 'cp', '--sparse=always', '--', *paths, directory)
         for path in paths:
             going(files.used(path))
 
     def base(self, path: str) -> str | None:
-        """Return the format of a base file, or None if the file does not exist."""
+        """Return the format of a base file in the destination's cache, or None if the file does not exist."""
         return disk.look_at_base(path).format if os.path.exists(path) else None
 
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
@@ -145,7 +145,7 @@ class Local:
 
 
 class Shared(Local):
-    """The same directory, which another host uses, too. The disks are already there."""
+    """A destination on storage that the source host uses, too. The disks are already there."""
 
     def __init__(self, offer: MoveOffer, uuid: str, here: str, instances_path: str) -> None:
         super().__init__(offer, uuid)

@@ -170,9 +170,9 @@ def _aside(path: str) -> str:
 
 
 def as_raw(path: str, format_: str) -> int:
-    """Return about how many bytes a file without a backing file takes as a sparse raw file.
+    """Return the number of bytes that a file takes as a sparse raw file. The result may be slightly too large.
 
-    The result is never too small.
+    The file must not have a backing file.
     """
     if format_ == 'raw':
         return files.used(path)
@@ -219,9 +219,9 @@ def collapse(path: str, base: Base) -> None:
 def flatten(path: str, below: Iterable[str]) -> None:
     """Rewrite an overlay with the data of all files that it reads from, so that it has no backing file.
 
-    ``below`` are these files. A rebase to no backing file would read the disk's whole virtual size, which takes 2.5 s
-    of CPU per GiB. This conversion reads only data that exist. Raises errors.NoRoom if the file system has too little
-    free space.
+    ``below`` are the files that it reads from. A rebase to no backing file would read the disk's whole virtual size,
+    which takes 2.5 s of CPU per GiB. This conversion reads only data that exist. Raises errors.NoRoom if the file
+    system has too little free space.
     """
     aside = _aside(path)
     files.check_room(os.path.dirname(path), sum(map(files.used, (path, *below))), os.path.basename(path))

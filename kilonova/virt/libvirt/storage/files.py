@@ -98,7 +98,7 @@ class Locks:
 
     @contextlib.contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Hold the lock of this name while the context is active."""
+        """Hold the lock ``name`` while the context is active."""
         with self._guard:
             lock = self._threads.setdefault(name, threading.Lock())
         # The lock between threads is taken first, so that at most one thread waits for another process.

@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 
 
 def mark_of(move: str) -> str:
-    """Return the content of the file that marks a directory with a move."""
+    """Return the content of the file move.json, which marks a directory as made by a move."""
     return json.dumps({'move': move})
 
 
@@ -46,15 +46,15 @@ class InstanceDirectory:
         self.path = os.path.join(instances_path, uuid + suffix)
 
     def file(self, name: str) -> str:
-        """Return the path of a file in this directory."""
+        """Return the path of a file in the server's directory."""
         return os.path.join(self.path, name)
 
     def exists(self) -> bool:
-        """Return True if the directory exists."""
+        """Return True if the server's directory exists."""
         return os.path.isdir(self.path)
 
     def create(self) -> None:
-        """Create the directory if it does not exist."""
+        """Create the server's directory if it does not exist."""
         os.makedirs(self.path, exist_ok=True)
 
     # -- disk.info -----------------------------------------------------------------------------------
@@ -113,9 +113,9 @@ class InstanceDirectory:
     # -- which move it belongs to --------------------------------------------------------------------
 
     def move(self) -> str | None:
-        """Return the id of the move that made this copy or that keeps this original.
+        """Return the id of the move that made this directory or set it aside.
 
-        None: the directory has no mark.
+        None: the directory has no mark of a move.
         """
         with contextlib.suppress(FileNotFoundError), open(self.file(MOVE), encoding='utf-8') as stream:
             return str(json.load(stream)['move'])
@@ -132,7 +132,7 @@ class InstanceDirectory:
     # -- whose it is, where hosts share their storage ------------------------------------------------
 
     def own(self, host: str) -> None:
-        """Record the host that the server's directory, or the kept original, belongs to."""
+        """Record ``host`` as the owner of the directory: of the server's disks, or of the kept originals of a move."""
         if self.owner() != host:
             files.write_whole(self.file(OWNER), host)
 
@@ -147,7 +147,7 @@ class InstanceDirectory:
         return None
 
     def is_of(self, host: str) -> bool:
-        """Return True if the directory belongs to this host or has no recorded owner."""
+        """Return True if the directory belongs to ``host`` or has no recorded owner."""
         return self.owner() in (None, host)
 
     def take_from(self, host: str | None) -> None:

@@ -35,7 +35,7 @@ _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
 
 class DiskMover:
-    """Moves of the servers whose disks are in ``instances_path`` or in ``pool``."""
+    """The transfers of disks of one host, whose servers' disks are in ``instances_path`` or in ``pool``."""
 
     def __init__(self, host: str, address: str, instances_path: str, base_path: str, transport: ssh.Transport,
                  pool: Pool, pools: bool = False) -> None:
@@ -50,7 +50,7 @@ class DiskMover:
         self._run = str(uuidlib.uuid4())
 
     def start(self) -> None:
-        """Record in the storage that this host uses it. Must be called before ``offer``."""
+        """Record in the storage that this host's compute uses it. Must be called before ``offer``."""
         identity.storage_id(self.instances_path, create=True)
         identity.show_run(self.instances_path, self.host, self._run)
 
@@ -242,7 +242,7 @@ class DiskMover:
             current.move() is not None and current.move() == kept.move()))
 
     def restore(self, uuid: str) -> None:
-        """Restore the kept originals. Do nothing if there are none."""
+        """Restore the originals that the source has kept. Do nothing if there are none."""
         kept, current = self._directories(uuid)
         if self.is_aside(uuid):
             move = kept.move()

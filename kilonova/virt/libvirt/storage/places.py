@@ -86,7 +86,7 @@ class DiskPlaces:
         self.remove_directories(uuid)
 
     def remove_directories(self, uuid: str) -> None:
-        """Delete a server's directories, but not its images in the pool, which another host uses now."""
+        """Delete a server's directories on this host, but not its images in the pool, which another host uses now."""
         for path in self.own_directories(uuid):
             LOG.debug('Deleting instance files %s', path, instance_uuid=uuid)
             if remove_tree(path):
@@ -119,7 +119,7 @@ class DiskPlaces:
 
     def at(self, uuid: str, name: str, format_: str, device: str = 'disk', bus: str | None = None,
            tag: str | None = None) -> GuestDisk:
-        """Return a server's disk of this name and format."""
+        """Return the disk of a server with the name ``name`` and the format ``format_``."""
         if format_ == RBD:
             return GuestDisk(self.pool.path(image_of(uuid, name)), 'raw', device, bus, tag, pool=self.pool.source())
         return GuestDisk(self.directory(uuid).file(name), format_, device, bus, tag)

@@ -300,7 +300,10 @@ class ServerDisks(DiskPlaces):
             self.drop(uuid, name)
 
     def _drop_others(self, uuid: str, keep_ephemeral: bool) -> None:
-        """Delete ephemeral and swap disks, which will be made anew, and layers of disks."""
+        """Delete ephemeral disks, swap and layers. Root disk and config drive are kept.
+
+        Ephemeral disks are kept, too, if ``keep_ephemeral`` is set.
+        """
         for name in self.directory(uuid).formats():
             kept = keep_ephemeral and layers.origin(name).startswith(wishes.EPHEMERAL)
             if name not in (DISK, CONFIG) and not kept:
@@ -393,7 +396,7 @@ def _is_image(instance: objects.Instance, backing: str) -> bool:
 
 
 def _blank(cache: ImageCache, name: str) -> disk.Base:
-    """Return the formatted base file that belongs to this name. Make it if it is not in the cache."""
+    """Return the formatted base file with this name (ephemeral_… or swap_…). Make it if it is not in the cache."""
     kind, _, rest = name.partition('_')
     if kind == 'swap':
         return cache.blank(name, int(rest) * disk.MIB, 'mkswap', '-q')

@@ -113,19 +113,19 @@ class Remote:
         return self._run(_MARK, self._arrived) == mark_of(move)
 
     def begin(self, move: str) -> None:
-        """Make an empty directory for the copy and mark it with the move.
+        """Make an empty directory for the copy on the other machine and mark it with the move.
 
-        Keep the directory if it already has this mark.
+        The directory is kept if it has this mark already.
         """
         self._run(_BEGIN, self.coming, mark_of(move))
 
     def put(self, paths: Sequence[str], directory: str, going: Callable[[int], None]) -> None:
-        """Send files to a directory."""
+        """Send files to a directory on the other machine."""
         for path in paths:
             self._send(path, os.path.join(directory, os.path.basename(path)), going)
 
     def base(self, path: str) -> str | None:
-        """Return the format of a base file at the destination, or None if the file does not exist."""
+        """Return the format of a base file on the other machine, or None if the file does not exist."""
         head = self._run(_HEAD, path).split()
         if not head:
             return None
@@ -255,7 +255,7 @@ class Remote:
 
 
 class _Pace:
-    """A limit of the average rate in bytes per second."""
+    """A limiter of the average transfer rate, in bytes per second."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._due = limit, 0.0

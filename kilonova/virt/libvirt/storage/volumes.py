@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 class HostVolumes:
     """The volumes that are connected to one host.
 
-    After a restart the class has no records. It then reads the paths and users of volumes from libvirt's domains.
+    After a restart of the compute there are no records, so paths and users of volumes are read from libvirt's domains.
     """
 
     def __init__(self, connection: Connection, host: Host, bricks: Bricks, secrets: Secrets) -> None:
