@@ -1,2 +1,6 @@
-"""Use cases that more than one noun or daemon needs, or that are too long for their noun's file: what a request means,
-without HTTP and without SQL. Each takes the ``Backend`` and the context first."""
+"""Implement the operations of the compute API: checks, decisions and the requests to conductors.
+
+A module is here if several resources or daemons use it, or if it is too long for the file of its resource in
+``api/v2``. The modules contain neither HTTP nor SQL. Most functions take the ``Backend`` first and the request context
+second.
+"""

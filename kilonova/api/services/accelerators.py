@@ -1,5 +1,8 @@
-"""Accelerators that a flavor asks for by a device profile: what of them travels with a request, and what servers that
-have them can't do."""
+"""Accelerators (Cyborg) of servers: what a flavor's device profile requests, and what such servers can't do.
+
+The create, resize, shelve and live migration services call these functions. They carry the device profile's request
+groups in the request spec.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -19,15 +22,21 @@ from kilonova.objects import Instance, RequestGroup
 
 
 class AcceleratorsRefused(Invalid):
+    """Error 400: an accelerator of the server prevents the requested action."""
+
     msg_fmt = 'Feature not supported with instances that have accelerators: accelerator request %(request)s %(reason)s.'
 
 
 def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str],
            ports: Mapping[str, str] = MappingProxyType({})) -> list[RequestGroup] | None:
-    """Return what the flavor's device profile and those of ``ports``, {port: profile}, ask of Placement.
+    """Return the Placement request groups of the flavor's device profile and of the ports' device profiles.
 
-    Return None if there are no profiles. Sends one request to Cyborg for all of them. Raises NoAccelerators, and what
-    ``AcceleratorClient.profiles`` raises.
+    ``ports`` is a dict from port id to the name of its device profile. Return None if neither the flavor nor a port has
+    a profile. Sends one request to Cyborg for all profiles.
+
+    Raises:
+        NoAccelerators: There are profiles, but this cloud has no accelerator service.
+        DeviceProfileError: A profile does not exist, or asks for something that a server can't get.
     """
     name, client = device_profile.name_of(extra_specs), backend.accelerators
     if name is None and not ports:
@@ -40,25 +49,32 @@ def groups(backend: Backend, ctxt: RequestContext, extra_specs: Mapping[str, str
 
 
 def specs_of(ctxt: RequestContext, server: Found) -> dict[str, str]:
-    """The extra specs of a server's flavor."""
+    """Return the extra specs of the server's current flavor."""
     row, extra = instances.split(server.row)
     found: dict[str, str] = Instance.from_row(ctxt, row, extra).flavor.extra_specs
     return found
 
 
 def may_be_bound(ctxt: RequestContext, server: Found) -> bool:
-    """Whether a server has accelerators, of its flavor or as ports."""
+    """Return whether the server can have accelerators, by its flavor or by its ports."""
     return accept.has_accelerated_ports(server) or are_wanted(specs_of(ctxt, server))
 
 
 def are_wanted(extra_specs: Mapping[str, str]) -> bool:
-    """Whether servers of the flavor have accelerators."""
+    """Return whether a flavor with these extra specs asks for accelerators."""
     return device_profile.name_of(extra_specs) is not None
 
 
 def check_moves_live(backend: Backend, instance: Instance) -> None:
-    """AcceleratorsRefused: something of a running server's accelerators stays with its host. Other errors: as
-    ``AcceleratorClient.of_instance`` has them."""
+    """Check that all accelerators of a running server can move with it in a live migration.
+
+    Do nothing if the server's flavor asks for no accelerators.
+
+    Raises:
+        AcceleratorsRefused: An accelerator is not bound, or stays with its host while the guest runs.
+        NoAccelerators: The cloud has no accelerator service.
+        AcceleratorRequestOpFailed: Cyborg returned an error, or knows no accelerators of the server.
+    """
     if not are_wanted(instance.flavor.extra_specs):
         return
     if backend.accelerators is None:

@@ -1,5 +1,9 @@
-"""The server that a request names: found wherever it stands (in a cell, or still as a build request), checked, and an
-operation on it accepted: its row, its action, the transaction, the wake-up; and its end waited for."""
+"""Find the server of an API request, check its state, and accept an operation on it.
+
+The server may be in a cell, or still be a build request. Accepting an operation writes its row and the instance action
+in one transaction of the cell. The callers then wake a conductor, and may wait for the end of the operation with
+``wait``.
+"""
 from __future__ import annotations
 
 import json
@@ -24,21 +28,21 @@ from kilonova.errors import (
 )
 from kilonova.objects.vif import ACCELERATED, Vif
 
-# What a server is found for: to be shown; to be worked on (with all that moves need); to be shown though deleted; to be
-# shown though its cell doesn't answer.
+# The purposes of ``find_server``. VIEW shows a server. WORK reads all columns that operations need. HISTORY also finds
+# deleted servers. PARTIAL also finds servers whose cell's database does not answer.
 VIEW, WORK, HISTORY, PARTIAL = 'view', 'work', 'history', 'partial'
-# Servers whose cell doesn't answer can be shown from this version on.
+# From this microversion on servers are shown even if their cell's database does not answer.
 PARTIAL_SINCE = 69
-# Stories of deleted servers can be read from this version on.
+# From this microversion on the instance actions of deleted servers can be read.
 HISTORY_SINCE = 21
-# Seconds between two looks whether what is waited for is there: at first, and at most.
+# Seconds between two checks in ``wait``: the first pause and the longest one.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# Operations that give a server a device, or take one, or snapshots of a volume, and leave its states as they are:
-# clients ask for several at once, and for the next thing as soon as a device is there.
+# Short operations that attach or detach a device, or change snapshots of a volume, and keep the server's states.
+# Clients send several such requests at once, and send the next request as soon as a device is attached.
 _BRIEF = frozenset(('attach_interface', 'detach_interface', 'attach_volume', 'detach_volume', 'volume_snapshot_create',
                     'volume_snapshot_delete'))
 
-# What servers whose ports are accelerators don't do.
+# Events that are refused for servers whose ports are accelerators.
 _STAYING = frozenset(('suspend.start', 'shelve.start', 'shelve_offload.start', 'resize.start', 'migrate.start',
                       'live_migrate.start', 'evacuate.start'))
 
@@ -46,13 +50,19 @@ T = TypeVar('T')
 
 
 class PortAccelerated(Invalid):
+    """Error 400: the server has ports that are accelerators, and they prevent the action."""
+
     msg_fmt = 'Feature not supported with Ports that have accelerators.'
 
 
 @dataclass(frozen=True)
 class Found:
-    """A server. ``cell`` is its database, None while it is a build request; ``row`` as the queries give it. ``silent``:
-    the cell doesn't answer, the row is what the API database knows (``servers.known``)."""
+    """A server that ``find_server`` found.
+
+    ``cell`` is the server's cell database, or None while the server is a build request. ``row`` is the row that the
+    query returned. If ``silent`` is true, the cell's database did not answer, and ``row`` only has what the API
+    database knows (``servers.known``).
+    """
 
     uuid: str
     cell: Any
@@ -61,14 +71,21 @@ class Found:
 
     @property
     def target(self) -> dict[str, Any]:
-        """What policies are asked about."""
+        """The server's project and user, as the target of policy checks."""
         return {'project_id': self.row['project_id'], 'user_id': self.row['user_id']}
 
 
 def find_server(backend: Backend, ctxt: RequestContext, uuid: str, *, purpose: str = VIEW, version: int = 1,
                 for_services: bool = False) -> Found:
-    """InstanceNotFound also for servers of other projects: nobody learns that they exist; ``for_services``: but another
-    service. Two statements."""
+    """Return the server with this uuid.
+
+    ``purpose`` is one of VIEW, WORK, HISTORY and PARTIAL. If ``for_services`` is true, a caller with the role
+    ``service`` finds servers of other projects too. Runs two SQL statements.
+
+    Raises InstanceNotFound if there is no such server, or if it belongs to another project: callers must not learn that
+    it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and ``version`` is
+    at least 69.
+    """
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
     if place is not None and (ctxt.is_admin or place['project_id'] == ctxt.project_id or (
@@ -99,20 +116,27 @@ def _known(backend: Backend, cell: Database, uuid: str) -> Found:
 
 
 def check_lock(ctxt: RequestContext, server: Found) -> None:
-    """InstanceIsLocked unless an administrator asks."""
+    """Raise InstanceIsLocked if the server is locked and the caller is no administrator."""
     if server.row.get('locked') and not ctxt.is_admin:
         raise InstanceIsLocked(instance_uuid=server.uuid)
 
 
 def check_ready(server: Found) -> None:
-    """InstanceNotReady while nobody but the scheduler can do anything with it."""
+    """Raise InstanceNotReady if the server is in no cell or on no host yet."""
     if server.cell is None or not server.row.get('host'):
         raise InstanceNotReady(instance_id=server.uuid)
 
 
 def check_editable(server: Found, method: str) -> None:
-    """InstanceInvalidState (409, ``method`` names the act) where metadata and tags can't be changed; InstanceNotReady
-    while no cell has the server. The row in hand is asked: the writing transaction asks once more."""
+    """Check that metadata and tags of the server can be changed in its current state.
+
+    Only the row in ``server`` is checked. The writing transaction checks the state again.
+
+    Raises:
+        InstanceInvalidState: The state (error 409) forbids the change. ``method`` names the refused action in the
+            message.
+        InstanceNotReady: The server is in no cell yet.
+    """
     state = server.row['vm_state']
     if state not in states.EDITABLE:
         raise InstanceInvalidState(method=method, instance_uuid=server.uuid, attr='vm_state', state=state)
@@ -121,16 +145,23 @@ def check_editable(server: Found, method: str) -> None:
 
 
 def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
-    """The row that tells the server's story."""
+    """Return the columns of the row that records a request in the server's list of instance actions."""
     return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
 
 
 def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True, hosted: bool = True,
           locked: bool = False) -> None:
-    """Lock, host and state, as the row in hand has them; the transaction checks the state once more. ``hosted`` False:
-    it needs no host; ``locked``: one that is locked will do.
+    """Check a server's lock, state and host, as its row in ``server`` shows them, before ``event``.
 
-    Raises InstanceIsLocked, InstanceNotReady, InstanceInvalidState: all 409; PortAccelerated.
+    The transaction that accepts the operation checks the state again. If ``launched`` is false, the server may never
+    have been launched. If ``hosted`` is false, the server needs no host. If ``locked`` is true, a locked server is
+    accepted.
+
+    Raises:
+        InstanceIsLocked: The server is locked and the caller is no administrator (error 409).
+        InstanceInvalidState: The server's state does not allow the event (error 409).
+        InstanceNotReady: The server has no host yet (error 409).
+        PortAccelerated: Ports of the server are accelerators, and the event is a move, suspend or shelve (error 400).
     """
     if not locked:
         check_lock(ctxt, server)
@@ -150,22 +181,33 @@ def check(ctxt: RequestContext, server: Found, event: str, launched: bool = True
 
 
 def has_accelerated_ports(server: Found) -> bool:
-    """Whether some of its ports are accelerators."""
+    """Return whether any port of the server is an accelerator."""
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
     return any(vif.get('vnic_type') in ACCELERATED for vif in vifs)
 
 
 def accept(ctxt: RequestContext, server: Found, event: str, row: operations.Operation, name: str, **more: Any) -> None:
-    """One transaction: state, operation, action. Raises InstanceInvalidState for the loser of a race."""
+    """Change the server's state by ``event`` and write the operation row and the instance action, in one transaction.
+
+    Raises InstanceInvalidState if the server's state does not allow the event, for example because a concurrent request
+    was faster. Raises InstanceBusy, a subclass, if another operation of the server is running. Raises InstanceNotFound
+    if the server was deleted.
+    """
     operations.accept(server.cell, instance_uuid=server.uuid, event=event, operation=row, action=action(ctxt, name),
                       **more)
 
 
 def accept_in_turn(backend: Backend, ctxt: RequestContext, server: Found, event: str, row: operations.Operation,
                    name: str, **more: Any) -> None:
-    """``accept``, behind one that gives the server a device or takes one: for what is asked for by nothing that such a
-    one changes, or compares it once more in the transaction. InstanceBusy: that goes on for too long, or something
-    else is at work."""
+    """Call ``accept``, and retry while a short operation of the server is running.
+
+    Short operations attach or detach an interface or a volume, or create or delete a volume snapshot. Use this function
+    for requests that depend on nothing that such an operation changes, or that check it again in the transaction
+    (``write``).
+
+    Raises InstanceBusy if the short operations don't end within the RPC response timeout, or if another kind of
+    operation is running.
+    """
     end = time.monotonic() + backend.options.answer_seconds
     while True:
         try:
@@ -177,14 +219,18 @@ def accept_in_turn(backend: Backend, ctxt: RequestContext, server: Found, event:
 
 
 def _is_free(conn: Connection, server: Found) -> bool | None:
-    """Whether nothing is at work on it; None: what is will soon be over."""
+    """Return whether no operation is running on the server, or None if the running one will end soon."""
     kind = operations.running(conn, server.uuid)
     return None if kind in _BRIEF else kind is None
 
 
 def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event: str,
         args: dict[str, Any] | None = None, hosted: bool = True, **more: Any) -> None:
-    """One step on the server's host, accepted in turn and begun. ``hosted`` False: it needs no host."""
+    """Accept an operation that is one step on the server's host, and wake a conductor.
+
+    Waits for short operations as ``accept_in_turn`` does. If ``hosted`` is false, the server needs no host. Raises the
+    errors of ``check`` and ``accept_in_turn``.
+    """
     check(ctxt, server, event, hosted=hosted)
     row = operations.Operation.new(ctxt, kind, server.uuid, args or {})
     accept_in_turn(backend, ctxt, server, event, row, kind, **more)
@@ -192,18 +238,21 @@ def run(backend: Backend, ctxt: RequestContext, server: Found, kind: str, event:
 
 
 def run_beside(backend: Backend, ctxt: RequestContext, server: Found, kind: str, args: dict[str, Any]) -> None:
-    """Begin what runs beside the server's operations, whatever its state: a conductor asks another service what the
-    server's ports, or one of its volumes, are like now."""
+    """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
+
+    In such an operation a conductor asks another service for the current state of the server's ports, or of one of its
+    volumes.
+    """
     row = operations.Operation.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 
 def ports_changed(backend: Backend, ctxt: RequestContext, server: Found, change: Callable[[Vif], Vif]) -> None:
-    """Show each interface of a server with the ``change`` that the caller made in the network service, and have a
-    conductor ask that service what else is new.
+    """Apply ``change`` to each interface in the server's info cache, and have a conductor refresh the cache.
 
-    The server is shown so when this returns, except if somebody else writes its interfaces at the same moment: then it
-    is after the conductor has asked.
+    The caller has already made the same change in the network service, from which the conductor reads. When this
+    function returns, the info cache shows the change. The exception is that another process writes the cache at the
+    same moment: then it shows the change after the conductor's refresh.
     """
     row = operations.Operation.new(ctxt, 'network_changed', server.uuid, {}, beside=True)
     uuid = operations.add_beside(server.cell, row, lambda conn: info_caches.amend(
@@ -212,8 +261,11 @@ def ports_changed(backend: Backend, ctxt: RequestContext, server: Found, change:
 
 
 class Renaming:
-    """The operation by which a conductor gives the server's ports its new hostname in DNS. ``write`` is called in the
-    transaction that changes the hostname, ``wake`` after it. Without a network service both do nothing."""
+    """The operation in which a conductor writes the server's new hostname to the DNS names of its ports.
+
+    Call ``write`` in the transaction that changes the hostname, and ``wake`` after it. The methods do nothing if this
+    cloud has no network service.
+    """
 
     def __init__(self, backend: Backend, ctxt: RequestContext, server: Found) -> None:
         self._backend, self._ctxt, self._server = backend, ctxt, server
@@ -226,14 +278,17 @@ class Renaming:
                 self._ctxt, 'network_changed', self._server.uuid, {'renamed': True}, beside=True))
 
     def wake(self) -> None:
-        """Wake a conductor for the row."""
+        """Wake a conductor for the operation row, if ``write`` inserted one."""
         if self._row is not None:
             self._backend.conductor.run_operation(self._ctxt, operation=self._row)
 
 
 def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]) -> T | None:
-    """What ``look`` finds in the server's cell, which is asked again and again; None: nothing in the time for which an
-    answer may be waited for."""
+    """Call ``look`` with a connection to the server's cell repeatedly until it returns a value, and return the value.
+
+    Return None if ``look`` still returns None after the RPC response timeout (``answer_seconds``). The pause between
+    two calls grows from 0.05 to 0.5 seconds.
+    """
     end, pause = time.monotonic() + backend.options.answer_seconds, _LOOK
     while True:
         with server.cell.read() as conn:
@@ -245,7 +300,7 @@ def wait(backend: Backend, server: Found, look: Callable[[Connection], T | None]
 
 
 def failure(conn: Connection, server: Found, request_id: str) -> str | None:
-    """Why an action of the server failed; None: it didn't."""
+    """Return why an action of the server failed, or None if it did not fail or does not exist."""
     action = actions.get(conn, server.uuid, request_id)
     if action is None or action['message'] is None:
         return None

@@ -1,8 +1,9 @@
-"""Host aggregates: create, change, fill, delete; the zones that they make; their mirror in Placement.
+"""Host aggregates and their availability zones: create, change, delete, add and remove hosts, update Placement.
 
-A host is in one availability zone at most, and a host that has servers stays in the zone that they were asked into.
-What Placement knows of an aggregate is which compute nodes are in it (``clients.aggregates``): the row that remembers
-a change is written with it, so that a conductor mends what Placement didn't take.
+A host is in at most one availability zone. A host that has servers stays in its zone, because its servers were
+requested in that zone. Placement stores which compute nodes are in an aggregate (``clients.aggregates``). The
+transaction that changes the members of an aggregate also writes an operation row. If the update of Placement fails, a
+conductor repeats it by this row.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from kilonova.errors import Conflict, Invalid, KilonovaError, NotFound
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until conductors look whether a change reached Placement; this process does it at once.
+# Seconds until a conductor updates Placement if this process, which tries it at once, has not succeeded.
 MEND_AFTER = 10.0
 IN_ANOTHER_ZONE = 'One or more hosts already in availability zone(s) %s'
 HAS_SERVERS = 'One or more hosts contain instances in this zone'
@@ -34,47 +35,67 @@ Zone = str | None
 
 
 class NotAMember(NotFound):
+    """Error 404: the host is not in the aggregate, or one of them does not exist."""
+
     msg_fmt = 'Cannot remove host %(host)s in aggregate %(aggregate_id)s'
 
 
 class NotANumber(Invalid):
+    """Error 400: the id of an aggregate is not an integer."""
+
     msg_fmt = 'Invalid input received: id must be an integer'
 
 
 class NotAdded(Conflict):
+    """Error 409: the host can't be added to the aggregate, because its zone would change."""
+
     msg_fmt = 'Cannot add host to aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 class NotRemoved(Conflict):
+    """Error 409: the host can't be removed from the aggregate, because its zone would change."""
+
     msg_fmt = 'Cannot remove host from aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 class NotUpdated(Invalid):
+    """Error 400: the update would change the zone of hosts that have servers or are in another zone."""
+
     msg_fmt = 'Cannot update aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 class MetadataNotUpdated(Invalid):
+    """Error 400: the metadata would change the zone of hosts that have servers or are in another zone."""
+
     msg_fmt = 'Cannot update metadata of aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 class NotDeleted(Invalid):
+    """Error 400: the aggregate still has hosts."""
+
     msg_fmt = 'Cannot remove host from aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 def list_aggregates(backend: Backend) -> list[dict[str, Any]]:
-    """All, by id."""
+    """Return all aggregates with their hosts and metadata, ordered by id."""
     with backend.api_db.read() as conn:
         return aggregates.snapshot(conn)
 
 
 def get(backend: Backend, identifier: str) -> dict[str, Any]:
-    """One, with its hosts and metadata. AggregateNotFound; NotANumber (400), as everywhere here."""
+    """Return an aggregate with its hosts and metadata.
+
+    Raises AggregateNotFound if it does not exist, and NotANumber (400) if ``identifier`` is not an integer.
+    """
     with backend.api_db.read() as conn:
         return aggregates.get(conn, _number(identifier))
 
 
 def create(backend: Backend, ctxt: RequestContext, name: str, zone: Zone) -> dict[str, Any]:
-    """A new one without hosts. AggregateNameExists (409)."""
+    """Create an aggregate without hosts and return it.
+
+    Raises AggregateNameExists (409) if another aggregate has this name.
+    """
     uuid, metadata = uuidutils.generate_uuid(), {ZONE: zone} if zone is not None else {}
     backend.notify.emit(ctxt, 'aggregate.create.start', aggregate={'name': name, 'uuid': uuid, 'hosts': [],
                                                                    'metadata': metadata})
@@ -86,7 +107,16 @@ def create(backend: Backend, ctxt: RequestContext, name: str, zone: Zone) -> dic
 
 def update(backend: Backend, ctxt: RequestContext, identifier: str, name: str | None,
            zone: Mapping[str, Zone]) -> dict[str, Any]:
-    """Another name and, where ``zone`` says one, another availability zone. NotUpdated (400), AggregateNameExists."""
+    """Change an aggregate's name or availability zone, and return the aggregate.
+
+    ``name`` None keeps the name. ``zone`` is empty, or has the key ``availability_zone``.
+
+    Raises:
+        AggregateNotFound: The aggregate does not exist.
+        NotANumber: ``identifier`` is not an integer.
+        NotUpdated: Hosts of the aggregate have servers and would change their zone, or are in another zone (error 400).
+        AggregateNameExists: Another aggregate has this name.
+    """
     before = get(backend, identifier)
     number = before['id']
     _check_zone(backend, number, zone, NotUpdated)
@@ -103,7 +133,15 @@ def update(backend: Backend, ctxt: RequestContext, identifier: str, name: str | 
 
 def set_metadata(backend: Backend, ctxt: RequestContext, identifier: str,
                  metadata: Mapping[str, str | None]) -> dict[str, Any]:
-    """Set these keys; a value of None removes its key. MetadataNotUpdated (400)."""
+    """Set these metadata keys of an aggregate, and return the aggregate.
+
+    A value of None deletes its key. Other keys stay.
+
+    Raises:
+        AggregateNotFound: The aggregate does not exist.
+        NotANumber: ``identifier`` is not an integer.
+        MetadataNotUpdated: The zone of hosts that have servers would change, or hosts are in another zone (error 400).
+    """
     before = get(backend, identifier)
     number, changes = before['id'], dict(metadata)
     _check_zone(backend, number, metadata, MetadataNotUpdated)
@@ -116,7 +154,11 @@ def set_metadata(backend: Backend, ctxt: RequestContext, identifier: str,
 
 
 def delete(backend: Backend, ctxt: RequestContext, identifier: str) -> None:
-    """NotDeleted (400) while it has hosts."""
+    """Delete an aggregate.
+
+    Raises AggregateNotFound if it does not exist, NotANumber if ``identifier`` is not an integer, and NotDeleted (400)
+    if it still has hosts.
+    """
     row = get(backend, identifier)
     backend.notify.emit(ctxt, 'aggregate.delete.start', aggregate=row)
     with backend.api_db.write() as conn:
@@ -128,7 +170,17 @@ def delete(backend: Backend, ctxt: RequestContext, identifier: str) -> None:
 
 
 def add_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str) -> dict[str, Any]:
-    """Put a host in. AggregateNotFound, HostNotMapped (404), AggregateHostExists, NotAdded (409)."""
+    """Add a host to an aggregate, update Placement, and return the aggregate.
+
+    If Placement can't be updated, a conductor does it later.
+
+    Raises:
+        AggregateNotFound: The aggregate does not exist.
+        NotANumber: ``identifier`` is not an integer.
+        HostNotMapped: The host does not exist (error 404).
+        AggregateHostExists: The host is in the aggregate already.
+        NotAdded: The host has servers and would change its zone, or is in another zone already (error 409).
+    """
     number = _number(identifier)
     with backend.api_db.read() as conn:
         row = aggregates.get(conn, number)
@@ -151,7 +203,15 @@ def add_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str)
 
 
 def remove_host(backend: Backend, ctxt: RequestContext, identifier: str, host: str) -> dict[str, Any]:
-    """Take a host out. NotAMember (404), also for an aggregate or a host that there isn't; NotRemoved (409)."""
+    """Remove a host from an aggregate, update Placement, and return the aggregate.
+
+    If Placement can't be updated, a conductor does it later.
+
+    Raises:
+        NotAMember: The host is not in the aggregate, or the host or the aggregate does not exist (error 404).
+        NotANumber: ``identifier`` is not an integer.
+        NotRemoved: The host has servers and would change its zone (error 409).
+    """
     number = _number(identifier)
     with backend.api_db.read() as conn:
         here = aggregates.snapshot(conn, hosts=[host])
@@ -175,7 +235,7 @@ def remove_host(backend: Backend, ctxt: RequestContext, identifier: str, host: s
 def _number(identifier: str) -> int:
     number = host_service.as_number(identifier)
     if number is None:
-        # What is longer than any id is a number nevertheless.
+        # A number with more digits than any id has: there is no such aggregate.
         if re.fullmatch('-?[0-9]+', identifier) is None:
             raise NotANumber
         raise AggregateNotFound(aggregate_id=identifier)
@@ -184,12 +244,15 @@ def _number(identifier: str) -> int:
 
 # --- zones -----------------------------------------------------------------------------------------------------------
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
-    """The zone of a host that is in these aggregates."""
+    """Return the availability zone of a host that is in these aggregates."""
     return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
 
 
 def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], error: type[Invalid]) -> None:
-    """Refuse to carry hosts that have servers into another zone."""
+    """Raise ``error`` if hosts that have servers would change their availability zone by this metadata.
+
+    Do nothing if ``metadata`` does not have the key ``availability_zone``.
+    """
     if ZONE not in metadata:
         return
     with backend.api_db.read() as conn:
@@ -219,7 +282,10 @@ def _change(conn: engine.Connection, number: int, metadata: Mapping[str, str | N
 
 def _refuse_second_zone(row: Mapping[str, Any], neighbours: Iterable[Mapping[str, Any]], zone: Zone,
                         error: type[KilonovaError]) -> None:
-    """``neighbours``: all aggregates of the hosts that are or will be in the aggregate ``row``."""
+    """Raise ``error`` if hosts of the aggregate ``row`` are in an availability zone other than ``zone``.
+
+    ``neighbours`` are all aggregates of the hosts that are or will be in ``row``. Do nothing if ``zone`` is None.
+    """
     others = {other['metadata'][ZONE] for other in neighbours if other['id'] != row['id'] and ZONE in other['metadata']}
     if zone is not None and others - {zone}:
         raise error(aggregate_id=row['id'], reason=IN_ANOTHER_ZONE % ', '.join(sorted(others - {zone})))
@@ -240,7 +306,10 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 # --- Placement -------------------------------------------------------------------------------------------------------
 def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.Operation:
-    """The row by which a conductor brings Placement up to date if this process doesn't."""
+    """Insert and return the operation row by which a conductor updates Placement if this process doesn't do it.
+
+    The row becomes due after ``MEND_AFTER`` seconds.
+    """
     row = operations.Operation.new(ctxt, mirror.KIND, aggregate_uuid, {'aggregate': aggregate_uuid, 'host': host},
                                    beside=True, not_before=engine.now(conn) + MEND_AFTER)
     operations.insert(conn, [row])
@@ -248,6 +317,10 @@ def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str
 
 
 def _mirror(backend: Backend, row: operations.Operation) -> None:
+    """Update the aggregate's members in Placement and delete the operation row ``row``.
+
+    If an error occurs, only log it and keep the row for a conductor.
+    """
     aggregate, host = row.args['aggregate'], row.args['host']
     try:
         if backend.placement is not None:

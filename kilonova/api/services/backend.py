@@ -1,4 +1,4 @@
-"""What the use cases work with: databases, cells, the other daemons, and the options that they obey."""
+"""The databases, clients and options that the modules of ``api.services`` work with."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -11,16 +11,17 @@ from kilonova.clients.network import NetworkClient
 from kilonova.clients.volume import VolumeClient
 from kilonova.rpc.notify import OFF, Notifications
 
-# Resources that quotas know, and what they count.
+# The resources that quotas limit.
 QUOTAS = ('instances', 'cores', 'ram', 'metadata_items', 'injected_files', 'injected_file_content_bytes',
           'injected_file_path_length', 'key_pairs', 'server_groups', 'server_group_members')
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options that the API reads, each once. Times in seconds; quotas by resource, -1 = no limit.
+    """The configuration options that the API uses, read once.
 
-    ``answer_seconds``: [DEFAULT]rpc_response_timeout, which a process without oslo.messaging hasn't.
+    Times are in seconds. ``quotas`` is a dict from resource to limit, where -1 means no limit. ``answer_seconds`` is
+    [DEFAULT]rpc_response_timeout, an option that a process without oslo.messaging does not have.
     """
 
     max_limit: int = 1000
@@ -54,7 +55,7 @@ class Options:
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts) -> Options:
-        """From a parsed configuration."""
+        """Return the options of a parsed configuration."""
         return cls(
             max_limit=conf.api.max_limit, max_servers_per_request=conf.api.max_servers_per_request,
             compute_link_prefix=conf.api.compute_link_prefix,
@@ -81,14 +82,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Backend:
-    """Collaborators of the use cases.
+    """The databases and clients that the API's services use, with its options.
 
-    ``api_db`` is a ``db.engine.Database``, ``cells`` a ``db.queries.cells.Cells``, ``conductor`` a client of its
-    compute tasks, ``compute`` one of the hosts (None: nobody is told), ``images`` an ImageClient, ``placement`` a
-    PlacementClient (None: providers of deleted services stay), ``limits`` a LimitsClient where limits are Keystone's,
-    ``accelerators`` the client of the accelerator service (None: there is no account for it), ``networks`` and
-    ``volumes`` those of the network and the volume service (None: this cloud has none),
-    ``aliases`` the PCI aliases, ``notify`` tells other programs what happens.
+    ``api_db`` is a ``db.engine.Database``, and ``cells`` a ``db.queries.cells.Cells``. ``conductor`` is an RPC client
+    of the conductors. ``compute`` is an RPC client of the compute hosts, or None if hosts are not notified. ``images``
+    is an ImageClient. ``placement`` is a PlacementClient, or None: then the providers of deleted services remain.
+    ``limits`` is a LimitsClient if Keystone holds the quota limits, otherwise None. ``accelerators`` is the client of
+    the accelerator service, or None if no account for it is configured. ``networks`` and ``volumes`` are the clients of
+    the network and the volume service, or None if this cloud has none. ``aliases`` are the PCI aliases. ``notify``
+    sends notifications to other programs.
     """
 
     api_db: Any
@@ -106,11 +108,14 @@ class Backend:
     notify: Notifications = OFF
 
     def all_cells(self) -> list[Any]:
-        """The databases of all cells: disabled ones keep their servers, cell0 those that never got a host."""
+        """Return the databases of all cells, including cell0 and disabled cells.
+
+        Disabled cells keep their servers. Cell0 has the servers that never got a host.
+        """
         found: list[Any] = self.cells.databases()
         return found
 
     def compute_cells(self) -> list[Any]:
-        """Those that have hosts."""
+        """Return the databases of all cells that have hosts: all except cell0."""
         cell0 = self.cells.cell0()
         return [cell for cell in self.cells.databases() if cell is not cell0]

@@ -1,4 +1,4 @@
-"""Delete a server, at whatever it is, for good or for a while; and reset the state of one by hand."""
+"""Delete servers, at once or as a soft delete, restore soft-deleted servers, and reset a server's state."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,21 +13,28 @@ from kilonova.db.queries.operations import Operation
 from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
-# What resetState writes, by the state that it names.
+# The event of resetState for each state that a request can name.
 RESETS = {'active': 'reset.active', 'error': 'reset.error'}
 
 
 def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bool = False) -> None:
-    """Delete always wins: what runs is unwound. Before a cell is chosen the build request goes, and that is all.
+    """Delete a server in whatever state it is.
 
-    With [DEFAULT]reclaim_instance_interval a server that ever ran is only soft-deleted, unless ``at_once``. Raises
-    InstanceInvalidState (409) for that one beside a confirm, revert or restore, which can't be stopped and end soon.
+    A running operation is cancelled and undone. If the server has no cell yet, only its build request is deleted. If
+    [DEFAULT]reclaim_instance_interval is set, a server that ran once is soft-deleted, unless ``at_once`` is true. Do
+    nothing if the server is being deleted already.
+
+    Raises:
+        InstanceIsLocked: The server is locked and the caller is no administrator.
+        InstanceInvalidState: A soft delete is requested during a confirm, revert or restore (error 409). These
+            operations can't be cancelled, and end soon.
+        InstanceNotReady: The server is between its build request and its cell.
     """
     check_lock(ctxt, server)
     if server.cell is None:
         if operations.delete_build_request(backend.api_db, server.uuid):
             return
-        # The hand-over was quicker: by now the mapping says which cell has it.
+        # The build request was handed over to a cell in the meantime, and the instance mapping now names the cell.
         server = find_server(backend, ctxt, server.uuid, purpose=WORK)
         if server.cell is None:
             raise InstanceNotReady(instance_id=server.uuid)
@@ -44,7 +51,7 @@ def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bo
 
 
 def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
-    """Whether a delete leaves something to restore: the server ran once, and is on a host, where it is to stay."""
+    """Return whether a delete is a soft delete: the option is set, and the server ran once and is on a host."""
     return bool(backend.options.reclaim_instance_interval and row['launched_at'] and row['host']
                 and row['vm_state'] != states.VmState.SHELVED_OFFLOADED)
 
@@ -52,7 +59,7 @@ def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
 def _soft_delete(backend: Backend, ctxt: RequestContext, server: Found) -> None:
     row = server.row
     if row['task_state'] == states.TaskState.RESTORING:
-        # It is soft-deleted still, and will not be.
+        # The server is still soft-deleted, but its restore has begun.
         raise InstanceInvalidState(method='soft_delete', instance_uuid=server.uuid, attr='task_state',
                                    state=row['task_state'])
     if row['vm_state'] == states.VmState.SOFT_DELETED or row['task_state'] == states.TaskState.SOFT_DELETING:
@@ -65,7 +72,11 @@ def _soft_delete(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 
 @quota.settled
 def restore(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """Bring a soft-deleted server back, ACTIVE. OverQuota: it counts again from now on."""
+    """Accept the restore of a soft-deleted server, which becomes ACTIVE.
+
+    Raises OverQuota if the quota has no room for the server, because it counts again, and the errors of
+    ``accept.check`` and ``accept.accept``.
+    """
     accept.check(ctxt, server, 'restore.start')
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     instance = Instance.from_row(ctxt, *instances.split(server.row))
@@ -83,8 +94,10 @@ def restore(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 
 
 def reset_state(backend: Backend, ctxt: RequestContext, server: Found, state: str) -> None:
-    """Say that a server is ``active`` or in ``error``; what runs is cancelled, except a delete: that always wins. A
-    move that waits for an answer is confirmed."""
+    """Set a server's state to ``active`` or ``error``, and cancel what runs on it, except a delete.
+
+    A move that waits for confirm or revert is confirmed. Raises InstanceNotFound if the server is in no cell.
+    """
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)
     row = Operation.new(ctxt, 'confirm', server.uuid, {})

@@ -1,7 +1,7 @@
-"""Evacuate: a server whose host is dead is built on another one.
+"""Evacuate: rebuild a server whose host is down on another host.
 
-A compute service that is silent says nothing about its hypervisor: only a host that an operator forced down is
-evacuated, or two guests of one server could run.
+A compute service that does not report says nothing about its hypervisor. So only servers of a host that an operator has
+forced down are evacuated. Otherwise two guests of one server could run.
 """
 from __future__ import annotations
 
@@ -19,23 +19,33 @@ from kilonova.errors import ComputeHostNotFound, Conflict, Invalid
 
 
 class ServiceInUse(Invalid):
+    """Error 400: the compute service of the server's host is up."""
+
     msg_fmt = 'Compute service of %(host)s is still in use.'
 
 
 class MayStillRun(Conflict):
+    """Error 409: the compute service does not report, but no operator has forced it down."""
+
     msg_fmt = ('The compute service of %(host)s is down, but its hypervisor may still run the server. Make sure that '
                'the host is off and force the service down, then evacuate.')
 
 
 class SameHost(Invalid):
+    """Error 400: the requested destination is the server's current host."""
+
     msg_fmt = "The target host can't be the same one."
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvacuateRequest:
-    """``host``: to that one, if the scheduler agrees, or whatever its filters and operators say of it (``force``): it
-    must have room, and be up. ``shared``: whether the disks are on storage that both hosts use, where the user says so.
-    ``stays_off``: the guest isn't started."""
+    """The parameters of an evacuation.
+
+    ``host`` is the requested destination, or None to let the scheduler choose. The scheduler must accept the host. With
+    ``force`` its filters and the operators' settings for the host don't count, but the host must be up and have room.
+    ``shared`` says whether the disks are on storage that both hosts use, or is None if the user does not say. With
+    ``stays_off`` the guest is not started.
+    """
 
     host: str | None = None
     force: bool = False
@@ -45,10 +55,18 @@ class EvacuateRequest:
 
 
 def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: EvacuateRequest) -> str | None:
-    """Accept an evacuation, and return the guest's new password (None without keys: nobody gets one then).
+    """Accept an evacuation, wake a conductor, and return the guest's new password.
 
-    What runs on the server is cancelled: its host is off. Raises InstanceInvalidState, InstanceBusy, ServiceInUse,
-    MayStillRun, SameHost, ComputeHostNotFound.
+    Return None if there are no keys to seal a password: the guest gets none then. Operations that run on the server are
+    cancelled, because its host is off.
+
+    Raises:
+        InstanceInvalidState: The server's state does not allow an evacuation.
+        InstanceBusy: An operation that can't be cancelled runs on the server.
+        ServiceInUse: The compute service of the server's host is up.
+        MayStillRun: The compute service is down, but not forced down.
+        SameHost: The destination is the server's host.
+        ComputeHostNotFound: The destination does not exist.
     """
     accept.check(ctxt, server, 'evacuate.start')
     source = server.row['host']
@@ -78,7 +96,10 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: Eva
 
 
 def _check_down(backend: Backend, server: Found, source: str) -> None:
-    """ServiceInUse: the host lives. MayStillRun: it is only silent."""
+    """Check that the compute service of the host ``source`` is down and forced down.
+
+    Raises ServiceInUse if it is up, and MayStillRun if it only has not reported for some time.
+    """
     with server.cell.read() as conn:
         if services.host_is_up(conn, source, 'nova-compute', backend.options.service_down_time):
             raise ServiceInUse(host=source)

@@ -1,6 +1,7 @@
-"""Services and hypervisors of all cells: list, enable, disable, force down. ``host_removal`` deletes services.
+"""Services and hypervisors of all cells: list, find, enable, disable and force down.
 
-A host that no host mapping names is not in the cloud yet: it has services, but it is no hypervisor.
+``host_removal`` deletes services. A compute host without a host mapping is not part of the cloud yet: its services are
+listed, but it is not shown as a hypervisor.
 """
 from __future__ import annotations
 
@@ -27,49 +28,65 @@ from kilonova.rpc.interface import VersionCapError
 LOG = logging.getLogger(__name__)
 
 COMPUTE = 'nova-compute'
-# Rows that WSGI applications leave so that their version is known; they have no heartbeat.
+# Services of WSGI applications: their rows only record the version and have no heartbeat.
 HIDDEN = frozenset(('nova-osapi_compute', 'nova-metadata'))
-# Hosts that one request asks at a time.
+# The number of hosts that one request calls at the same time.
 ASKED_AT_ONCE = 16
 
 
 class ServiceUnique(Invalid):
+    """Error 400: the integer id belongs to services of several cells."""
+
     msg_fmt = 'Service id %(service_id)s refers to multiple services.'
 
 
 class NodeNotFound(NotFound):
+    """Error 404: there is no such hypervisor."""
+
     msg_fmt = "Hypervisor with ID '%(node)s' could not be found."
 
 
 class HostNotMapped(NotFound):
+    """Error 404: the host belongs to no cell."""
+
     msg_fmt = "Host '%(host)s' is not mapped to any cell"
 
 
 class NoSuchService(NotFound):
+    """Error 404: there is no such service."""
+
     msg_fmt = 'Service %(service_id)s not found.'
 
 
 class HostBinaryNotFound(NotFound):
+    """Error 404: the host has no service of this binary."""
+
     msg_fmt = 'Could not find binary %(binary)s on host %(host)s.'
 
 
 class HostIsDown(Invalid):
+    """Error 400: the compute service of the host is down."""
+
     msg_fmt = 'Compute service of %(host)s is unavailable at this time.'
 
 
 class EvacuatedServersLeft(Invalid):
+    """Error 400: the host must clean up after evacuations before forced_down can be removed."""
+
     msg_fmt = ('Unable to set forced_down to false: %(count)s evacuations from host %(host)s are done, but its compute '
                'service has not cleaned up after them. Restart it first.')
 
 
 class NotSupported(KilonovaError):
+    """Error 501: the host's driver or its release does not support the request."""
+
     msg_fmt = 'The requested functionality is not supported.'
     code = 501
     safe = True
 
 
 class InCell(NamedTuple):
-    """A row and the cell that it is in."""
+    """A row and the database of the cell that it is stored in."""
 
     row: dict[str, Any]
     cell: Any
@@ -78,9 +95,10 @@ class InCell(NamedTuple):
 # --- services --------------------------------------------------------------------------------------------------------
 def list_services(backend: Backend, host: str | None = None, binary: str | None = None,
                   silent: list[Any] | None = None) -> list[InCell]:
-    """Services of all cells, one statement each; ``zone`` is in the rows.
+    """Return the services of all cells, each row with its availability zone under ``zone``.
 
-    Cells whose database doesn't answer are added to ``silent``; without such a list that is an error.
+    Services that have no heartbeat (``HIDDEN``) are left out. Runs one SQL statement for each cell. Cells whose
+    database does not answer are appended to the list ``silent``. If ``silent`` is None, such a cell raises an error.
     """
     with backend.api_db.read() as conn:
         zone_of = _zone_of_hosts(aggregates.zones(conn))
@@ -98,7 +116,10 @@ def list_services(backend: Backend, host: str | None = None, binary: str | None 
 
 
 def unknown_hosts(backend: Backend, silent: Iterable[Any], host: str | None, binary: str | None) -> list[str]:
-    """The hosts of cells that don't answer, as far as mappings tell of them (2.69)."""
+    """Return the compute hosts of the cells in ``silent``, by the host mappings in the API database (since 2.69).
+
+    Return an empty list if ``binary`` names another service than the compute service.
+    """
     cell_ids = {cell.cell.id for cell in silent if cell.cell is not None}
     if not cell_ids or binary not in (None, COMPUTE):
         return []
@@ -112,7 +133,7 @@ def _zone_of_hosts(hosts_of: dict[str, set[str]]) -> dict[str, str]:
 
 
 def zone_of(backend: Backend, host: str) -> str:
-    """The availability zone of a compute host."""
+    """Return the availability zone of a compute host."""
     with backend.api_db.read() as conn:
         return _zone_of_hosts(aggregates.zones(conn)).get(host, backend.options.default_zone)
 
@@ -125,8 +146,13 @@ def _zone(backend: Backend, row: dict[str, Any], zone_of: dict[str, str]) -> str
 
 def find_service(backend: Backend, *, uuid: str | None = None, number: int | None = None, host: str | None = None,
                  binary: str | None = None, missing: Exception | None = None) -> InCell:
-    """One service. NoSuchService, or ``missing``; ServiceUnique (400) when a number means one in several cells;
-    Unanswered when it may be in a silent one."""
+    """Return the one service that has this uuid, number, or host and binary.
+
+    Raises:
+        NoSuchService: There is no such service. If ``missing`` is given, ``missing`` is raised instead.
+        ServiceUnique: Services of several cells have this number (error 400).
+        Unanswered: The service may be in a cell whose database does not answer.
+    """
     def ask(cell: Database) -> dict[str, Any] | None:
         with cell.read() as conn:
             return services.get(conn, uuid=uuid, service_id=number, host=host, binary=binary,
@@ -134,7 +160,7 @@ def find_service(backend: Backend, *, uuid: str | None = None, number: int | Non
     silent: list[Any] = []
     found = [InCell(row, cell) for cell, row in ask_cells(backend.all_cells(), ask, silent) if row is not None]
     if number is not None or not found:
-        # A number may mean a service of each cell.
+        # Each cell may have a service of this number, so a cell that does not answer matters.
         refuse_if_any(silent)
     if not found:
         raise missing or NoSuchService(service_id=uuid or number)
@@ -144,8 +170,10 @@ def find_service(backend: Backend, *, uuid: str | None = None, number: int | Non
 
 
 def find_binary(backend: Backend, host: str, binary: str) -> InCell:
-    """One service by the names that older versions use. HostNotMapped for a host that is in no cell,
-    HostBinaryNotFound (both 404)."""
+    """Return a service by its host and binary, as old microversions name it.
+
+    Raises HostNotMapped (404) if the host is in no cell, and HostBinaryNotFound (404) if it has no such service.
+    """
     try:
         return find_service(backend, host=host, binary=binary, missing=HostBinaryNotFound(binary=binary, host=host))
     except HostBinaryNotFound:
@@ -156,11 +184,14 @@ def find_binary(backend: Backend, host: str, binary: str) -> InCell:
 
 
 def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
-    """Write ``disabled``, ``disabled_reason``, ``forced_down``; tell the host when it is enabled or disabled.
+    """Write ``disabled``, ``disabled_reason`` or ``forced_down`` of a service, and return the new row.
 
-    The host sets the trait that keeps new servers away. One that is down or doesn't answer sets it when it comes back,
-    so the change stands nevertheless. What waits for a compute that is forced down goes on at once.
-    EvacuatedServersLeft: it can't come back yet. NoSuchService.
+    If a compute service is enabled or disabled, its host is notified: it sets the trait that excludes it from
+    scheduling. A host that is down or does not answer sets the trait when it comes back, so the change is valid in any
+    case. If a compute service is forced down, operations that wait for the host continue at once.
+
+    Raises EvacuatedServersLeft if forced_down is removed before the host has cleaned up after evacuations, and
+    NoSuchService if the service was deleted.
     """
     with service.cell.write() as conn:
         _refuse_to_come_back(conn, service.row, values)
@@ -177,8 +208,11 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
 
 
 def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> None:
-    """Have conductors look at once at the operations that wait for a host which is off. Where the database or the
-    queue does not answer they go on at their next try."""
+    """Have conductors continue at once with the operations that wait for a host that is off.
+
+    If the database or the message queue does not answer, only log a warning: the operations continue at their next
+    retry.
+    """
     try:
         for uuid in host_losses.hurry(cell, host):
             backend.conductor.run_operation(ctxt, operation=uuid)
@@ -189,7 +223,10 @@ def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> 
 
 
 def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:
-    """Servers that were evacuated from it may still run there: its compute service ends them when it starts."""
+    """Raise EvacuatedServersLeft if forced_down is removed from a host that has not cleaned up after evacuations.
+
+    The evacuated servers may still run on the host. Its compute service stops them when it starts.
+    """
     if row['binary'] != COMPUTE or not row['forced_down'] or values.get('forced_down', True):
         return
     left = migrations.list_migrations(conn, filters={'source_compute': row['host'], 'migration_type': 'evacuation',
@@ -212,7 +249,7 @@ def _tell(backend: Backend, ctxt: RequestContext, row: dict[str, Any]) -> None:
 
 
 def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
-    """The row with the zone of its host."""
+    """Return the service's row with its availability zone under ``zone``."""
     with backend.api_db.read() as conn:
         return {**row, 'zone': _zone(backend, row, _zone_of_hosts(aggregates.zones(conn)))}
 
@@ -220,9 +257,12 @@ def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
 # --- hypervisors -----------------------------------------------------------------------------------------------------
 def list_nodes(backend: Backend, *, pattern: str | None = None, limit: int | None = None, marker: str | None = None,
                marker_is_number: bool = False) -> list[InCell]:
-    """Nodes of all cells that answer by cell and id, behind ``marker``; each with ``service``. MarkerNotFound.
+    """Return the compute nodes of all cells that answer, ordered by cell and id, starting after ``marker``.
 
-    Nodes of hosts that have no mapping, or whose service is gone, are no hypervisors.
+    Each row has its compute service under ``service``. ``pattern`` and ``limit`` restrict the list. The marker is an id
+    if ``marker_is_number``, otherwise a uuid. Nodes of hosts without a host mapping or without a service are left out.
+
+    Raises MarkerNotFound if no cell has the marker's node, and Unanswered if it may be in a cell that does not answer.
     """
     with backend.api_db.read() as conn:
         hosts_of = cells.hosts_by_cell(conn)
@@ -260,12 +300,16 @@ def _marked(conn: Connection, marker: str, is_number: bool) -> dict[str, Any] | 
 
 
 def as_number(text: str) -> int | None:
-    """The id of a row as paths and queries write it, or None for what can't be one."""
+    """Return a row's id that a path or query contains as text, or None if the text can't be an id."""
     return int(text) if re.fullmatch('[0-9]{1,9}', text) else None
 
 
 def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
-    """One node with ``service``. NodeNotFound; Unanswered when it may be in a silent cell."""
+    """Return one compute node with its compute service under ``service``.
+
+    ``identifier`` is an id if ``is_number``, otherwise a uuid. Raises NodeNotFound if there is no such hypervisor, and
+    Unanswered if it may be in a cell that does not answer.
+    """
     number = as_number(identifier) if is_number else None
     if is_number and number is None:
         raise NodeNotFound(node=identifier)
@@ -289,7 +333,10 @@ def _is_mapped(backend: Backend, host: str, cell: Database) -> bool:
 
 
 def servers_of(backend: Backend, nodes: Iterable[InCell]) -> dict[str, list[dict[str, Any]]]:
-    """host → its servers {id, uuid, display_name …}; one statement a cell."""
+    """Return a dict from host to the servers on it, each a dict with id, uuid, display_name and other columns.
+
+    Hosts without servers are not in the dict. Runs one SQL statement for each cell.
+    """
     by_cell: dict[int, tuple[Any, set[str]]] = {}
     for node in nodes:
         by_cell.setdefault(id(node.cell), (node.cell, set()))[1].add(node.row['host'])
@@ -302,14 +349,18 @@ def servers_of(backend: Backend, nodes: Iterable[InCell]) -> dict[str, list[dict
 
 
 def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
-    """What uptime(1) says on the host. HostIsDown (400); NotSupported (501): its driver can't tell."""
+    """Return the output of the command ``uptime`` on a node's host. Sends one RPC call.
+
+    Raises HostIsDown (400) if the compute service is down, and NotSupported (501) if the host's driver or release can't
+    tell.
+    """
     row = node.row
     if not row['service']['up']:
         raise HostIsDown(host=row['host'])
     try:
         told = None if backend.compute is None else backend.compute.get_host_uptime(ctxt, server=row['host'])
     except VersionCapError:
-        # A compute of an older release, which nobody could ask.
+        # The compute's release is older than this RPC method.
         told = None
     if told is None:
         raise NotSupported
@@ -318,7 +369,10 @@ def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
 
 
 def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> dict[str, str]:
-    """host → what uptime(1) says there; hosts that are down or don't tell are left out."""
+    """Return a dict from host to the output of the command ``uptime`` on it.
+
+    Hosts that are down or return no output are left out. At most 16 hosts are asked at the same time.
+    """
     asked = {node.row['host']: node for node in nodes if node.row['service']['up']}
 
     def ask(node: InCell) -> str | None:
@@ -335,7 +389,10 @@ def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> 
 
 
 def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The nodes of a host, and what its servers were promised by project. HostNotMapped, ComputeHostNotFound."""
+    """Return the compute nodes of a host, and the sums of what its servers are allocated, by project.
+
+    Raises HostNotMapped if the host is in no cell, and ComputeHostNotFound if it has no node.
+    """
     with backend.api_db.read() as conn:
         mapping = cells.get_host(conn, host)
     if mapping is None:
@@ -348,7 +405,7 @@ def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[d
 
 
 def statistics(backend: Backend) -> dict[str, int]:
-    """Sums over all enabled nodes of the cells that answer."""
+    """Return the resource sums over all enabled compute nodes of the cells that answer."""
     def ask(cell: Database) -> dict[str, Any]:
         with cell.read() as conn:
             return compute_nodes.statistics(conn)
@@ -361,7 +418,10 @@ def statistics(backend: Backend) -> dict[str, int]:
 
 # --- zones -----------------------------------------------------------------------------------------------------------
 def list_zones(backend: Backend) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """zone → host → its services."""
+    """Return a dict from availability zone to a dict from host to the list of its service rows.
+
+    Services of cells that do not answer are left out.
+    """
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for service in list_services(backend, silent=[]):
         row = service.row

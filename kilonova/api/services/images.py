@@ -1,4 +1,7 @@
-"""The image of a server: found as its user, and checked against the flavor."""
+"""Images of servers: look them up with the user's token, and check them against the flavor or the volume.
+
+An image is passed on as the "plain image dict" that ``plain`` returns.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -17,62 +20,85 @@ from kilonova.objects.image_meta import SYSMETA_PREFIX, check_texts
 
 _MEMBERS = ('id', 'name', 'status', 'visibility', 'protected', 'checksum', 'owner', 'size', 'container_format',
             'disk_format', 'created_at', 'updated_at', 'tags', 'min_ram', 'min_disk')
-# Members of the service's record that are no property of the image.
+# Members of the image service's record that are not properties of the image.
 _OTHERS = frozenset(('file', 'schema', 'self', 'locations', 'direct_url', 'virtual_size', 'os_hash_algo',
                      'os_hash_value', 'os_hidden', 'stores', 'owner_specified'))
-# Names that nobody can give to a property.
+# Names that a property can't have.
 NO_PROPERTIES = frozenset((*_MEMBERS, *_OTHERS))
 GIB = 2 ** 30
 _SIZE = re.compile(r'[0-9]{1,9}')
-# An image that has no kernel of its own says so by any of these.
+# The values of kernel_id and ramdisk_id that mean "none".
 _NO_KERNEL = ('', 'none', 'nokernel')
 
 
 class NoSuchImage(Invalid):
+    """Error 400: the user can't see such an image."""
+
     msg_fmt = 'Can not find requested image'
 
 
 class NoDisk(Invalid):
+    """Error 400: the image has no disk, only snapshots of volumes for new servers."""
+
     msg_fmt = 'Image %(image_id)s has no disk of its own: it names snapshots of volumes, for new servers.'
 
 
 class FlavorMemoryTooSmall(Invalid):
+    """Error 400: the image needs more memory than the flavor has."""
+
     msg_fmt = "Flavor's memory is too small for requested image."
 
 
 class FlavorDiskTooSmall(Invalid):
+    """Error 400: the image is larger than the flavor's root disk."""
+
     msg_fmt = ("Flavor's disk is too small for requested image. Flavor disk is %(flavor)s bytes, image is %(image)s "
                'bytes.')
 
 
 class FlavorDiskSmallerThanMinimum(Invalid):
+    """Error 400: the flavor's root disk is smaller than the image's min_disk."""
+
     msg_fmt = ('Flavor disk is smaller than the minimum size specified in image metadata. Flavor disk is %(flavor)s '
                'bytes, minimum size is %(minimum)s bytes.')
 
 
 class VolumeSmallerThanMinimum(Invalid):
+    """Error 400: the root volume is smaller than the image's min_disk."""
+
     msg_fmt = ('Volume is smaller than the minimum size specified in image metadata. Volume size is %(volume)s bytes, '
                'minimum size is %(minimum)s bytes.')
 
 
 class VolumeTooSmall(Invalid):
+    """Error 400: the image is larger than the volume."""
+
     msg_fmt = 'Volume is too small for requested image. Volume is %(volume)s bytes, image is %(image)s bytes.'
 
 
 class ZeroDiskForbidden(Forbidden):
+    """Error 403: the user may not boot an image on a flavor without a root disk."""
+
     msg_fmt = 'Only volume-backed servers are allowed for flavors with zero disk.'
 
 
 class KernelUnusable(Invalid):
+    """Error 400: the kernel or ramdisk that an image names can't be used."""
+
     msg_fmt = 'Image property %(name)s: %(reason)s'
 
 
 class DiskConfigDisabled(Invalid):
+    """Error 400: diskConfig AUTO is requested, and the image disables it."""
+
     msg_fmt = 'Requested image %(image_id)s has automatic disk resize disabled.'
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """The image service's v2 record as the plain image dict: members, and ``properties`` in a dict of their own."""
+    """Return an image record of the image service's v2 API as the plain image dict.
+
+    The dict has the image's standard members, and its properties in a dict under ``properties``.
+    """
     image = {name: record.get(name) for name in _MEMBERS}
     image['size'] = image['size'] or 0
     image['min_ram'], image['min_disk'] = image['min_ram'] or 0, image['min_disk'] or 0
@@ -83,8 +109,13 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any]:
-    """The image as the user sees it. NoSuchImage: there is none for them. Invalid: it can't be booted now, or has no
-    disk of its own."""
+    """Return the image as the plain image dict, read with the user's token.
+
+    Raises:
+        NoSuchImage: The user can't see such an image.
+        NoDisk: The image has no disk of its own.
+        Invalid: The image is not active, or its properties are malformed or not supported.
+    """
     image, devices = find_with_devices(backend, ctxt, image_id)
     if devices:
         raise NoDisk(image_id=image_id)
@@ -93,7 +124,12 @@ def find(backend: Backend, ctxt: RequestContext, image_id: str) -> dict[str, Any
 
 def find_with_devices(backend: Backend, ctxt: RequestContext,
                       image_id: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The same, and the block devices that it names: of an image of a server that boots from a volume."""
+    """Return the image as the plain image dict, and the block devices that it names.
+
+    The image of a server that boots from a volume names block devices. For other images the list is empty. Raises
+    NoSuchImage if the user can't see such an image, and Invalid if it is not active, or if its properties are malformed
+    or not supported.
+    """
     try:
         image = plain(backend.images.get(image_id, ctxt))
     except ImageNotFound:
@@ -107,7 +143,7 @@ def find_with_devices(backend: Backend, ctxt: RequestContext,
 
 
 def _checked(image: dict[str, Any]) -> dict[str, Any]:
-    # Properties that are malformed, or would have no effect, are refused here and not on a host.
+    # Refuse properties that are malformed or have no effect here, before a host is involved.
     refusals.check_image(image['properties'])
     check_texts(image['properties'])
     ImageMeta.from_dict(image)
@@ -115,8 +151,11 @@ def _checked(image: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
-    """The image that a volume was made of, as the plain image dict; ``kept``: what the volume service knows of it, {}:
-    of none. Invalid: a server can't be booted from it."""
+    """Return the image that a volume was made from, as the plain image dict without an id.
+
+    ``kept`` are the image's properties as the volume service has stored them, an empty dict if there are none. Raises
+    Invalid if a server can't boot from this image.
+    """
     sizes = {}
     for name in ('min_ram', 'min_disk'):
         text = kept.get(name) or '0'
@@ -128,15 +167,21 @@ def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Kernels(NamedTuple):
-    """Ids of the images that a server starts from instead of its disk's boot loader; '' for none."""
+    """The image ids of the kernel and the ramdisk that a server starts instead of its disk's boot loader.
+
+    An id is '' if there is none.
+    """
 
     kernel: str = ''
     ramdisk: str = ''
 
 
 def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], memory_mb: int) -> Kernels:
-    """What ``kernel_id`` and ``ramdisk_id`` of an image name, as the user sees it. KernelUnusable: there is no such
-    image, it can't be used now, or is larger than the guest's memory."""
+    """Return the images that the properties ``kernel_id`` and ``ramdisk_id`` of an image name.
+
+    Raises KernelUnusable if such an image does not exist for the user, is not active, or does not fit into the memory
+    of ``memory_mb`` MiB, or if there is a ramdisk or a kernel command line without a kernel.
+    """
     properties = image['properties']
     found = Kernels(*('' if str(properties.get(name, '')).lower() in _NO_KERNEL else str(properties[name])
                       for name in ('kernel_id', 'ramdisk_id')))
@@ -166,13 +211,16 @@ def _kernel_size(backend: Backend, ctxt: RequestContext, name: str, image_id: st
 
 
 def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) -> dict[str, Any]:
-    """What a server keeps of its image, as the plain image dict."""
+    """Return a server's stored copy of its image as the plain image dict."""
     return ImageMeta.from_system_metadata(system_metadata_of_server, image_ref or None).to_dict()
 
 
 def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
-    """Whether a server's diskConfig is AUTO: what is wanted (AUTO, MANUAL), else what its image says in
-    ``auto_disk_config``. DiskConfigDisabled where that is 'Disabled' and AUTO is wanted."""
+    """Return whether a server's diskConfig is AUTO.
+
+    ``wanted`` ('AUTO' or 'MANUAL') decides if it is not None, otherwise the image property ``auto_disk_config``. Raises
+    DiskConfigDisabled if AUTO is wanted and this property is 'Disabled'.
+    """
     said = str(properties.get('auto_disk_config', properties.get('hw_auto_disk_config', '')))
     if wanted is None:
         return strutils.bool_from_string(said)
@@ -182,13 +230,25 @@ def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str
 
 
 def disk_config_of_server(kept: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
-    """The same for a server that there is; ``kept``: its system metadata."""
+    """Return whether the diskConfig of an existing server is AUTO, by its stored copy of the image properties.
+
+    ``kept`` is the server's system metadata. Otherwise like ``disk_config``.
+    """
     return disk_config({name.removeprefix(SYSMETA_PREFIX): value for name, value in kept.items()
                         if name.startswith(SYSMETA_PREFIX)}, image_id, wanted)
 
 
 def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed: bool) -> None:
-    """Memory and disk of a flavor (row) against what an image needs. Forbidden: an image on a flavor without disk."""
+    """Check that a flavor has enough memory and root disk for an image.
+
+    ``flavor`` is the flavor's row. A flavor without a root disk is accepted if ``zero_disk_allowed`` is true.
+
+    Raises:
+        FlavorMemoryTooSmall: The flavor has less memory than the image's min_ram.
+        ZeroDiskForbidden: The flavor has no root disk.
+        FlavorDiskTooSmall: The image is larger than the flavor's root disk.
+        FlavorDiskSmallerThanMinimum: The flavor's root disk is smaller than the image's min_disk.
+    """
     check_memory(image, flavor)
     disk = (flavor['root_gb'] or 0) * GIB
     if not disk:
@@ -203,13 +263,17 @@ def check_fits(image: dict[str, Any], flavor: dict[str, Any], zero_disk_allowed:
 
 
 def check_memory(image: Mapping[str, Any], flavor: Mapping[str, Any]) -> None:
-    """The memory of a flavor (row) against what an image needs. FlavorMemoryTooSmall."""
+    """Raise FlavorMemoryTooSmall if the flavor's row has less memory than the image's min_ram."""
     if flavor['memory_mb'] < int(image.get('min_ram') or 0):
         raise FlavorMemoryTooSmall
 
 
 def check_on_volume(image: Mapping[str, Any], flavor: Mapping[str, Any], volume_gb: int) -> None:
-    """The same of a server that boots from a volume, whose flavor's disk doesn't matter. VolumeSmallerThanMinimum."""
+    """Check the image of a root volume of ``volume_gb`` GiB against the flavor's memory and the volume's size.
+
+    The flavor's root disk does not matter. Raises FlavorMemoryTooSmall, and VolumeSmallerThanMinimum if the volume is
+    smaller than the image's min_disk.
+    """
     check_memory(image, flavor)
     minimum = int(image.get('min_disk') or 0)
     if volume_gb < minimum:
@@ -217,7 +281,7 @@ def check_on_volume(image: Mapping[str, Any], flavor: Mapping[str, Any], volume_
 
 
 def check_size(image: Mapping[str, Any], volume_gb: int) -> None:
-    """Whether the image itself fits on a volume. VolumeTooSmall."""
+    """Raise VolumeTooSmall if the image is larger than ``volume_gb`` GiB."""
     size = int(image.get('size') or 0)
     if size > volume_gb * GIB:
         raise VolumeTooSmall(volume=volume_gb * GIB, image=size)

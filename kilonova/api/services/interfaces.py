@@ -1,7 +1,9 @@
-"""Interfaces of servers that are there: what is asked for is checked, accepted, and an attach waited for.
+"""Interfaces of existing servers: check and accept attach and detach requests, and wait for the end of an attach.
 
     port = interfaces.attach(backend, ctxt, server, interfaces.Wanted(network_id=…), external=False)
     interfaces.detach(backend, ctxt, server, port_id)
+
+Conductors and computes do the work. The handlers of ``/servers/{id}/os-interface`` call this module.
 """
 from __future__ import annotations
 
@@ -27,30 +29,44 @@ ATTACH, DETACH = 'attach_interface', 'detach_interface'
 
 
 class NetworkAndPort(Invalid):
+    """Error 400: the request names a network and a port."""
+
     msg_fmt = 'Must not input both network_id and port_id: net_id is %(network_id)s, and port_id %(port_id)s.'
 
 
 class NetworkMissing(Invalid):
+    """Error 400: the request names a fixed address, but no network."""
+
     msg_fmt = 'Must input network_id when request IP address: fixed_ips names %(address)s, and there is no net_id.'
 
 
 class NoNetwork(Invalid):
+    """Error 400: the request names no network, and the project has none."""
+
     msg_fmt = "No specific network was requested and none are available for project '%(project)s'."
 
 
 class AttachFailed(Conflict):
+    """Error 409: the interface could not be attached."""
+
     msg_fmt = 'Failed to attach the interface to server %(server)s: %(reason)s'
 
 
 class AttachGoesOn(Unavailable):
+    """Error 503: the interface is not attached within the response timeout, and the operation continues."""
+
     msg_fmt = ('The interface of server %(server)s is not attached after %(seconds)g s, and the request goes on: its '
                'instance action %(action)s tells how it ends, request %(request)s.')
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A port of its user's, or a new one of a network (None: of the only one that there is), with an address if one is
-    named; ``tag``: by which the guest is to know it."""
+    """A requested interface: an existing port of the user, or a new port in a network.
+
+    If ``network_id`` and ``port_id`` are None, the new port is in the only network that the project can use.
+    ``address`` is the requested fixed address of a new port. ``tag`` is the device tag by which the guest finds the
+    interface.
+    """
 
     network_id: str | None = None
     port_id: str | None = None
@@ -58,7 +74,13 @@ class Wanted:
     tag: str | None = None
 
     def check(self) -> None:
-        """NetworkAndPort, NetworkMissing."""
+        """Check that the members fit together.
+
+        Raises:
+            NetworkAndPort: A network and a port are named.
+            FixedIpOfPort: A fixed address and a port are named.
+            NetworkMissing: A fixed address is named without a network.
+        """
         if self.network_id and self.port_id:
             raise NetworkAndPort(network_id=self.network_id, port_id=self.port_id)
         if self.address and self.port_id:
@@ -67,7 +89,7 @@ class Wanted:
             raise NetworkMissing(address=self.address)
 
     def asked(self) -> list[dict[str, Any]]:
-        """As a create has it."""
+        """Return the request in the form of the member ``networks`` of a create request."""
         if self.port_id:
             return [{'port': self.port_id}]
         return [{'uuid': self.network_id, 'fixed_ip': self.address}] if self.network_id else []
@@ -75,10 +97,19 @@ class Wanted:
 
 # --- attach ----------------------------------------------------------------------------------------------------------
 def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted, *, external: bool) -> Port:
-    """The server has one interface more: its port, as it was attached if Neutron is silent by then. ``external``: it
-    may be of an external network.
+    """Attach an interface to a server, wait for the end of the operation, and return the interface's port.
 
-    Errors: those of ``networks.look_up`` and ``fit``, of ``accept.check``, and above.
+    If the network service does not answer in the end, the port is built from the server's info cache. ``external`` says
+    whether the port may be in an external network.
+
+    Raises:
+        NoNetworkService: This cloud has no network service.
+        NoNetwork: No network is named, and the project has none.
+        AttachFailed: The attach failed, or the port was detached again at once.
+        AttachGoesOn: The attach is not complete within the RPC response timeout.
+
+    Also raises the errors of ``Wanted.check``, ``networks.look_up``, ``networks.fit``, ``accept.check`` and
+    ``accept.accept_in_turn``.
     """
     wanted.check()
     if backend.networks is None:
@@ -113,7 +144,7 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
     except networks.NetworkAmbiguous as error:
         raise Invalid(error.message) from None
     if not found.interfaces:
-        # None is made for an attach.
+        # Unlike a create, an attach creates no network for the project.
         raise NoNetwork(project=ctxt.project_id)
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
@@ -123,8 +154,10 @@ def _look_up(backend: Backend, ctxt: RequestContext, wanted: Wanted, external: b
 
 
 def _request(ctxt: RequestContext, server: Found, interface: networks.Interface) -> InstancePCIRequest | None:
-    """What a port that is a function of a PCI device asks of the server's host, as near to the guest's NUMA cells as
-    the port, flavor or image say."""
+    """Return the PCI request of a port that is a function of a PCI device, or None for another port.
+
+    The request has the NUMA affinity policy of the port, or else of the flavor or image.
+    """
     if interface.device is None:
         return None
     instance = resize.instance_of(ctxt, server)
@@ -135,7 +168,10 @@ def _request(ctxt: RequestContext, server: Found, interface: networks.Interface)
 
 def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operation,
               before: set[str]) -> dict[str, Any]:
-    """Wait for the end of the operation: what the info cache has that wasn't there ``before`` is its port."""
+    """Wait for the end of the operation, and return the info cache's entry of the new interface.
+
+    The new interface is the one whose id is not in ``before``. Raises AttachFailed and AttachGoesOn.
+    """
     def look(conn: Connection) -> dict[str, Any] | None:
         if operations.get(conn, row.uuid) is not None:
             return None
@@ -154,7 +190,7 @@ def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operat
 
 
 def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
-    """The interfaces of a server, in its guest's order; none of one that is gone."""
+    """Return the server's info cache: its interfaces in the order of the guest, or [] if the server is deleted."""
     row = instances.get(conn, uuid)
     found: list[dict[str, Any]] = json.loads((row['extra_network_info'] if row is not None else None) or '[]')
     return found
@@ -162,7 +198,11 @@ def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def detach(backend: Backend, ctxt: RequestContext, server: Found, port_id: str) -> None:
-    """Begin it. PortNotFound: the server has no such interface."""
+    """Accept the detach of an interface from a server, and wake a conductor.
+
+    Raises PortNotFound if the server does not have the port, PortAccelerated if the port is an accelerator, and the
+    errors of ``accept.run``.
+    """
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)
     if vif is None:

@@ -1,7 +1,9 @@
-"""Keys themselves: made here until 2.91, or read from what a user sends; and their fingerprints.
+"""Generate key pairs (for microversions until 2.91), and compute the fingerprints of public keys and certificates.
 
-    made = generate('ssh', user_id)         # made.private_key goes to the user and nowhere else
-    fingerprint('ssh', public_key)          # 'aa:bb:…'; InvalidKeypair for what is no key
+    made = generate('ssh', user_id)         # made.private_key is returned to the user and stored nowhere
+    fingerprint('ssh', public_key)          # 'aa:bb:…', or InvalidKeypair
+
+The module ``keypairs`` calls these functions.
 """
 from __future__ import annotations
 
@@ -26,31 +28,40 @@ SSH, X509 = 'ssh', 'x509'
 _COMMENT = 'Generated-by-Nova'
 _RSA_BITS = 2048
 _CERTIFICATE_DAYS = 3650
-# The name under which Windows looks an account up (a UTF8String, "UPN").
+# The OID of the name by which Windows finds an account: the user principal name (UPN), a UTF8String.
 _PRINCIPAL_NAME = x509.ObjectIdentifier('1.3.6.1.4.1.311.20.2.3')
 _MAX_COMMON_NAME = 64
 
 
 class InvalidKeypair(Invalid):
+    """Error 400: the public key or certificate can't be read."""
+
     msg_fmt = 'Keypair data is invalid: %(reason)s'
 
 
 @dataclass(frozen=True)
 class Material:
-    """A new pair. ssh: OpenSSH's private format and one line; x509: a PKCS#12 archive in base64 and a certificate in
-    PEM."""
+    """A new key pair.
+
+    For ssh, the private key is in OpenSSH's format and the public key is one line. For x509, the private key is a
+    PKCS#12 archive in base64 and the public key is a certificate in PEM.
+    """
 
     private_key: str = field(repr=False)
     public_key: str
 
 
 def generate(kind: str, user_id: str) -> Material:
-    """A pair of the type that the field makes: Ed25519 for ssh, RSA with a certificate for x509."""
+    """Generate a key pair like Nova's: Ed25519 for ssh, RSA with a self-signed certificate for x509."""
     return _ssh() if kind == SSH else concurrency.native(_certificate, user_id)
 
 
 def fingerprint(kind: str, public_key: str) -> str:
-    """MD5 of an ssh key's blob, SHA-1 of a certificate's DER, as pairs of hex digits with colons."""
+    """Return the fingerprint of a public key, as pairs of hex digits with colons.
+
+    For ssh it is the MD5 of the key's blob, for x509 the SHA-1 of the certificate's DER. Raises InvalidKeypair if the
+    key or certificate can't be read.
+    """
     return _ssh_fingerprint(public_key) if kind == SSH else _x509_fingerprint(public_key)
 
 
@@ -63,7 +74,7 @@ def _ssh() -> Material:
 
 
 def _certificate(user_id: str) -> Material:
-    """A self-signed client certificate, with which a user logs in to Windows over WinRM."""
+    """Generate a self-signed client certificate with which a user logs in to Windows over WinRM."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_RSA_BITS)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, user_id[:_MAX_COMMON_NAME])])
     now = datetime.datetime.now(datetime.UTC)
@@ -80,7 +91,7 @@ def _certificate(user_id: str) -> Material:
 
 
 def _utf8_string(text: str) -> bytes:
-    """DER (X.690): tag 12, the length, the bytes."""
+    """Return the text as a DER UTF8String (X.690): tag 12, the length, the bytes."""
     data = text.encode()
     if len(data) < 128:
         return bytes([12, len(data)]) + data
@@ -94,7 +105,7 @@ def _ssh_fingerprint(public_key: str) -> str:
         blob = base64.b64decode(public_key.split()[1], validate=True)
     except (ValueError, IndexError, UnsupportedAlgorithm, binascii.Error):
         raise InvalidKeypair(reason='failed to generate fingerprint') from None
-    # Not for security: it is what ssh-keygen -l -E md5 shows.
+    # MD5 is not used for security here: ssh-keygen -l -E md5 shows the same fingerprint.
     return _colons(hashlib.md5(blob, usedforsecurity=False).hexdigest())
 
 

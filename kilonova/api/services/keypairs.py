@@ -1,4 +1,4 @@
-"""Key pairs of users: list, make or take, forget; and the one that a server gets."""
+"""Key pairs of users: list, get, create, import and delete, and the key pair that a new server gets."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -14,20 +14,29 @@ from kilonova.objects import KeyPair
 
 
 class KeypairNotFound(NotFound):
+    """Error 404: the user has no key pair of this name."""
+
     msg_fmt = 'Keypair %(name)s not found for user %(user_id)s'
 
 
 class KeypairExists(Conflict):
+    """Error 409: the user already has a key pair of this name."""
+
     msg_fmt = "Key pair '%(name)s' already exists."
 
 
 class KeypairLimitExceeded(Forbidden):
+    """Error 403: the quota allows no more key pairs."""
+
     msg_fmt = 'Quota exceeded, too many key pairs.'
 
 
 @dataclass(frozen=True)
 class Made:
-    """The row of a new key pair, and the private key if it was made here: it is stored and logged nowhere."""
+    """The row of a new key pair, and the private key if this service generated it.
+
+    The private key is neither stored nor logged.
+    """
 
     row: dict[str, Any]
     private_key: str | None = field(default=None, repr=False)
@@ -35,7 +44,10 @@ class Made:
 
 def list_keypairs(backend: Backend, user_id: str, limit: int | None = None,
                   marker: str | None = None) -> list[dict[str, Any]]:
-    """Rows by name, ``limit`` of them behind ``marker``. UnknownMarker (400)."""
+    """Return at most ``limit`` key pairs of a user, ordered by name, starting after ``marker``.
+
+    Raises UnknownMarker (400) if the user has no key pair named ``marker``.
+    """
     with backend.api_db.read() as conn:
         if marker is not None and keypairs.get(conn, user_id, marker) is None:
             raise UnknownMarker(marker=marker)
@@ -43,7 +55,10 @@ def list_keypairs(backend: Backend, user_id: str, limit: int | None = None,
 
 
 def get(backend: Backend, user_id: str, name: str) -> dict[str, Any]:
-    """One row; KeypairNotFound."""
+    """Return the row of a user's key pair.
+
+    Raises KeypairNotFound if the user has no key pair of this name.
+    """
     with backend.api_db.read() as conn:
         row = keypairs.get(conn, user_id, name)
     if row is None:
@@ -53,10 +68,12 @@ def get(backend: Backend, user_id: str, name: str) -> dict[str, Any]:
 
 def create(backend: Backend, ctxt: RequestContext, user_id: str, name: str, kind: str = SSH,
            public_key: str | None = None) -> Made:
-    """Take a user's public key, or make a pair where none is given.
+    """Import a user's public key, or generate a key pair if ``public_key`` is None.
 
-    Raises InvalidKeypair (400), KeypairLimitExceeded (403: the limit is that of the caller's project for that user),
-    KeypairExists (409).
+    Raises:
+        InvalidKeypair: The public key can't be read (error 400).
+        KeypairLimitExceeded: The limit of the caller's project for this user is reached (error 403).
+        KeypairExists: The user has a key pair of this name (error 409).
     """
     made = None
     if public_key is None:
@@ -75,7 +92,7 @@ def create(backend: Backend, ctxt: RequestContext, user_id: str, name: str, kind
         try:
             _check_count(backend, user_id, limit)
         except KeypairLimitExceeded:
-            # Others were added at the same time.
+            # Concurrent requests have added key pairs, too.
             keypairs.delete(backend.api_db, user_id, name)
             raise
     backend.notify.emit(ctxt, f'{verb}.end', keypair=row)
@@ -91,7 +108,10 @@ def _check_count(backend: Backend, user_id: str, limit: int, added: int = 0) -> 
 
 
 def delete(backend: Backend, ctxt: RequestContext, user_id: str, name: str) -> None:
-    """KeypairNotFound. Servers that have the key keep it."""
+    """Delete a user's key pair. Servers that use it keep their copy.
+
+    Raises KeypairNotFound if the user has no key pair of this name.
+    """
     told = get(backend, user_id, name) if backend.notify.enabled else None
     backend.notify.emit(ctxt, 'keypair.delete.start', keypair=told)
     if not keypairs.delete(backend.api_db, user_id, name):
@@ -100,7 +120,10 @@ def delete(backend: Backend, ctxt: RequestContext, user_id: str, name: str) -> N
 
 
 def for_server(backend: Backend, ctxt: RequestContext, name: str | None) -> KeyPair | None:
-    """The caller's key pair of that name, as a server keeps it; Invalid (400) where there is none."""
+    """Return the caller's key pair of this name as a KeyPair, for a server, or None if ``name`` is None.
+
+    Raises Invalid (400) if the caller has no such key pair.
+    """
     if name is None:
         return None
     with backend.api_db.read() as conn:

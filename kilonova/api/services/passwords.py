@@ -1,9 +1,11 @@
-"""The administrator's password of a guest, and files for it: chosen or taken here, sealed for the guest's host.
+"""Admin passwords and personality files of guests: the API chooses or reads them and seals them for the guest's host.
 
     keys = passwords.keys(backend, request.admin_password or request.personality)
     password = passwords.choose(backend, keys, request.admin_password)
     files = passwords.read_files(request.personality, allowed)          # [(path, base64 content)], within the quotas
     sealed = passwords.seal(keys, password, files, server_uuid)         # for the operation's row
+
+Create, rebuild, evacuate, rescue and the change of a password use this module.
 """
 from __future__ import annotations
 
@@ -25,25 +27,36 @@ _ALPHABET = string.ascii_letters + string.digits
 
 
 class NothingToSealWith(Unavailable):
+    """Error 503: the request brings a password or files, but this cloud has no keys to seal them."""
+
     msg_fmt = ('This cloud has no keys that keep passwords and files of new servers secret on their way to the host '
                '(its operator sets %(option)s). Leave out adminPass and personality.')
 
 
 class TooManyFiles(Forbidden):
+    """Error 403: the request has more personality files than the quota allows."""
+
     msg_fmt = 'Personality file limit exceeded. Maximum allowed is %(allowed)d files.'
 
 
 class FileTooLong(Forbidden):
+    """Error 403: the content of a personality file is longer than the quota allows."""
+
     msg_fmt = 'Personality file content exceeds maximum %(allowed)s'
 
 
 class PathTooLong(Forbidden):
+    """Error 403: the path of a personality file is longer than the quota allows."""
+
     msg_fmt = 'Personality file path exceeds maximum %(allowed)s'
 
 
 def keys(backend: Backend, asked: object) -> sealing.Keys | None:
-    """The keys that seal what a server's user alone may read. None: there are none, and nothing was ``asked`` for that
-    needs them; NothingToSealWith (503) else."""
+    """Return the keys that encrypt ("seal") a server's password and files, or None if there are none.
+
+    ``asked`` is true if the request brings a password or files. Raises NothingToSealWith if ``asked`` is true and there
+    are no usable keys.
+    """
     try:
         return sealing.Keys.read(backend.options.key_file)
     except sealing.NoKeys as error:
@@ -54,16 +67,26 @@ def keys(backend: Backend, asked: object) -> sealing.Keys | None:
 
 
 def choose(backend: Backend, sealed_by: sealing.Keys | None, given: str | None) -> str | None:
-    """The password that was given, or a new one. None: without keys nobody gets one."""
+    """Return the password that the user gave, or a new random one.
+
+    Return None if there are no keys (``sealed_by`` is None): a password can't be sent to the host then.
+    """
     if sealed_by is None:
         return None
     return given or random_text(backend.options.password_length, _ALPHABET)
 
 
 def read_files(personality: Sequence[Mapping[str, Any]], allowed: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The files that a create puts into its servers, by way of their config drive (until 2.56).
+    """Check a request's personality files and return them as a list of (path, base64 content).
 
-    ``allowed``: quota limits by resource. Invalid for a file without path; 403 for what is beyond a quota.
+    The files reach the server in its config drive. Only requests of microversions before 2.57 have them. ``allowed`` is
+    a dict from quota resource to its limit.
+
+    Raises:
+        Invalid: A file has no path.
+        TooManyFiles: There are more files than the quota allows.
+        PathTooLong: A path is longer than the quota allows.
+        FileTooLong: A content is longer than the quota allows.
     """
     if 0 <= allowed['injected_files'] < len(personality):
         raise TooManyFiles(allowed=allowed['injected_files'])
@@ -82,10 +105,14 @@ def read_files(personality: Sequence[Mapping[str, Any]], allowed: Mapping[str, i
 
 def seal(sealed_by: sealing.Keys | None, password: str | None, files: Sequence[tuple[str, str]],
          uuid: str) -> str | None:
-    """Both as the row of an operation holds them, for the server ``uuid`` alone."""
+    """Encrypt a password and files for the server ``uuid``, and return the text that its operation row stores.
+
+    Only a holder of the same keys can decrypt the text, and only for this server. Return None if there are no keys
+    (``sealed_by`` is None).
+    """
     return None if sealed_by is None else sealed_by.seal(sealing.Secrets(password, files), uuid)
 
 
 def random_text(length: int, alphabet: str) -> str:
-    """So many characters that nobody can guess."""
+    """Return ``length`` characters of ``alphabet`` from a cryptographic random source."""
     return ''.join(secrets.choice(alphabet) for _ in range(length))

@@ -1,8 +1,10 @@
-"""Rebuild: a server's disks made anew where it is, from its image or another one; devices and allocation stay. A volume
-that it boots from gets the image too, if the request may ask for that.
+"""Rebuild: recreate a server's disks on its host, from the server's image or from another image.
 
-All checks come first. What the request changes of the server is written as it is accepted; what it was before travels
-in the row, and is written back where the disks were never touched.
+The server keeps its devices and its allocation. If the server boots from a volume, the volume gets the image too, as
+far as the request allows that.
+
+All checks come first. The changes of the server's row are written when the request is accepted. The old values are
+stored in the operation row, and are written back if the rebuild fails before it changed the disks.
 """
 from __future__ import annotations
 
@@ -23,42 +25,55 @@ from kilonova.objects.image_meta import SYSMETA_PREFIX, system_metadata
 from kilonova.pci import request as pci_request
 from kilonova.pci.request import as_list
 
-# Members of a request that stand in a column of the server as they are.
+# The column of the server for each member of a request that is stored unchanged.
 COLUMNS = {'name': 'display_name', 'description': 'display_description', 'access_ip_v4': 'access_ip_v4',
            'access_ip_v6': 'access_ip_v6', 'hostname': 'hostname', 'user_data': 'user_data'}
 
 
-# The operation of one whose root volume gets the image.
+# The kind of the operation if the root volume gets the image.
 REIMAGE = 'reimage'
 
 
 class ImageNotFoundForRebuild(Invalid):
+    """Error 400: the requested image does not exist."""
+
     msg_fmt = 'Cannot find image for rebuild'
 
 
 class NumaTopologyChanges(Invalid):
+    """Error 400: the new image would give the server another NUMA topology."""
+
     msg_fmt = ("An instance's NUMA topology cannot be changed as part of a rebuild. The image provided is invalid for "
                'this instance.')
 
 
 class OtherImageOfVolume(Invalid):
+    """Error 400: the root volume may not get an image in this request, and the image is not the volume's."""
+
     msg_fmt = 'Unable to rebuild with a different image for a volume-backed server: this needs API 2.93.'
 
 
 class RootVolumeShared(Conflict):
+    """Error 409: the root volume, which should get the image, is attached to other servers too."""
+
     msg_fmt = 'Unable to rebuild: root volume %(volume)s is attached to other servers, too: %(servers)s'
 
 
 class PciPolicyChanges(Invalid):
+    """Error 400: the new image would change the NUMA policy of the server's PCI devices."""
+
     msg_fmt = ("An instance's PCI NUMA policy cannot be changed as part of a rebuild. The image provided is invalid "
                'for this instance.')
 
 
 @dataclass(frozen=True, kw_only=True)
 class RebuildRequest:
-    """``given``: of ``COLUMNS`` and of key_name, metadata and disk_config those that the user named; None as a value
-    takes away what the server has. ``reimage``: a volume that it boots from gets the image; otherwise it stays as it
-    is, and the image is the volume's."""
+    """The parameters of a rebuild.
+
+    ``given`` has the members of ``COLUMNS`` and of ``key_name``, ``metadata`` and ``disk_config`` that the user gave. A
+    value of None in ``given`` removes the server's value. ``reimage`` says whether a volume that the server boots from
+    gets the image. If it is false, the volume stays as it is, and ``image_ref`` must name the volume's image.
+    """
 
     image_ref: str
     reimage: bool = True
@@ -70,12 +85,19 @@ class RebuildRequest:
 
 
 def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: RebuildRequest) -> str | None:
-    """Accept a rebuild. Returns the guest's new password (None: without keys nobody gets one)."""
-    # 1. What needs nobody's answer.
+    """Accept a rebuild, wake a conductor, and return the guest's new password.
+
+    Return None if there are no keys to seal a password: the guest gets none then.
+
+    Raises the errors of ``accept.check`` and ``accept.accept``, ImageNotFoundForRebuild, NumaTopologyChanges,
+    PciPolicyChanges, OtherImageOfVolume, RootVolumeShared, and other subclasses of Invalid, Forbidden or Unavailable if
+    the image does not fit, a quota is exceeded, or a service is missing.
+    """
+    # 1. Checks that need no other service.
     accept.check(ctxt, server, 'rebuild.start')
     create.check_certificates(request.certificates)
     create.check_user_data(request.given.get('user_data'))
-    # 2. What it is made of.
+    # 2. The image, the root volume and the kernel.
     instance = _instance(ctxt, server)
     image = _image(backend, ctxt, request.image_ref)
     root = _root_volume(backend, ctxt, server) if instance.is_from_volume else None
@@ -85,19 +107,19 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
         _check_volume(server, root, image, reimaged)
     check_host = image['id'] != was
     if root is not None:
-        # No image is its own.
+        # A server that boots from a volume has no image id.
         image = {**image, 'id': None}
     _check_image(backend, instance, image, root)
     kernels = images.find_kernels(backend, ctxt, image, instance.flavor.memory_mb)
-    # 3. Whether so much is allowed.
+    # 3. Quotas and keys.
     allowed = quota.limits(backend, server.row['project_id'], server.row['user_id'])
     quota.check_metadata(allowed, request.given.get('metadata') or {})
     files = passwords.read_files(request.personality, allowed)
     keys = passwords.keys(backend, request.admin_password or request.personality)
-    # 4. Write and wake.
+    # 4. Write the rows and wake a conductor.
     new = _changed(backend, ctxt, instance, request, image, create.columns_of_image(image, kernels))
     if files:
-        # They come by no other way.
+        # A config drive is the only way in which files reach the guest.
         new['values']['config_drive'] = 'True'
     old = _before(server.row, instance, new)
     spec, old_spec = _specs(backend, ctxt, server, image)
@@ -121,7 +143,7 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: Found, request: Rebu
 
 
 def _instance(ctxt: RequestContext, server: Found) -> Instance:
-    """With both metadata."""
+    """Return the server as an Instance, with its metadata and system metadata."""
     row, extra = instances.split(server.row)
     with server.cell.read() as conn:
         return Instance.from_row(ctxt, row, extra, system_metadata=instances.get_system_metadata(conn, server.uuid),
@@ -129,13 +151,19 @@ def _instance(ctxt: RequestContext, server: Found) -> Instance:
 
 
 def look_again(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """A rebuild that waits for the volume service looks now what has become of the volume."""
+    """Have a conductor continue now with a rebuild that waits until the volume service has written the image.
+
+    Do nothing if the server has no such operation.
+    """
     if waiting := operations.hurry(server.cell, server.uuid, REIMAGE):
         backend.conductor.run_operation(ctxt, operation=waiting)
 
 
 def _root_volume(backend: Backend, ctxt: RequestContext, server: Found) -> Volume:
-    """The one that the server boots from, as the user sees it. NoVolumeService, VolumeNotFound."""
+    """Return the volume that the server boots from, read with the user's token.
+
+    Raises NoVolumeService if this cloud has no volume service, and VolumeNotFound if the volume does not exist.
+    """
     (row,) = (row for row in server.row['extra_volumes'] if row['boot_index'] == 0)
     if backend.volumes is None:
         raise block_devices.NoVolumeService(wanted=f"root volume {row['volume_id']}")
@@ -143,7 +171,10 @@ def _root_volume(backend: Backend, ctxt: RequestContext, server: Found) -> Volum
 
 
 def _check_volume(server: Found, root: Volume, image: dict[str, Any], reimaged: str | None) -> None:
-    """Its volume may get the image. OtherImageOfVolume, RootVolumeShared, VolumeTooSmall."""
+    """Check that the root volume can get the image ``reimaged``, or has the image if ``reimaged`` is None.
+
+    Raises OtherImageOfVolume, RootVolumeShared, or VolumeTooSmall if the image does not fit on the volume.
+    """
     if reimaged is None:
         if image['id'] != root.image_metadata.get('image_id'):
             raise OtherImageOfVolume
@@ -162,8 +193,11 @@ def _image(backend: Backend, ctxt: RequestContext, image_ref: str) -> dict[str, 
 
 
 def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], root: Volume | None) -> None:
-    """The server keeps its place and its devices: the image may ask for nothing else. FlavorMemoryTooSmall and the
-    like, NumaTopologyChanges, PciPolicyChanges."""
+    """Check that the image fits the server's flavor, host and PCI devices, all of which the server keeps.
+
+    Raises FlavorMemoryTooSmall and other subclasses of Invalid for the size of the image, NumaTopologyChanges and
+    PciPolicyChanges.
+    """
     flavor = instance.flavor
     sizes = {'memory_mb': flavor.memory_mb, 'root_gb': flavor.root_gb}
     if root is None:
@@ -184,7 +218,10 @@ def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], ro
 
 def _changed(backend: Backend, ctxt: RequestContext, instance: Instance, request: RebuildRequest,
              image: dict[str, Any], values: dict[str, Any]) -> rebuilds.Changed:
-    """``values``: columns that follow the image."""
+    """Return the changes of the server's rows that this rebuild makes.
+
+    ``values`` are the new values of the columns that depend on the image.
+    """
     given = request.given
     extra: dict[str, str | None] = {}
     values = {**values, 'progress': 0, **{column: given[name] for name, column in COLUMNS.items() if name in given}}
@@ -200,7 +237,7 @@ def _changed(backend: Backend, ctxt: RequestContext, instance: Instance, request
 
 
 def _before(row: dict[str, Any], instance: Instance, new: rebuilds.Changed) -> rebuilds.Changed:
-    """The same as it is now."""
+    """Return the current values of everything that ``new`` changes, in the same form."""
     _, extra = instances.split(row)
     return {'values': {name: row[name] for name in new['values']},
             'extra': {name: extra[name] for name in new['extra']},
@@ -210,7 +247,10 @@ def _before(row: dict[str, Any], instance: Instance, new: rebuilds.Changed) -> r
 
 def _specs(backend: Backend, ctxt: RequestContext, server: Found,
            image: dict[str, Any]) -> tuple[RequestSpec | None, RequestSpec | None]:
-    """The request spec with the image, and as it is stored now; a server that lost it has none to change."""
+    """Return the server's request spec with the new image, and the stored one.
+
+    Return (None, None) if the server's request spec is lost: there is nothing to change then.
+    """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, server.uuid)
     old = RequestSpec.from_json(stored['spec'], ctxt) if stored else None

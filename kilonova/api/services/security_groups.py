@@ -1,8 +1,11 @@
-"""Security groups of servers that are there: those of their ports, in the network service.
+"""Security groups of existing servers: add, remove and list the groups of their ports in the network service.
 
     security_groups.add(backend, ctxt, server, 'web')           # to each port that can have groups
     security_groups.remove(backend, ctxt, server, group_id)
     groups, others = security_groups.listed(backend, ctxt, uuid)
+
+The handlers of the server actions addSecurityGroup and removeSecurityGroup and of ``/servers/{id}/os-security-groups``
+call this module.
 """
 from __future__ import annotations
 
@@ -19,23 +22,35 @@ from kilonova.clients.neutron.security_groups import SecurityGroup
 from kilonova.context import RequestContext
 from kilonova.errors import InstanceNotReady, Invalid, NotFound
 
-# How often a port is read and written again when somebody changes it at the same moment.
+# The maximum number of attempts to write a port that other clients change at the same time.
 ATTEMPTS = 3
 
 
 class NoPorts(Invalid):
+    """Error 400: the server has no ports, so it can't have security groups."""
+
     msg_fmt = 'Server %(server)s has no ports: it can have no security groups.'
 
 
 class NotOfServer(NotFound):
+    """Error 404: none of the server's ports has the security group."""
+
     msg_fmt = 'Security group %(name)s is not associated with server %(server)s: none of its ports has it.'
 
 
 def add(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> None:
-    """The server's ports have one group more, named by its name or id; ports that can have none stay as they are.
+    """Add a security group, given by its name or id, to all ports of a server that can have groups.
 
-    NoNetworkService, NoPorts, SecurityGroupNotApplicable (400), SecurityGroupNotFound (404), SecurityGroupNotUnique,
-    PortChanged, InstanceNotReady (409); after one of Neutron's errors some ports may have it: add may be repeated.
+    If the network service returns an error, some ports may have the group already. The call may be repeated.
+
+    Raises:
+        NoNetworkService: This cloud has no network service (error 400).
+        NoPorts: The server has no ports (error 400).
+        SecurityGroupNotApplicable: No port of the server can have groups (error 400).
+        SecurityGroupNotFound: There is no such group (error 404).
+        SecurityGroupNotUnique: Several groups have this name (error 409).
+        PortChanged: Other clients kept changing a port (error 409).
+        InstanceNotReady: The server is in no cell yet (error 409).
     """
     networks, group, ports = _find(backend, ctxt, server, name)
     ports = [port for port in ports if port.takes_groups]
@@ -45,7 +60,11 @@ def add(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> Non
 
 
 def remove(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> None:
-    """Its ports have one group less. NotOfServer (404); otherwise as ``add``."""
+    """Remove a security group, given by its name or id, from all ports of a server.
+
+    Raises NotOfServer (404) if no port has the group. Also raises the errors of ``add``, except
+    SecurityGroupNotApplicable.
+    """
     networks, group, ports = _find(backend, ctxt, server, name)
     ports = [port for port in ports if group.id in port.security_groups]
     if not ports:
@@ -55,7 +74,11 @@ def remove(backend: Backend, ctxt: RequestContext, server: Found, name: str) -> 
 
 def listed(backend: Backend, ctxt: RequestContext, uuid: str) -> tuple[Sequence[SecurityGroup],
                                                                       dict[str, SecurityGroup]]:
-    """A server's groups as its user sees them, and all that these or their rules name, by id."""
+    """Return the security groups of a server's ports, and a dict from id to security group.
+
+    The dict has these groups and the groups that their rules name as remote groups. The groups are read with the user's
+    token. Return empty results if this cloud has no network service.
+    """
     networks = backend.networks
     if networks is None:
         return (), {}
@@ -81,7 +104,7 @@ def _find(backend: Backend, ctxt: RequestContext, server: Found,
 
 def _change_all(backend: Backend, networks: NetworkClient, ctxt: RequestContext, server: Found, ports: Sequence[Port],
                 group: SecurityGroup, *, wanted: bool) -> None:
-    """Give these ports of a server a group, or take it from them, and show the server so."""
+    """Add the group to these ports of a server, or remove it, and change the server's info cache."""
     for port in ports:
         _change(networks, ctxt, port, group.id, wanted=wanted)
     changed = {port.id for port in ports}
@@ -90,7 +113,11 @@ def _change_all(backend: Backend, networks: NetworkClient, ctxt: RequestContext,
 
 
 def _change(networks: NetworkClient, ctxt: RequestContext, port: Port, group: str, *, wanted: bool) -> None:
-    """What others change of the port at the same moment stays; one that is gone doesn't matter."""
+    """Add a group to a port (``wanted``) or remove it, and keep what other clients change at the same time.
+
+    Do nothing if the port no longer exists. Raises PortChanged if other clients changed the port during each of
+    ``ATTEMPTS`` attempts.
+    """
     left = ATTEMPTS
     with contextlib.suppress(PortNotFound):
         while (group in port.security_groups) != wanted:

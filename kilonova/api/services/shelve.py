@@ -1,4 +1,7 @@
-"""Shelve, shelve offload, unshelve: what may be asked, and what travels to the conductor with it."""
+"""Shelve, shelve offload and unshelve: check and accept the requests.
+
+An accepted request becomes an operation row that has all arguments for the conductor.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,18 +19,25 @@ from kilonova.pci.request import as_list
 
 
 class UnshelveToRefused(Conflict):
+    """Error 409: a zone or host is requested for a server that is still on its host."""
+
     msg_fmt = ('Specifying an availability zone or a host when unshelving server "%(uuid)s" with status "%(status)s" '
                'is not supported. The server status must be SHELVED_OFFLOADED.')
 
 
 class HostNotInZone(Invalid):
+    """Error 400: the requested host is not in the server's availability zone."""
+
     msg_fmt = 'Host "%(host)s" is not in the availability zone "%(zone)s".'
 
 
 @dataclass(frozen=True)
 class Where:
-    """Where a server shall come back: ``zone`` counts if ``has_zone`` (None: from now on it is bound to none), ``host``
-    None: wherever the scheduler wants."""
+    """The destination that an unshelve request asks for.
+
+    ``zone`` counts only if ``has_zone`` is true. A ``zone`` of None then frees the server from its zone for the future.
+    ``host`` None lets the scheduler choose.
+    """
 
     zone: str | None = None
     has_zone: bool = False
@@ -35,15 +45,18 @@ class Where:
 
     @property
     def is_said(self) -> bool:
-        """Whether anything was asked for."""
+        """Return whether the request names a zone or a host."""
         return self.has_zone or self.host is not None
 
 
 def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """The server is SHELVED afterwards, or SHELVED_OFFLOADED. Errors: as ``snapshot.make`` has them."""
+    """Accept a shelve: the server becomes SHELVED or SHELVED_OFFLOADED.
+
+    A server that boots from an image is first saved as a new image. Raises the errors of ``snapshot.make``.
+    """
     accept.check(ctxt, server, 'shelve.start')
     if not server.row['image_ref']:
-        # Its disk is a volume, which stays.
+        # The root disk is a volume, which is kept, so no image is needed.
         accept.run(backend, ctxt, server, 'shelve', 'shelve.start', {'image_id': None})
         return
     name = f"{server.row['display_name'] or server.uuid}"[:255 - len('-shelved')] + '-shelved'
@@ -51,7 +64,10 @@ def shelve(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 
 
 def offload(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """A shelved server leaves its host: what it had there is free afterwards."""
+    """Accept a shelve offload: a shelved server is removed from its host, and its resources there become free.
+
+    Raises the errors of ``accept.check`` and ``accept.accept``.
+    """
     accept.check(ctxt, server, 'shelve_offload.start')
     row = Operation.new(ctxt, 'shelve_offload', server.uuid, {})
     accept.accept(ctxt, server, 'shelve_offload.start', row, 'shelveOffload')
@@ -59,7 +75,18 @@ def offload(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 
 
 def unshelve(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -> None:
-    """ACTIVE afterwards: on its host, or, when it was offloaded, on one that the scheduler chooses."""
+    """Accept an unshelve, after which the server is ACTIVE.
+
+    The server starts on its host or, if it is offloaded, on a host that the scheduler chooses.
+
+    Raises:
+        UnshelveToRefused: A destination is requested, and the server is not offloaded (error 409).
+        ZoneUnavailable: The zone has no enabled compute service (error 400).
+        HostUnknown: The host does not exist (error 400).
+        HostNotInZone: The host is not in the server's zone (error 400).
+
+    Also raises the errors of ``accept.check`` and ``accept.accept``.
+    """
     if server.row['vm_state'] != states.VmState.SHELVED_OFFLOADED.value:
         accept.check(ctxt, server, 'unshelve_start.start')
         if where.is_said:
@@ -75,8 +102,11 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: Found, where: Where
 
 
 def _args(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -> dict[str, Any]:
-    """``request_spec``: for this choice; ``new_request_spec``, where its zone changes: to be kept, ``old_request_spec``
-    is what there was."""
+    """Return the arguments of the operation row.
+
+    ``request_spec`` is the spec for this scheduling. If the server's zone changes, ``new_request_spec`` is the spec to
+    store, and ``old_request_spec`` the spec that is stored now.
+    """
     instance = resize.instance_of(ctxt, server)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     kept = resize.stored_spec(backend, ctxt, instance, image)
@@ -88,7 +118,7 @@ def _args(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -
     _check_place(backend, zone if where.is_said else None, where)
     spec = wanted.obj_clone()
     spec.num_instances, spec.ignore_hosts = 1, None
-    # Where the create was forced to says nothing about where it comes back.
+    # A host or node that the create forced does not count for an unshelve.
     spec.force_hosts = spec.force_nodes = None
     spec.requested_destination = resize.destination_of(ctxt, server, where.host)
     of_flavor = [request for request in as_list(kept.pci_requests if 'pci_requests' in kept else None)
@@ -102,7 +132,10 @@ def _args(backend: Backend, ctxt: RequestContext, server: Found, where: Where) -
 
 
 def _check_place(backend: Backend, zone: str | None, where: Where) -> None:
-    """ZoneUnavailable, HostUnknown, HostNotInZone: all 400."""
+    """Check the requested zone and host. ``zone`` is the zone that the host must be in, or None.
+
+    Raises ZoneUnavailable, HostUnknown or HostNotInZone, all of which are error 400.
+    """
     if where.zone is not None:
         create.check_zone(backend, where.zone)
     if where.host is None:

@@ -1,15 +1,16 @@
-"""Volumes of servers: attached to servers that are there, and detached; and those that a create asks for.
+"""Volumes of servers: attach, detach and swap, and the volumes that a new server asks for.
 
     attach = volumes.attach(backend, ctxt, server, volumes.Wanted(volume_id), multiattach=True)
-    volumes.attached(backend, ctxt, server, attach)             # its row, once it has a place at the server
+    volumes.attached(backend, ctxt, server, attach)             # wait until the volume has a device name; its row
     volumes.detach(backend, ctxt, server, volume_id)
-    volumes.swap(backend, ctxt, server, volume_id, copy_id)     # the volume service asks for it
+    volumes.swap(backend, ctxt, server, volume_id, copy_id)     # requested by the volume service
 
-    chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # what there is
-    with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # what is made,
-        …                                                                           # and kept if this ends well
+    chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # look the volumes up
+    with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # create the missing ones,
+        …                                                                           # and keep them on success
 
-The volume service is asked as the user, who must see the volume: attachments are conductors' work.
+Requests to the volume service have the token of the user, who must be allowed to see the volume. Conductors create and
+delete the attachments.
 """
 from __future__ import annotations
 
@@ -37,74 +38,105 @@ from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, A
 LOG = logging.getLogger(__name__)
 
 ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
-# What the volume service calls a volume that a server may get; one that several may have is in use, too.
+# The statuses of a volume that can be attached. The second one only counts for a volume that allows several servers.
 AVAILABLE, IN_USE = 'available', 'in-use'
-# Seconds after which a create that made volumes has come to an end: longer than a service may take to answer each of
-# them.
+# Seconds after which a create that made volumes has certainly ended. This is longer than the volume service may take to
+# answer all its requests.
 LATE = 300.0
 
 
 class NotAttached(NotFound):
+    """Error 404: the volume is not attached to the server."""
+
     msg_fmt = 'Instance %(server)s is not attached to volume %(volume)s'
 
 
 class AlreadyAttached(Invalid):
+    """Error 400: the volume is attached to the server already."""
+
     msg_fmt = 'Invalid volume: volume %(volume)s already attached'
 
 
 class AttachedElsewhere(Invalid):
+    """Error 400: the volume is attached to other servers."""
+
     msg_fmt = 'Invalid volume: volume %(volume)s is already attached to instances: %(servers)s'
 
 
 class NotAvailable(Invalid):
+    """Error 400: the volume's status is not available."""
+
     msg_fmt = ('Invalid volume: Volume %(volume)s status must be available to reserve, but the current status is '
                '%(status)s.')
 
 
 class MultiattachUnknown(Invalid):
+    """Error 400: the volume allows several servers, and the request's microversion is too old for that."""
+
     msg_fmt = 'Multiattach volumes are only supported starting with compute API version 2.60.'
 
 
 class RootVolume(Invalid):
+    """Error 400: the server boots from the volume, so it can't be detached."""
+
     msg_fmt = 'Cannot detach a root device volume'
 
 
 class NotBootable(Invalid):
+    """Error 400: a server can't boot from the volume."""
+
     msg_fmt = 'Block Device %(volume)s is not bootable.'
 
 
 class VolumeOfMany(Invalid):
+    """Error 400: one request can't attach this volume to several servers."""
+
     msg_fmt = 'Cannot attach one or more volumes to multiple instances'
 
 
 class NotMigrating(Conflict):
+    """Error 409: a swap is requested for a volume that the volume service does not migrate."""
+
     msg_fmt = 'volume %(volume)s is not migrating; this API should only be called by Cinder'
 
 
 class NotItsTarget(Invalid):
+    """Error 400: the new volume of a swap is not the target of the old volume's migration."""
+
     msg_fmt = 'Invalid volume: volume %(volume)s is not the one to which volume %(old)s is migrating'
 
 
 class TooSmall(Invalid):
+    """Error 400: the new volume of a swap is smaller than the old one."""
+
     msg_fmt = 'Invalid volume: New volume must be the same size or larger.'
 
 
 class SwapNotServed(Invalid):
+    """Error 400: the volume is encrypted or allows several servers, so it can't be swapped."""
+
     msg_fmt = 'Volume %(volume)s is not swapped: it is %(reason)s.'
 
 
 class AttachFailed(Conflict):
+    """Error 409: the volume could not be attached."""
+
     msg_fmt = 'Failed to attach volume %(volume)s to server %(server)s: %(reason)s'
 
 
 class AttachGoesOn(Unavailable):
+    """Error 503: the volume is not attached within the response timeout, and the operation continues."""
+
     msg_fmt = ('Volume %(volume)s is not attached to server %(server)s after %(seconds)g s, and the request goes on: '
                'its instance action %(action)s tells how it ends, request %(request)s.')
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A volume that a server is to get; ``delete_on_termination``: it is deleted with the server."""
+    """A request to attach a volume to a server.
+
+    ``delete_on_termination`` says whether the volume is deleted with the server.
+    """
 
     volume_id: str
     tag: str | None = None
@@ -113,21 +145,27 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Attach:
-    """An attach that was accepted: its operation, and the row that it fills."""
+    """An accepted attach: the uuid of its operation, and the block_device_mapping row that it completes."""
 
     operation: str
     row: Mapping[str, Any]
 
 
-# --- those of a server -----------------------------------------------------------------------------------------------
+# --- volumes of a server ---------------------------------------------------------------------------------------------
 def of_server(server: Found) -> list[dict[str, Any]]:
-    """Rows of block_device_mapping, by age; none while no cell has it. The server was found for WORK."""
+    """Return the server's volumes as rows of block_device_mapping, oldest first.
+
+    Return an empty list while the server is in no cell. ``server`` must have been found for WORK.
+    """
     found: list[dict[str, Any]] = server.row['extra_volumes'] if server.cell is not None else []
     return found
 
 
 def one_of(server: Found, volume_id: str) -> dict[str, Any]:
-    """One of them. NotAttached."""
+    """Return the block_device_mapping row of one of the server's volumes.
+
+    Raises NotAttached if the server does not have the volume.
+    """
     for row in of_server(server):
         if row['volume_id'] == volume_id.lower():
             return row
@@ -136,7 +174,10 @@ def one_of(server: Found, volume_id: str) -> dict[str, Any]:
 
 @engine.retried
 def set_delete_on_termination(server: Found, volume_id: str, value: bool) -> None:
-    """Whether it is deleted with its server. NotAttached."""
+    """Set whether the volume is deleted with its server.
+
+    Raises NotAttached if the server does not have the volume.
+    """
     with server.cell.write() as conn:
         if not queries.set_delete_on_termination(conn, server.uuid, volume_id, value):
             raise NotAttached(server=server.uuid, volume=volume_id)
@@ -144,9 +185,20 @@ def set_delete_on_termination(server: Found, volume_id: str, value: bool) -> Non
 
 # --- attach ----------------------------------------------------------------------------------------------------------
 def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted, *, multiattach: bool) -> Attach:
-    """Begin it. ``multiattach``: it may be one that several servers may have.
+    """Accept an attach of a volume to a server, and wake a conductor.
 
-    Errors: those of ``accept.check``, VolumeNotFound, and those above.
+    ``multiattach`` says whether the volume may be one that several servers can have.
+
+    Raises:
+        NoVolumeService: This cloud has no volume service.
+        VolumeNotFound: The user can't see such a volume.
+        AlreadyAttached: The server has the volume.
+        MultiattachUnknown: The volume allows several servers, and ``multiattach`` is false.
+        AttachedElsewhere: Other servers have the volume.
+        NotAvailable: The volume's status does not allow an attach.
+        TooManyDisks: The server would have more disks than [compute]max_disk_devices_to_attach allows.
+
+    Also raises the errors of ``accept.check`` and ``accept.accept_in_turn``.
     """
     client = backend.volumes
     if client is None:
@@ -172,24 +224,27 @@ def attach(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted
 
 
 def _is_offloaded(server: Found) -> bool:
-    """Whether it is on no host."""
+    """Return whether the server is shelved and on no host."""
     return bool(server.row['vm_state'] == states.VmState.SHELVED_OFFLOADED.value)
 
 
 def _connection(volume: Volume, server: str) -> str:
-    """The column of one that is attached nowhere yet."""
+    """Return the initial value of the column connection_info, before the volume has an attachment."""
     found = AttachedVolume('', volume.id, volume.size, multiattach=volume.multiattach)
     return found.connection_info(server)
 
 
 def _check_kind(volume: Volume, multiattach: bool) -> None:
-    """MultiattachUnknown."""
+    """Raise MultiattachUnknown if the volume allows several servers and ``multiattach`` is false."""
     if volume.multiattach and not multiattach:
         raise MultiattachUnknown
 
 
 def _check_free(volume: Volume) -> None:
-    """AttachedElsewhere, NotAvailable: no server can get it now."""
+    """Check that a server can attach the volume now.
+
+    Raises AttachedElsewhere if other servers have it, and NotAvailable for other statuses.
+    """
     if volume.status == AVAILABLE or (volume.multiattach and volume.status == IN_USE):
         return
     if volume.attachments:
@@ -199,7 +254,7 @@ def _check_free(volume: Volume) -> None:
 
 
 def _check_count(backend: Backend, conn: engine.Connection, server: Found) -> None:
-    """TooManyDisks: one more would be."""
+    """Raise TooManyDisks if the server can't have one more disk."""
     rows = instances.get_bdms(conn, server.uuid)
     blanks = [row for row in rows if row['destination_type'] == block_devices.LOCAL and row['source_type'] == BLANK]
     swaps = [row for row in blanks if row['guest_format'] == block_devices.SWAP]
@@ -211,7 +266,14 @@ def _check_count(backend: Backend, conn: engine.Connection, server: Found) -> No
 
 
 def attached(backend: Backend, ctxt: RequestContext, server: Found, attach: Attach) -> dict[str, Any]:
-    """The row of a volume, once it has an attachment and the name that its host gave it. AttachFailed, AttachGoesOn."""
+    """Wait until an accepted attach is complete, and return the volume's block_device_mapping row.
+
+    The row then has an attachment id and a device name.
+
+    Raises:
+        AttachFailed: The attach failed, or the volume was detached again at once.
+        AttachGoesOn: The attach is not complete within the RPC response timeout.
+    """
     volume_id = attach.row['volume_id']
 
     def look(conn: engine.Connection) -> dict[str, Any] | None:
@@ -233,7 +295,11 @@ def attached(backend: Backend, ctxt: RequestContext, server: Found, attach: Atta
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str) -> None:
-    """Begin it. NotAttached, RootVolume."""
+    """Accept a detach of a volume from a server, and wake a conductor.
+
+    Raises NotAttached if the server does not have the volume, RootVolume if the server boots from it, and the errors of
+    ``accept.run``.
+    """
     row = one_of(server, volume_id)
     if row['boot_index'] == 0:
         raise RootVolume
@@ -247,11 +313,21 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str
 
 # --- swap ------------------------------------------------------------------------------------------------------------
 def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, copy_id: str) -> None:
-    """Begin to put a volume in the place of the one that is migrating to it. Both are looked at as the service, which
-    alone sees that.
+    """Accept the replacement of a volume by the volume ``copy_id``, to which the volume service is migrating it.
 
-    Errors: those of ``accept.check``, NotAttached, NotMigrating, VolumeNotFound, NotItsTarget, SwapNotServed, TooSmall,
-    NotAvailable.
+    Both volumes are read with the service's account, because only it can see a migration.
+
+    Raises:
+        NoVolumeService: This cloud has no volume service.
+        NotAttached: The server does not have the volume.
+        VolumeNotFound: One of the volumes does not exist.
+        NotMigrating: The volume service does not migrate the old volume.
+        NotItsTarget: The new volume is not the target of this migration.
+        SwapNotServed: One of the volumes is encrypted or allows several servers.
+        TooSmall: The new volume is smaller than the old one.
+        NotAvailable: The new volume's status is not available.
+
+    Also raises the errors of ``accept.run``.
     """
     client, row = backend.volumes, one_of(server, volume_id)
     accept.check(ctxt, server, f'{SWAP}.start')
@@ -279,17 +355,20 @@ def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, 
 
 
 def _check_attached(conn: engine.Connection, server: Found, row: Mapping[str, Any]) -> None:
-    """NotAttached: not any more, or anew."""
+    """Raise NotAttached if the volume was detached, or detached and attached again, since ``row`` was read."""
     if not any(one['uuid'] == row['uuid'] and one['attachment_id'] == row['attachment_id']
                for one in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())):
         raise NotAttached(server=server.uuid, volume=row['volume_id'])
 
 
-# --- those of new servers --------------------------------------------------------------------------------------------
+# --- volumes of new servers ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Chosen:
-    """A wish, and the volume that it names; None: one is made for each server. ``wish.size``: GiB that it will have.
-    ``image``: where the server boots from it, the image that is on it, as far as the volume service knows."""
+    """A requested volume together with the existing volume that the request names.
+
+    ``volume`` is None if a new volume is created for each server. ``wish.size`` is the size of a new volume in GiB. If
+    the server boots from the volume, ``image`` is the image on it, as far as the volume service knows it.
+    """
 
     wish: VolumeWish
     volume: Volume | None = None
@@ -297,14 +376,19 @@ class Chosen:
 
     @property
     def size(self) -> int:
-        """GiB."""
+        """The size of the volume in GiB."""
         return self.volume.size if self.volume is not None else self.wish.size or 0
 
 
 def find(backend: Backend, ctxt: RequestContext, wishes: Iterable[VolumeWish], most: int, *,
          multiattach: bool) -> list[Chosen]:
-    """What they name, looked up. ``most``: servers that are asked for. Invalid: it isn't there, or can't be had. One
-    request for each volume, snapshot, and image that is booted from; two for such a snapshot."""
+    """Look up the volumes, snapshots and images that the requested volumes name.
+
+    ``most`` is the maximum number of servers of the create. Return an empty list if this cloud has no volume service.
+
+    Raises Invalid if something does not exist or can't be used. Sends one request for each volume, for each snapshot,
+    and for each image of a root volume. Sends two requests for the snapshot of a root volume.
+    """
     client = backend.volumes
     if client is None:
         return []
@@ -348,8 +432,12 @@ def _image_of(volume: Volume | None, wish: VolumeWish) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Made:
-    """``rows``: {server: rows of its volumes}. ``notes``: operations by which what was made is given back, unless the
-    transaction that accepts the servers deletes their rows."""
+    """The volumes of new servers.
+
+    ``rows`` is a dict from a server's uuid to the block_device_mapping rows of its volumes. ``notes`` are the uuids of
+    the operations that delete newly created volumes, unless the transaction that accepts the servers deletes these
+    operations.
+    """
 
     rows: Mapping[str, list[dict[str, Any]]]
     notes: Sequence[str] = ()
@@ -358,8 +446,11 @@ class Made:
 @contextlib.contextmanager
 def made(backend: Backend, ctxt: RequestContext, chosen: Sequence[Chosen], uuids: Sequence[str], *,
          multiattach: bool) -> Iterator[Made]:
-    """Volumes of new servers: those that are made for them may still be so while the block runs. If that fails, or this
-    process dies, or the making of one isn't answered, a conductor deletes what there is of them."""
+    """Create the missing volumes of new servers and yield all their volumes as ``Made``, in a context manager.
+
+    New volumes may not be complete while the block runs. A conductor deletes the new volumes if the block fails, if
+    this process dies, or if the volume service does not answer the creation of one.
+    """
     if all(one.volume is not None for one in chosen):
         yield Made({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})
         return
@@ -383,7 +474,11 @@ def _row(one: Chosen, volume: Volume, uuid: str) -> dict[str, Any]:
 
 
 def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: float) -> list[str]:
-    """What was made for these servers is given back, ``delay`` seconds from now. Written before anything is made."""
+    """Insert operations that delete the volumes created for these servers, and return the uuids of the operations.
+
+    The operations are due after ``delay`` seconds. They are inserted before any volume is created, so that no volume is
+    left if this process dies.
+    """
     rows = [Operation.new(ctxt, 'release', uuid, {VOLUMES_OF: uuid, VOLUMES_DELETED: [], VOLUMES_MADE: True},
                           beside=True) for uuid in uuids]
     operations.plan(backend.api_db, rows, delay)
