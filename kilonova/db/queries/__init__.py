@@ -1,6 +1,5 @@
-"""One file a table or noun. Functions take a connection first, plain values after it, and return dicts or
-lists of them.
+"""SQL statements on the databases: each module holds those of one table or one subject.
 
-Who calls decides about the transaction; nothing here opens one, except where a function takes ``Databases``
-or ``Cells``.
+Functions take a connection as first argument, then plain values, and return dicts or lists of dicts. The caller decides
+about the transaction. A function opens one itself only if it takes ``Database``, ``Databases`` or ``Cells``.
 """

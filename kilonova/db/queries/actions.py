@@ -1,4 +1,4 @@
-"""Reads of instance actions and their events (cell database): the stories of servers."""
+"""Read instance actions and their events, the history of a server (cell database)."""
 from __future__ import annotations
 
 import datetime
@@ -17,9 +17,10 @@ nodes, services = models.ComputeNode.__table__, models.Service.__table__
 def page(conn: sa.Connection, instance_uuid: str, *, limit: int, marker: str | None = None,
          since: datetime.datetime | None = None,
          before: datetime.datetime | None = None) -> list[dict[str, Any]] | None:
-    """Actions of a server, newest first, behind that of request ``marker``; None where that request did nothing.
+    """Return actions of a server, newest first, that come after the one of the request ``marker``.
 
-    ``since`` and ``before`` (naive UTC) bound updated_at.
+    ``since`` and ``before`` (naive UTC) limit updated_at. Return None if the server has no action of the request
+    ``marker``.
     """
     query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
     if marker is not None:
@@ -37,21 +38,24 @@ def page(conn: sa.Connection, instance_uuid: str, *, limit: int, marker: str | N
 
 
 def get(conn: sa.Connection, instance_uuid: str, request_id: str) -> dict[str, Any] | None:
-    """What one request did to a server, or None."""
+    """Return the action of one request on a server, or None if there is none."""
     row = conn.execute(sa.select(actions).where(actions.c.instance_uuid == instance_uuid,
                                                 actions.c.request_id == request_id)).mappings().first()
     return dict(row) if row else None
 
 
 def list_events(conn: sa.Connection, action_id: int) -> list[dict[str, Any]]:
-    """Events of an action, newest first."""
+    """Return the events of an action, newest first."""
     rows = conn.execute(sa.select(events).where(events.c.action_id == action_id).order_by(
         events.c.created_at.desc(), events.c.id.desc())).mappings()
     return [dict(row) for row in rows]
 
 
 def reasons(conn: sa.Connection, action_ids: Iterable[int]) -> dict[int, str]:
-    """Return what the last event of each action says that failed, or has not ended, as far as one says anything."""
+    """Return a dict from action to the details of its last event that failed or has not ended.
+
+    Actions whose events have no details are left out.
+    """
     rows = conn.execute(sa.select(events.c.action_id, events.c.details).where(
         events.c.action_id.in_(list(action_ids)), events.c.details.is_not(None),
         sa.or_(events.c.result == 'Error', events.c.result.is_(None)))
@@ -60,6 +64,6 @@ def reasons(conn: sa.Connection, action_ids: Iterable[int]) -> dict[int, str]:
 
 
 def host_names(conn: sa.Connection) -> list[str]:
-    """What the hosts and hypervisors of a cell are called, those included that are gone."""
+    """Return the names of the hosts and hypervisors of a cell, including deleted ones."""
     query = sa.union(sa.select(services.c.host), sa.select(nodes.c.hypervisor_hostname))
     return [name for (name,) in conn.execute(query) if name]

@@ -1,10 +1,11 @@
-r"""Servers by an address of a port: a user's regular expression as one that is found in the JSON text of an info cache.
+r"""Translate a user's regular expression for an address into one that searches the JSON text of info caches.
 
     of_cache(r'^10\.2\.', 4)            # '"address": "(10[.]2[.][0-9a-f.:]*)", "type": "fixed", "version": 4'
 
-A VIF's fixed address stands there as ``objects.vif`` writes it. An expression for it has what can stand in an address,
-so that it never reaches beyond the quotes: hexadecimal digits, dots and colons, escaped or not, ``\d``, sets of these,
-groups, alternatives and quantifiers; anchors at the ends of whole alternatives.
+The API uses it to find servers by the fixed address of a port. ``objects.vif`` writes the addresses of a VIF into the
+cache. A user's expression may contain only what can occur in an address, so that it never matches beyond the quotes:
+hexadecimal digits, dots and colons (escaped or not), ``\d``, sets of these, groups, alternatives and quantifiers.
+Anchors are allowed only at the ends of whole alternatives.
 """
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ _OTHERWISE = {'.': _ANY, r'\.': '[.]', r'\:': ':', r'\d': '[0-9]'}
 
 
 def of_cache(pattern: str, version: int) -> str:
-    """BadExpression: it can't be told of addresses, or is too long."""
+    """Return an expression that finds the fixed addresses in a cache's text that match a user's pattern.
+
+    ``version`` is the IP version of the addresses, 4 or 6. Raises BadExpression if the pattern contains anything that
+    can't occur in an address, or is too long.
+    """
     found = '|'.join(_within_quotes(part) for part in _alternatives(pattern))
     expression = f'"address": "({found})", "type": "fixed", "version": {version}'
     expressions.compiled(expression)
@@ -27,7 +32,7 @@ def of_cache(pattern: str, version: int) -> str:
 
 
 def _alternatives(pattern: str) -> list[list[str]]:
-    """The tokens of each, as they are to stand."""
+    """Return the alternatives of a pattern, each as its list of translated tokens."""
     parts: list[list[str]] = [[]]
     at, depth = 0, 0
     while at < len(pattern):

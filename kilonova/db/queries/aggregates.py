@@ -1,6 +1,8 @@
-"""Aggregates (API database): named sets of hosts with metadata; one with ``availability_zone`` is a zone.
+"""Read and write host aggregates (API database), which are named sets of hosts with metadata.
 
-    snapshot(connection)    # [{'id', 'uuid', 'name', 'hosts': [...], 'metadata': {...}}], three statements
+    snapshot(connection)    # [{'id', 'uuid', 'name', 'hosts': [...], 'metadata': {...}}], three SQL statements
+
+An aggregate that has ``availability_zone`` in its metadata is an availability zone.
 """
 from __future__ import annotations
 
@@ -21,25 +23,34 @@ aggregate_metadata = AggregateMetadata.__table__
 host_mappings = HostMapping.__table__
 
 
-# The key of the metadata of an aggregate that is a zone.
+# The metadata key that makes an aggregate an availability zone.
 ZONE = 'availability_zone'
 
 
 class AggregateNotFound(errors.NotFound):
+    """There is no aggregate with this id (HTTP 404)."""
+
     msg_fmt = 'Aggregate %(aggregate_id)s could not be found.'
 
 
 class AggregateNameExists(errors.Conflict):
+    """Another aggregate has this name (HTTP 409)."""
+
     msg_fmt = 'Aggregate %(aggregate_name)s already exists.'
 
 
 class AggregateHostExists(errors.Conflict):
+    """The aggregate has this host already (HTTP 409)."""
+
     msg_fmt = 'Aggregate %(aggregate_id)s already has host %(host)s.'
 
 
 def snapshot(connection: sa.Connection, *, aggregate_ids: Iterable[int] | None = None,
              hosts: Iterable[str] | None = None) -> list[Row]:
-    """All aggregates, or those with these ids, or those with one of these hosts, by id; three statements."""
+    """Return all aggregates, or those with these ids, or those with one of these hosts, sorted by id.
+
+    Each has its ``hosts`` and ``metadata``. Runs three SQL statements.
+    """
     query = sa.select(aggregates).order_by(aggregates.c.id)
     member, pair = aggregate_hosts.c, aggregate_metadata.c
     of_hosts = sa.select(member.aggregate_id, member.host).order_by(member.id)
@@ -66,7 +77,7 @@ def snapshot(connection: sa.Connection, *, aggregate_ids: Iterable[int] | None =
 
 
 def get(connection: sa.Connection, aggregate_id: int) -> Row:
-    """One aggregate with its hosts and metadata; AggregateNotFound."""
+    """Return one aggregate with its hosts and metadata. Raises AggregateNotFound if there is none with this id."""
     found = snapshot(connection, aggregate_ids=[aggregate_id])
     if not found:
         raise AggregateNotFound(aggregate_id=aggregate_id)
@@ -74,20 +85,23 @@ def get(connection: sa.Connection, aggregate_id: int) -> Row:
 
 
 def lock(connection: sa.Connection, aggregate_id: int) -> None:
-    """Whoever else changes this aggregate waits for the end of the transaction; AggregateNotFound."""
+    """Lock an aggregate against other changes until the transaction ends. Raises AggregateNotFound if there is none."""
     if not connection.execute(sa.update(aggregates).where(aggregates.c.id == aggregate_id)
                               .values(updated_at=db_utcnow())).rowcount:
         raise AggregateNotFound(aggregate_id=aggregate_id)
 
 
 def lock_hosts(connection: sa.Connection, hosts: Iterable[str]) -> list[str]:
-    """Those of these hosts that are mapped. Whoever else puts them into an aggregate waits."""
+    """Return the hosts among these that are mapped, and lock their mappings until the transaction ends.
+
+    Another transaction that adds these hosts to an aggregate waits for the lock.
+    """
     return list(connection.execute(sa.select(host_mappings.c.host).where(
         host_mappings.c.host.in_(list(hosts))).order_by(host_mappings.c.id).with_for_update()).scalars())
 
 
 def has_host(connection: sa.Connection, uuid: str, host: str) -> bool:
-    """Whether a host is in the aggregate of this uuid."""
+    """Return whether a host is in the aggregate of this uuid."""
     return connection.execute(sa.select(aggregate_hosts.c.id).join(
         aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id).where(
         aggregates.c.uuid == uuid, aggregate_hosts.c.host == host)).first() is not None
@@ -95,7 +109,7 @@ def has_host(connection: sa.Connection, uuid: str, host: str) -> bool:
 
 def create(connection: sa.Connection, name: str, metadata: dict[str, str] | None = None,
            uuid: str | None = None) -> Row:
-    """Insert an aggregate; AggregateNameExists."""
+    """Insert an aggregate and return it. Raises AggregateNameExists if another one has this name."""
     try:
         key = connection.execute(sa.insert(aggregates).values(
             name=name, uuid=uuid or str(uuids.uuid4()))).inserted_primary_key
@@ -106,13 +120,17 @@ def create(connection: sa.Connection, name: str, metadata: dict[str, str] | None
     if key is None:
         raise LookupError(f'the insert of aggregate {name} told no id')
     aggregate_id = key[0]
-    # It is new to schedulers without a stamp, which would say that it was changed.
+    # No updated_at is set: schedulers notice a new aggregate without it, and it would say that the aggregate was
+    # changed.
     _insert_metadata(connection, aggregate_id, metadata or {})
     return get(connection, aggregate_id)
 
 
 def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
-    """Give it another name; AggregateNotFound, AggregateNameExists."""
+    """Change the name of an aggregate.
+
+    Raises AggregateNotFound if there is none with this id, and AggregateNameExists if another one has this name.
+    """
     try:
         result = connection.execute(
             sa.update(aggregates).where(aggregates.c.id == aggregate_id)
@@ -126,12 +144,15 @@ def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
 
 
 def _stamp(connection: sa.Connection, *criteria: sa.ColumnElement[bool]) -> None:
-    """Schedulers keep aggregates in memory and go by their stamps (``queries.changes``)."""
+    """Set ``updated_at`` of aggregates to the current time.
+
+    Schedulers keep aggregates in memory and notice changes by it (``queries.changes``).
+    """
     connection.execute(sa.update(aggregates).where(*criteria).values(updated_at=db_utcnow()))
 
 
 def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[str, str | None]) -> None:
-    """Set these keys; a key whose value is None is removed."""
+    """Set these metadata keys of an aggregate. A key whose value is None is deleted."""
     if metadata:
         connection.execute(sa.delete(aggregate_metadata).where(
             aggregate_metadata.c.aggregate_id == aggregate_id, aggregate_metadata.c.key.in_(list(metadata))))
@@ -146,7 +167,11 @@ def _insert_metadata(connection: sa.Connection, aggregate_id: int, metadata: Map
 
 
 def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
-    """Put a host into an aggregate; AggregateHostExists."""
+    """Add a host to an aggregate.
+
+    Raises AggregateHostExists if the aggregate has this host already, and AggregateNotFound if there is no such
+    aggregate.
+    """
     try:
         connection.execute(sa.insert(aggregate_hosts).values(aggregate_id=aggregate_id, host=host))
     except sa.exc.IntegrityError as error:
@@ -157,7 +182,7 @@ def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> None:
 
 
 def remove_host(connection: sa.Connection, host: str, aggregate_id: int | None = None) -> int:
-    """Take a host out of an aggregate, or out of all of them; returns of how many."""
+    """Remove a host from an aggregate, or from all of them. Return the number of aggregates that had it."""
     which = [aggregate_hosts.c.host == host]
     if aggregate_id is not None:
         which.append(aggregate_hosts.c.aggregate_id == aggregate_id)
@@ -166,7 +191,7 @@ def remove_host(connection: sa.Connection, host: str, aggregate_id: int | None =
 
 
 def destroy(connection: sa.Connection, aggregate_id: int) -> None:
-    """Delete an aggregate with its metadata and hosts; AggregateNotFound."""
+    """Delete an aggregate with its metadata and hosts. Raises AggregateNotFound if there is none with this id."""
     for table in (aggregate_hosts, aggregate_metadata):
         connection.execute(sa.delete(table).where(table.c.aggregate_id == aggregate_id))
     if not connection.execute(sa.delete(aggregates).where(aggregates.c.id == aggregate_id)).rowcount:
@@ -174,7 +199,7 @@ def destroy(connection: sa.Connection, aggregate_id: int) -> None:
 
 
 def zones(conn: sa.Connection) -> dict[str, set[str]]:
-    """zone → its hosts, which may be none. One statement."""
+    """Return a dict from availability zone to its hosts. The set may be empty. Runs one SQL statement."""
     found: dict[str, set[str]] = {}
     member, pair = aggregate_hosts.c, aggregate_metadata.c
     for zone, host in conn.execute(sa.select(pair.value, member.host).join_from(

@@ -1,11 +1,12 @@
-"""Archiving: deleted rows go to the shadow tables, a server with all that belongs to it; and the end of the shadows.
+"""Move deleted rows of a cell to shadow tables, a server together with its related rows, and delete old shadow rows.
 
     moved = archive(databases.api(), cell, max_rows=1000)       # {'instances': 3, …, 'API_DB.instance_mappings': 3}
     purge(cell, before)                                         # {'shadow_instances': 3, …}
 
-Each chunk is a transaction of the cell; what the API database knows of its servers goes first, so that a program that
-dies between the two leaves servers that the next run takes. A server that an operation works on stays. Pending releases
-are operations without a server: they outlive it, and so do the devices that they hold (operations.md rule 23).
+Each chunk is moved in one transaction of the cell. The servers' rows in the API database are deleted before, so if the
+program dies between the two, the next run archives these servers. A server with a running or waiting operation is not
+archived. Pending releases are operations that do not need the server. They remain, and so do the devices that they hold
+(operations.md rule 23).
 """
 from __future__ import annotations
 
@@ -31,14 +32,15 @@ devices = models.PciDevice.__table__
 task_logs = models.TaskLog.__table__
 operations = models.Operation.__table__
 
-# Stands before the names of tables of the API database.
+# The prefix of the names of API database tables in the results.
 API = 'API_DB.'
 CHUNK = 1000
 SERVERS = 100
-# Tables that point at a server; the events of its actions point at those.
+# Tables that refer to a server. The events refer to the server's actions instead.
 DEPENDANTS = tuple(table for table in models.Base.metadata.sorted_tables
                    if any(key.column.table is instances for key in table.foreign_keys))
-# Rows that are deleted while what they point at lives: children before their parents.
+# Tables whose deleted rows are archived although the row that they refer to is not deleted. Children come before
+# parents.
 LOOSE = tuple(table for table in reversed(models.Base.metadata.sorted_tables)
               if table.name in models.SHADOWS and table is not instances and table is not task_logs)
 OF_SERVERS = (api_models.InstanceGroupMember.__table__, api_models.InstanceMapping.__table__,
@@ -46,14 +48,17 @@ OF_SERVERS = (api_models.InstanceGroupMember.__table__, api_models.InstanceMappi
 
 
 def of_cells(moved: Mapping[str, int]) -> int:
-    """How many of the rows were a cell's: those that ``max_rows`` counts."""
+    """Return how many of the moved rows were in a cell's database, because ``max_rows`` limits only these."""
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 
 def archive(api: engine.Database, cell: engine.Database, *, max_rows: int, before: datetime.datetime | None = None,
             task_log: bool = False) -> Counter[str]:
-    """Move at most ``max_rows`` rows of a cell's database (one server may take more) that were deleted ``before``; what
-    was moved, by table. ``task_log``: that table too, by when its rows were last written."""
+    """Move rows of a cell's database that were deleted (``before`` that time) to the shadow tables.
+
+    Return the number by table. At most ``max_rows`` rows are moved, or the rows of one server if it has more.
+    ``task_log`` includes the table task_log, whose rows are selected by the time when they were last written.
+    """
     moved: Counter[str] = Counter()
     for step in (_servers, _loose, *((_task_log,) if task_log else ())):
         while (left := max_rows - of_cells(moved)) > 0:
@@ -69,7 +74,7 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # A boot that is handed over counts in the API database alone (operations.md rule 19).
+        # While a boot is handed over to a cell, only its row in the API database is valid (operations.md rule 19).
         busy = set(conn.execute(sa.select(operations.c.instance_uuid).where(
             operations.c.instance_uuid.in_(uuids))).scalars()) if uuids else set()
     uuids = [uuid for uuid in uuids if uuid not in busy]
@@ -79,7 +84,7 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
 
 
 def _next_servers(conn: Connection, limit: int, before: datetime.datetime | None) -> list[str]:
-    """As many deleted servers as have ``limit`` rows together, or one."""
+    """Return the next deleted servers that have at most ``limit`` rows together, but at least one server."""
     busy = sa.exists().where(operations.c.instance_uuid == instances.c.uuid, operations.c.slot.in_([RUN, WAIT]))
     query = sa.select(instances.c.uuid).where(instances.c.deleted != 0, ~busy).order_by(instances.c.id)
     if before is not None:
@@ -97,7 +102,7 @@ def _next_servers(conn: Connection, limit: int, before: datetime.datetime | None
 
 
 def _counts(conn: Connection, uuids: Sequence[str]) -> dict[str, int]:
-    """How many rows point at each server; one statement."""
+    """Return a dict from server to the number of rows that refer to it. Runs one SQL statement."""
     parts = [sa.select(table.c.instance_uuid, sa.func.count().label('rows')).where(table.c.instance_uuid.in_(uuids))
              .group_by(table.c.instance_uuid) for table in DEPENDANTS]
     parts.append(sa.select(actions.c.instance_uuid, sa.func.count().label('rows')).join_from(
@@ -124,7 +129,7 @@ def _move_servers(cell: engine.Database, uuids: Sequence[str]) -> Counter[str]:
         moved[events.name] = _move(conn, events, events.c.action_id.in_(own))
         for table in DEPENDANTS:
             moved[table.name] = _move(conn, table, table.c.instance_uuid.in_(uuids))
-        # A tag is not kept: it has no column that would tell when its server was deleted.
+        # Tags are not archived, because the table has no column for the time at which the server was deleted.
         conn.execute(sa.delete(tags).where(tags.c.resource_id.in_(uuids)))
         moved[instances.name] = _move(conn, instances, instances.c.uuid.in_(uuids))
     return +moved
@@ -158,7 +163,7 @@ def _move_some(cell: engine.Database, table: sa.Table, limit: int, wanted: Seque
 
 
 def _move(conn: Connection, table: sa.Table, *wanted: sa.ColumnElement[bool], limit: int | None = None) -> int:
-    """Copy these rows to the shadow table and delete them, by their ids: a row that comes meanwhile stays."""
+    """Copy rows to the shadow table and delete them, by their ids. Rows that are inserted meanwhile are not deleted."""
     ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
     shadow, names = models.SHADOWS[table.name], table.columns.keys()
     for chunk in _chunks(ids):
@@ -174,8 +179,10 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 # --- the end ---------------------------------------------------------------------------------------------------------
 def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
-    """Delete archived rows, all or those deleted ``before`` (those that were never deleted themselves: last written
-    before); how many, by shadow table."""
+    """Delete all archived rows, or only those deleted ``before`` a time. Return the number by shadow table.
+
+    The time of a row that was never marked as deleted itself is the one at which it was last written.
+    """
     removed: Counter[str] = Counter()
     for shadow in models.SHADOWS.values():
         while count := _purge_some(cell, shadow, before):

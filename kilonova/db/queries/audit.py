@@ -1,4 +1,4 @@
-"""What an audit reads of the databases: a fixed number of statements a database."""
+"""Read the rows that an audit compares, by a fixed number of SQL statements in each database."""
 from __future__ import annotations
 
 import json
@@ -30,11 +30,11 @@ services = models.Service.__table__
 build_requests = api_models.BuildRequest.__table__
 request_specs = api_models.RequestSpec.__table__
 
-# Request specs are long: so many are in memory at once.
+# Request specs are long, so only this many are read into memory at once.
 SPECS_AT_ONCE = 500
 
 
-# Built once: what is asked is always the same.
+# The statements are built once, because they never change.
 _OF_CELL = {
     'instances': sa.select(
         instances.c.uuid, instances.c.host, instances.c.node, instances.c.vm_state, instances.c.task_state,
@@ -68,9 +68,17 @@ _SPECS = sa.select(request_specs.c.instance_uuid, request_specs.c.spec).join_fro
 
 @dataclass(frozen=True)
 class OfApi:
-    """Rows of ``operations``; servers that have a build request, or a mapping without a cell; the flavor in the stored
-    request spec of each server that isn't deleted, as JSON ('null': there is none in it); host mappings with cell_id,
-    cell_uuid and cell_name; aggregates with their hosts."""
+    """The rows of the API database that an audit reads.
+
+    Attributes:
+        operations: Operation rows.
+        build_requests: Servers that have a build request.
+        unmapped: Servers that have a mapping without a cell.
+        specs: {server: the flavor in its request spec as JSON, 'null' if there is none}, without servers that are being
+            deleted.
+        hosts: Host mappings with cell_id, cell_uuid and cell_name.
+        aggregates: Aggregates with their hosts.
+    """
 
     operations: list[dict[str, Any]]
     build_requests: list[str]
@@ -85,13 +93,16 @@ def _rows(conn: Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
 
 
 def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
-    """Servers with their flavors, columns and places, devices, unfinished migrations, operations, compute nodes
-    and compute services (with their age in seconds) of a cell."""
+    """Return the rows of a cell that an audit reads, by kind.
+
+    The kinds are servers (with flavor, NUMA topology, migration context and info cache), devices, volumes, unfinished
+    migrations, operations, compute nodes, and compute services with their age in seconds.
+    """
     return {name: _rows(conn, query) for name, query in _OF_CELL.items()}
 
 
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """{server: its system metadata under these keys}, of servers that have any."""
+    """Return {server: its system metadata with these keys}. Servers without any of the keys are left out."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):
         found[uuid][key] = value
@@ -99,7 +110,7 @@ def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def api(conn: Connection) -> OfApi:
-    """What the api database knows of servers."""
+    """Return the rows of the API database that an audit reads."""
     return OfApi(
         _rows(conn, _OF_CELL['operations']),
         list(conn.execute(_BUILD_REQUESTS).scalars()),
@@ -110,9 +121,12 @@ def api(conn: Connection) -> OfApi:
 
 
 def _specs(conn: Connection) -> dict[str, str]:
-    """Those of deleted servers stay until they are archived, and aren't read."""
+    """Return the flavor of each server's request spec, as JSON.
+
+    Specs of deleted servers, which are kept until they are archived, are not read.
+    """
     found: dict[str, str] = {}
-    # Servers of one flavor share its text.
+    # Servers of one flavor share its text, to save memory.
     same: dict[str, str] = {}
     for uuid, spec in conn.execute(_SPECS):
         flavor = json.dumps(_flavor(spec))

@@ -1,9 +1,9 @@
-"""What kilonova-manage cell_v2 changes in cells that are there: their mappings, their hosts, their servers' mappings.
+"""Change existing cells for kilonova-manage cell_v2: their mappings, their hosts, and the mappings of their servers.
 
     update_cell(databases, uuid, {'disabled': True})
     locate(databases, server).state             # 'here', 'unknown', 'waiting', 'deleted' or 'archived'
 
-Everything returns data and prints nothing.
+The functions return data and print nothing.
 """
 from __future__ import annotations
 
@@ -28,31 +28,43 @@ BATCH = 1000
 
 
 class CellInUse(errors.Conflict):
-    pass
+    """The base of errors for a cell that can't be deleted because it is in use (HTTP 409)."""
 
 
 class CellHasHosts(CellInUse):
+    """Hosts are mapped to the cell (HTTP 409)."""
+
     msg_fmt = 'There are existing hosts mapped to cell with uuid %(uuid)s.'
 
 
 class CellHasServers(CellInUse):
+    """Servers are mapped to the cell (HTTP 409)."""
+
     msg_fmt = 'There are existing instances mapped to cell with uuid %(uuid)s.'
 
 
 class CellHasDeletedServers(CellInUse):
+    """Only deleted servers are mapped to the cell, and must be archived first (HTTP 409)."""
+
     msg_fmt = ('There are instance mappings to cell with uuid %(uuid)s, but all instances have been deleted in the '
                "cell. So execute 'kilonova-manage db archive_deleted_rows' to delete the instance mappings.")
 
 
 class HostNotMapped(errors.NotFound):
+    """The host is mapped to no cell (HTTP 404)."""
+
     msg_fmt = 'The host %(host)s was not found.'
 
 
 class HostElsewhere(errors.Conflict):
+    """The host is mapped to another cell (HTTP 409)."""
+
     msg_fmt = 'The host %(host)s was not found in the cell %(uuid)s.'
 
 
 class HostHasServers(errors.Conflict):
+    """The host has servers (HTTP 409)."""
+
     msg_fmt = 'There are instances on the host %(host)s.'
 
 
@@ -65,8 +77,10 @@ def _row(connection: sa.Connection, uuid: str) -> dict[str, Any]:
 
 # --- cells
 def update_cell(databases: Databases, uuid: str, values: dict[str, Any]) -> None:
-    """Set name, transport_url, database_connection, disabled of a mapping. CellMappingNotFound; CellExists when another
-    cell has one of the URLs."""
+    """Update name, transport_url, database_connection or disabled of a cell mapping.
+
+    Raises CellMappingNotFound if there is no such cell, and CellExists if another cell has one of the URLs.
+    """
     with databases.api().write() as connection:
         _row(connection, uuid)
         for other in cells.get_cells(connection):
@@ -77,7 +91,10 @@ def update_cell(databases: Databases, uuid: str, values: dict[str, Any]) -> None
 
 
 def delete_cell(databases: Databases, uuid: str, *, force: bool = False, transport_url: str | None = None) -> None:
-    """Delete a mapping, with ``force`` its hosts' too; they can be discovered again. CellMappingNotFound, CellInUse."""
+    """Delete a cell mapping. With ``force``, also delete the mappings of its hosts, which can be discovered again.
+
+    Raises CellMappingNotFound if there is no such cell, and CellInUse if it has servers, or hosts without ``force``.
+    """
     with databases.api().read() as connection:
         row = _row(connection, uuid)
         hosts = cells.get_hosts(connection, cell_uuid=uuid)
@@ -103,8 +120,14 @@ def _database(databases: Databases, uuid: str, transport_url: str | None) -> Dat
 
 # --- hosts
 def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: str | None = None) -> None:
-    """Delete a host's mapping; its nodes can be discovered again. CellMappingNotFound, HostNotMapped, HostElsewhere,
-    HostHasServers."""
+    """Delete a host's mapping. Its nodes can be discovered again.
+
+    Raises:
+        CellMappingNotFound: There is no such cell.
+        HostNotMapped: The host has no mapping.
+        HostElsewhere: The host is mapped to another cell.
+        HostHasServers: The host has servers.
+    """
     with databases.api().read() as connection:
         row = _row(connection, uuid)
         mapping = cells.get_host(connection, host)
@@ -124,8 +147,10 @@ def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: st
 # --- servers
 def map_instances(databases: Databases, uuid: str, max_count: int | None = None, *,
                   transport_url: str | None = None) -> tuple[int, bool]:
-    """Make the missing mappings of a cell's living servers, at most ``max_count``: how many, and whether there are
-    more. CellMappingNotFound."""
+    """Create the missing mappings of a cell's servers that aren't deleted, at most ``max_count``.
+
+    Return (number of new mappings, whether more are missing). Raises CellMappingNotFound if there is no such cell.
+    """
     database, mapped, last = _database(databases, uuid, transport_url), 0, 0
     while True:
         with database.read() as connection:
@@ -150,14 +175,18 @@ def map_instances(databases: Databases, uuid: str, max_count: int | None = None,
 
 @dataclass(frozen=True)
 class Located:
-    """Where a server is; ``cell`` is None where it is in none."""
+    """The location of a server, as ``locate`` finds it. ``cell`` is None if the server is in no cell."""
 
     state: str
     cell: cells.Cell | None = None
 
 
 def locate(databases: Databases, server: str, transport_url: str | None = None) -> Located:
-    """'here'; 'unknown' without a mapping; 'waiting' without a cell; 'deleted' in its cell; 'archived' there."""
+    """Return the location of a server, by its mapping and its row in the cell.
+
+    The state is 'unknown' if it has no mapping, 'waiting' if its mapping has no cell, 'here' if its cell has it,
+    'deleted' if its row there is marked as deleted, or 'archived' if the cell has no row of it.
+    """
     with databases.api().read() as connection:
         row = connection.execute(sa.select(instance_mappings.c.cell_id).where(
             instance_mappings.c.instance_uuid == server)).first()

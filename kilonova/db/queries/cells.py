@@ -1,11 +1,11 @@
-"""Cells: their mappings, the databases behind them, and which host belongs to which.
+"""Cells: their mappings, their databases, and the mappings of hosts to cells.
 
     cells = Cells(databases)
     with cells.by_uuid(uuid).read() as connection: ...
     for database in cells.enabled(): ...                # cells that have hosts
-    database.cell.transport_url                         # its mapping, templates filled in
+    database.cell.transport_url                         # from its mapping, with templates filled in
 
-The functions below ``Cells`` are what kilonova-manage cell_v2 does; they return data and print nothing.
+The functions that follow ``Cells`` do the work of kilonova-manage cell_v2. They return data and print nothing.
 """
 from __future__ import annotations
 
@@ -34,47 +34,51 @@ services = Service.__table__
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which the mappings are read again.
+# Age in seconds at which the mappings are read again.
 REFRESH = 60.0
 
 CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 CELL0_TRANSPORT = 'none:///'
 
 _TEMPLATE = re.compile(r'\{(scheme|path|query|fragment|(?:username|password|hostname|port)\d*)\}')
-# 'user:' of each host, and the password up to its last '@'. The password may hold '/', ':' and '@', which SQLAlchemy
-# takes unquoted; a ',' in it only where no other 'user:' follows.
+# Matches 'user:' of each host, and the password up to its last '@'. The password may contain '/', ':' and '@', which
+# SQLAlchemy accepts unquoted. It may contain a ',' only if no other 'user:' follows.
 _PASSWORD = re.compile(r'(?<=[/,])([^/:@,?]*:)(?:[^,@]|,(?![^/:@,]*:)|@(?=[^/,?]*@))*(?=@)')
 _IN_QUERY = re.compile(r'(?<=[?&])((?:password|passwd)=)[^&]*')
 
 
 class CellExists(errors.Conflict):
+    """Another cell has the same transport URL or database URL (HTTP 409)."""
+
     msg_fmt = ('The specified transport_url and/or database_connection combination already exists for '
                'another cell with uuid %(uuid)s.')
 
 
 class HostMapped(errors.Conflict):
+    """The host is mapped to another cell already (HTTP 409)."""
+
     msg_fmt = "Host '%(host)s' is already mapped to cell %(cell)s."
 
 
 # --- rows
 def get_cells(connection: sa.Connection) -> list[Row]:
-    """All cell mappings as they are stored, by id."""
+    """Return all cell mappings as they are stored, sorted by id."""
     return many(connection.execute(sa.select(cell_mappings).order_by(cell_mappings.c.id)))
 
 
 def get_cell(connection: sa.Connection, uuid: str) -> Row | None:
-    """One cell mapping."""
+    """Return the cell mapping with this uuid, or None if there is none."""
     return one(connection.execute(sa.select(cell_mappings).where(cell_mappings.c.uuid == uuid)))
 
 
 def get_host(connection: sa.Connection, host: str) -> Row | None:
-    """A host mapping with ``cell_uuid`` and ``cell_name``."""
+    """Return a host's mapping with ``cell_uuid`` and ``cell_name``, or None if the host is not mapped."""
     return one(connection.execute(_hosts().where(host_mappings.c.host == host)))
 
 
 def get_hosts(connection: sa.Connection, *, hosts: Iterable[str] | None = None,
               cell_uuid: str | None = None) -> list[Row]:
-    """Host mappings with ``cell_uuid`` and ``cell_name``, by cell and host name."""
+    """Return host mappings with ``cell_uuid`` and ``cell_name``, sorted by cell and host name."""
     query = _hosts().order_by(host_mappings.c.cell_id, host_mappings.c.host)
     if hosts is not None:
         query = query.where(host_mappings.c.host.in_(list(hosts)))
@@ -84,7 +88,7 @@ def get_hosts(connection: sa.Connection, *, hosts: Iterable[str] | None = None,
 
 
 def hosts_by_cell(connection: sa.Connection) -> dict[int, set[str]]:
-    """The id of each cell's mapping → its hosts."""
+    """Return a dict from the id of each cell mapping to the cell's hosts. A cell without hosts is left out."""
     found: dict[int, set[str]] = {}
     for cell_id, host in connection.execute(sa.select(host_mappings.c.cell_id, host_mappings.c.host)):
         found.setdefault(cell_id, set()).add(host)
@@ -92,12 +96,12 @@ def hosts_by_cell(connection: sa.Connection) -> dict[int, set[str]]:
 
 
 def map_hosts(connection: sa.Connection, cell_id: int, hosts: Iterable[str]) -> None:
-    """Say that these hosts belong to a cell; mappings that are there stay."""
+    """Map these hosts to a cell. Hosts that are mapped already keep their mapping."""
     insert_missing(connection, host_mappings, [{'cell_id': cell_id, 'host': host} for host in hosts])
 
 
 def unmap_host(connection: sa.Connection, host: str) -> bool:
-    """Delete a host mapping; False when there was none."""
+    """Delete a host's mapping. Return False if there was none."""
     return connection.execute(sa.delete(host_mappings).where(host_mappings.c.host == host)).rowcount == 1
 
 
@@ -109,11 +113,10 @@ def _hosts() -> sa.Select[Any]:
 
 # --- template URLs
 def fill(template: str, local_url: str | None) -> str:
-    """Fill {scheme}, {username}, {password}, {hostname}, {port}, {path}, {query}, {fragment} from a URL of
-    this host.
+    """Fill {scheme}, {username}, {password}, {hostname}, {port}, {path}, {query}, {fragment} from a URL of this host.
 
-    {hostname2} and so on are those of the second host of a URL with several; {hostname1} is {hostname}. Other
-    braces are left alone. Invalid when the local URL lacks what the template asks for.
+    {hostname2} and so on are parts of the second host in a URL with several hosts, and {hostname1} is {hostname}. Other
+    braces are left unchanged. Raises Invalid if the local URL lacks a part that the template contains.
     """
     if not _TEMPLATE.search(template):
         return template
@@ -144,12 +147,15 @@ def _parts(url: str) -> dict[str, str]:
 
 
 def mask_password(url: str | None) -> str:
-    """The URL with **** for its passwords."""
+    """Return the URL with its passwords replaced by ****."""
     return _IN_QUERY.sub(r'\1****', _PASSWORD.sub(r'\1****', url or ''))
 
 
 def cell0_url(main_url: str) -> str:
-    """Where cell0 lives unless told otherwise: the main database's name with ``_cell0`` added."""
+    """Return the default database URL of cell0.
+
+    It is the URL of the main database with ``_cell0`` added to the database's name.
+    """
     base, mark, query = main_url.partition('?')
     return f'{base}_cell0{mark}{query}'
 
@@ -157,7 +163,7 @@ def cell0_url(main_url: str) -> str:
 # --- the cells of this cloud
 @dataclass(frozen=True)
 class Cell:
-    """A cell mapping with its templates filled in; ``Database.cell`` of its database."""
+    """A cell mapping with its templates filled in. ``Database.cell`` of the cell's database is this object."""
 
     id: int
     uuid: str
@@ -168,10 +174,11 @@ class Cell:
 
 
 class Cells:
-    """The databases of all cells, read from the API database, and read again when an unknown cell is asked for or the
-    mappings are ``refresh`` seconds old (None: never), so that a change needs no restart.
+    """The databases of all cells, as the API database lists them.
 
-    ``transport_url`` is the local one ([DEFAULT]transport_url), for templates in the mappings.
+    The mappings are read again if an unknown cell is requested, or if they are ``refresh`` seconds old (None: never).
+    So a change takes effect without a restart. ``transport_url`` is the local one ([DEFAULT]transport_url), which fills
+    templates in the mappings.
     """
 
     def __init__(self, databases: Databases, transport_url: str | None = None,
@@ -194,7 +201,7 @@ class Cells:
             self._read_at = time.monotonic()
 
     def databases(self) -> list[Database]:
-        """All cells, cell0 and disabled ones too, in the order of their ids."""
+        """Return the databases of all cells, including cell0 and disabled ones, sorted by id."""
         if not self._known:
             self.reload()
         elif self._refresh is not None and time.monotonic() - self._read_at > self._refresh:
@@ -202,7 +209,7 @@ class Cells:
         return list(self._known)
 
     def _reload_old(self) -> None:
-        """What is known serves on while the API database is silent."""
+        """Read the mappings again. If the API database does not answer, the known mappings stay in use."""
         self._read_at = time.monotonic()
         try:
             self.reload()
@@ -212,35 +219,38 @@ class Cells:
             LOG.warning('The cell mappings could not be read again: %s', error)
 
     def enabled(self) -> list[Database]:
-        """The cells that new servers may go to: neither cell0 nor disabled ones."""
+        """Return the cells that new servers may be created in: neither cell0 nor disabled ones."""
         return [database for database in self._with_hosts() if not database.cell.disabled]
 
     def cell0(self) -> Database | None:
-        """The database of servers that never got a host; None before ``map_cell0``."""
+        """Return the database of servers that never got a host, or None before ``map_cell0``."""
         return self._find(lambda cell: cell.uuid == CELL0_UUID)
 
     def by_uuid(self, uuid: str) -> Database:
-        """A cell's database; CellMappingNotFound."""
+        """Return a cell's database. Raises CellMappingNotFound if no cell has this uuid."""
         database = self._find(lambda cell: cell.uuid == uuid)
         if database is None:
             raise errors.CellMappingNotFound(uuid=uuid)
         return database
 
     def by_id(self, cell_id: int) -> Database:
-        """A cell's database by the id of its mapping; CellMappingNotFound."""
+        """Return a cell's database by the id of its mapping. Raises CellMappingNotFound if there is none."""
         database = self._find(lambda cell: cell.id == cell_id)
         if database is None:
             raise errors.CellMappingNotFound(uuid=cell_id)
         return database
 
     def id_of(self, database: Database) -> int:
-        """The id of the mapping of a cell's database."""
+        """Return the id of the mapping of a cell's database."""
         found: int = database.cell.id
         return found
 
     def transport_url_of(self, host: str) -> str | None:
-        """The message queue of a host's cell, None for a host that no cell has. Costs nothing where all cells share
-        one queue, else one statement a host until the mappings are read again."""
+        """Return the transport URL of a host's cell, or None if no cell has the host.
+
+        Runs no SQL statement if all cells have the same URL. Otherwise it runs one for each host, until the mappings
+        are read again.
+        """
         urls: set[str | None] = {database.cell.transport_url for database in self._with_hosts()}
         if len(urls) == 1:
             return urls.pop()
@@ -256,7 +266,7 @@ class Cells:
     def _with_hosts(self) -> list[Database]:
         found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]
         if not found:
-            # A service may have started before its first cell was made.
+            # A service may have started before its first cell was created.
             self.reload()
             found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
         return found
@@ -280,7 +290,7 @@ class Cells:
 
 # --- kilonova-manage cell_v2
 def map_cell0(databases: Databases, database_connection: str | None = None) -> bool:
-    """Make the mapping of cell0; False when it is there already."""
+    """Create the mapping of cell0. Return False if it exists already."""
     with databases.api().write() as connection:
         if get_cell(connection, CELL0_UUID) is not None:
             return False
@@ -292,7 +302,7 @@ def map_cell0(databases: Databases, database_connection: str | None = None) -> b
 
 def create_cell(databases: Databases, *, transport_url: str, database_connection: str,
                 name: str | None = None, disabled: bool = False) -> str:
-    """Make the mapping of a cell and return its uuid; CellExists when another one has one of the URLs."""
+    """Create the mapping of a cell and return its uuid. Raises CellExists if another cell has one of the URLs."""
     with databases.api().write() as connection:
         _refuse_known_urls(connection, transport_url, database_connection)
         uuid = str(uuids.uuid4())
@@ -309,7 +319,7 @@ def _refuse_known_urls(connection: sa.Connection, transport_url: str, database_c
 
 
 def list_cells(databases: Databases) -> list[Row]:
-    """All mappings by id, with ``masked_transport_url`` and ``masked_database_connection`` as well."""
+    """Return all mappings sorted by id, with ``masked_transport_url`` and ``masked_database_connection``."""
     with databases.api().read() as connection:
         rows = get_cells(connection)
     for row in rows:
@@ -319,7 +329,7 @@ def list_cells(databases: Databases) -> list[Row]:
 
 
 def list_hosts(databases: Databases, cell_uuid: str | None = None) -> list[Row]:
-    """Host mappings with ``cell_uuid`` and ``cell_name``; CellMappingNotFound for an unknown cell."""
+    """Return host mappings with ``cell_uuid`` and ``cell_name``. Raises CellMappingNotFound for an unknown cell."""
     with databases.api().read() as connection:
         if cell_uuid is not None and get_cell(connection, cell_uuid) is None:
             raise errors.CellMappingNotFound(uuid=cell_uuid)
@@ -328,7 +338,7 @@ def list_hosts(databases: Databases, cell_uuid: str | None = None) -> list[Row]:
 
 @dataclass(frozen=True)
 class Discovered:
-    """What ``discover_hosts`` found in one cell: hosts that it mapped now."""
+    """The hosts that ``discover_hosts`` newly mapped in one cell."""
 
     cell: Cell
     hosts: tuple[str, ...]
@@ -336,10 +346,11 @@ class Discovered:
 
 def discover_hosts(databases: Databases, *, cell_uuid: str | None = None, by_service: bool = False,
                    transport_url: str | None = None) -> list[Discovered]:
-    """Map the hosts of compute nodes that aren't mapped yet, cell by cell (cell0 has none).
+    """Map the hosts of compute nodes that aren't mapped yet, one cell after the other, without cell0.
 
-    ``by_service`` looks at compute services instead of nodes. Raises HostMapped when another cell has a host
-    of the same name (the cells before it stay done), CellMappingNotFound.
+    ``by_service`` finds hosts by their compute services instead of their nodes. Raises CellMappingNotFound for an
+    unknown cell, and HostMapped if another cell has a host of the same name. Mappings of cells that were done before
+    are kept.
     """
     cells = Cells(databases, transport_url)
     chosen = [cells.by_uuid(cell_uuid)] if cell_uuid is not None else cells.databases()
@@ -370,7 +381,7 @@ def _discover(api: Database, database: Database, by_service: bool) -> Iterator[s
 
 @dataclass(frozen=True)
 class SetUp:
-    """What ``simple_cell_setup`` did; ``cell`` is None when there was no host to map."""
+    """The results of ``simple_cell_setup``. ``cell`` is None if no compute node exists whose host could be mapped."""
 
     cell0_created: bool
     cell_created: bool
@@ -379,15 +390,15 @@ class SetUp:
 
 
 def simple_cell_setup(databases: Databases, transport_url: str, name: str | None = None) -> SetUp:
-    """cell0, and what ``map_cell_and_hosts`` does. May be repeated."""
+    """Create cell0, then run ``map_cell_and_hosts``. May be repeated."""
     cell0_created = map_cell0(databases)
     return replace(map_cell_and_hosts(databases, transport_url, name), cell0_created=cell0_created)
 
 
 def map_cell_and_hosts(databases: Databases, transport_url: str, name: str | None = None) -> SetUp:
-    """One cell of [database]connection and this message queue, and the mappings of its hosts. May be repeated.
+    """Create a cell of [database]connection and this transport URL, and map its hosts. May be repeated.
 
-    Without a compute node nothing is made, as a cell that nobody serves helps nobody.
+    Nothing is created if there is no compute node, because a cell without hosts is useless.
     """
     main_url = databases.main().url
     with databases.main().read() as connection:

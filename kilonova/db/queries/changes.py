@@ -1,10 +1,11 @@
-"""What changed of compute nodes, their services and aggregates since a reader last looked.
+"""Find changes of compute nodes, their services and aggregates since a scheduler last read them.
 
     now, nodes, services = everything(connection)
     seen = changed(connection, since=now - overlap)     # and again from seen.now
 
-A row is stamped by the database's clock when its statement starts and is visible when its transaction commits, so a
-reader looks back further than a transaction takes. Heartbeats stamp nothing: who is silent is asked for apart.
+A row gets its timestamp from the database's clock when the statement starts, but is visible only after its transaction
+has committed. So a reader must look back further than a transaction takes. Heartbeats don't change timestamps, and
+``down`` finds services that don't report.
 """
 from __future__ import annotations
 
@@ -30,12 +31,18 @@ COMPUTE = services.c.binary == 'nova-compute'
 _SERVICE = [services.c[name] for name in ('id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forced_down',
                                           'last_seen_up', 'version', 'deleted')]
 
-# Without a host, and none was chosen for them that has yet to take them.
+# States of servers that have no host, and for which no host is chosen that still has to take them.
 _ON_NO_HOST = ('error', 'shelved_offloaded')
 
 
 class Changed(NamedTuple):
-    """``now`` by the database's clock; {row id: stamp} of nodes and of compute services."""
+    """The changes that ``changed`` found.
+
+    Attributes:
+        now: Time of the reading by the database's clock.
+        nodes: {row id: timestamp} of compute nodes.
+        services: {row id: timestamp} of compute services.
+    """
 
     now: dt.datetime
     nodes: dict[int, dt.datetime]
@@ -47,22 +54,23 @@ def _changes() -> sa.CompoundSelect[Any]:
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
-        # One of them is never NULL; a literal would make MySQL's union one of strings.
+        # At least one of these columns is never NULL. With a literal as fallback, MySQL would return strings from the
+        # union.
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
-        # Apart, not with OR: each is a range of an index.
+        # These are separate selects instead of OR, because then each one reads a range of an index.
         parts.extend(sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
                      for name in ('updated_at', 'created_at', 'deleted_at'))
     return sa.union_all(*parts)
 
 
-# Asked by each select: put together once.
+# The statement runs for each scheduling request, so it is built once.
 _CHANGES = _changes()
 _MARK = sa.select(sa.func.count(), sa.func.max(aggregates.c.id), sa.func.max(aggregates.c.updated_at),
                   sa.func.max(aggregates.c.created_at))
 
 
 def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
-    """Rows stamped at ``since`` or later, deleted ones too; one statement."""
+    """Return the ids of rows whose timestamp is ``since`` or later, including deleted rows. Runs one SQL statement."""
     found: list[dict[int, Any]] = [{}, {}, {}]
     for kind, row_id, stamp in connection.execute(_CHANGES, {'since': since}):
         found[kind][row_id] = stamp
@@ -70,52 +78,58 @@ def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
 
 
 def everything(connection: sa.Connection) -> tuple[dt.datetime, list[Row], list[Row]]:
-    """The time, all live nodes, all live compute services; three statements, the time first."""
+    """Return (time, all nodes, all compute services) without deleted rows.
+
+    Runs three SQL statements, and reads the time by the database's clock first.
+    """
     now = connection.execute(sa.select(db_utcnow())).scalar_one()
     nodes = many(connection.execute(sa.select(compute_nodes).where(compute_nodes.c.deleted == 0)))
     return now, nodes, many(connection.execute(sa.select(*_SERVICE).where(COMPUTE, services.c.deleted == 0)))
 
 
 def nodes_by_id(connection: sa.Connection, ids: Collection[int]) -> list[Row]:
-    """These nodes, deleted ones too; one statement."""
+    """Return the compute nodes with these ids, including deleted ones. Runs one SQL statement."""
     return many(connection.execute(sa.select(compute_nodes).where(compute_nodes.c.id.in_(list(ids)))))
 
 
 def services_by_id(connection: sa.Connection, ids: Collection[int]) -> list[Row]:
-    """These services, deleted ones too; one statement."""
+    """Return the services with these ids, including deleted ones. Runs one SQL statement."""
     return many(connection.execute(sa.select(*_SERVICE).where(services.c.id.in_(list(ids)))))
 
 
 def down(connection: sa.Connection, down_time: float) -> set[int]:
-    """Ids of the compute services that are not up; one statement."""
+    """Return the ids of the compute services that are not up. Runs one SQL statement."""
     return set(connection.execute(
         sa.select(services.c.id).where(COMPUTE, services.c.deleted == 0, sa.not_(up(down_time)))).scalars())
 
 
 def settled(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
-    """Those of these servers that a host has taken, or had taken before they were offloaded, or that will never be
-    taken; one statement."""
+    """Return which of these servers need no host from the scheduler any more. Runs one SQL statement.
+
+    They are on a host, were offloaded from one, are deleted, or are in ERROR without a host.
+    """
     return set(connection.execute(sa.select(instances.c.uuid).where(
         instances.c.uuid.in_(list(uuids)), sa.or_(
             instances.c.host.is_not(None), instances.c.deleted != 0, instances.c.vm_state.in_(_ON_NO_HOST)))).scalars())
 
 
 def unknown(connection: sa.Connection, uuids: Collection[str]) -> set[str]:
-    """Those of these servers that never were in this cell; one statement."""
+    """Return which of these servers were never in this cell. Runs one SQL statement."""
     return set(uuids) - set(connection.execute(
         sa.select(instances.c.uuid).where(instances.c.uuid.in_(list(uuids)))).scalars())
 
 
 def hosts_of(connection: sa.Connection, uuids: Collection[str]) -> dict[str, tuple[str, str | None]]:
-    """{server: (host, node)} of those of these servers that are on a host; one statement."""
+    """Return {server: (host, node)} for those of these servers that are on a host. Runs one SQL statement."""
     return {uuid: (host, node) for uuid, host, node in connection.execute(
         sa.select(instances.c.uuid, instances.c.host, instances.c.node).where(
             instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0, instances.c.host.is_not(None)))}
 
 
 def aggregates_mark(connection: sa.Connection) -> tuple[Any, ...]:
-    """Equal as long as no aggregate, host or metadata of one was written; one statement.
+    """Return a value that is equal as long as no aggregate was written, nor its hosts or metadata.
 
-    Whoever writes hosts or metadata of an aggregate stamps its ``updated_at`` (see ``queries.aggregates``).
+    Runs one SQL statement. Functions that write hosts or metadata of an aggregate also set its ``updated_at`` (see
+    ``queries.aggregates``).
     """
     return tuple(connection.execute(_MARK).one())

@@ -1,9 +1,10 @@
-"""What a host writes while it works on an operation: one transaction each (operations.md rules 13, 14, 21).
+"""Write the claims and results of hosts that work on an operation, each in one transaction.
 
-A key is ``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row under its key: the
-row is the tombstone (gone, cancelled, being undone or at another place: KeyGone) and the mark tells a write that is
-sent again from a new one, and that what was done under the key was undone by its host. ``Claim`` and ``Save`` are what
-the host sent (``objects.Claim``, ``objects.Save``), by its fields.
+This implements rules 13, 14 and 21 of docs/contributor/operations.md. A host works under a key,
+``<operation uuid>/<position>.<step>/<attempt>``. Each write first marks the operation row with its key. It raises
+KeyGone if the row is deleted, cancelled, being undone, or at another step or attempt. The mark shows whether a write is
+new or was sent again, and whether the host has undone its work under the key. ``Claim`` and ``Save`` are the requests
+of the host (``objects.Claim``, ``objects.Save``), with the same fields.
 """
 from __future__ import annotations
 
@@ -30,11 +31,21 @@ instances = models.Instance.__table__
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """What claims and saves have in common; what is None (or empty) changes nothing. ``transition``: the event by which
-    the server's state moves, ``expect`` {column of instances: value or values} what it must be like before, ``values``
-    {column of instances: value}, ``extra`` {column of instance_extra: JSON text}, ``devices`` [{id, address, from, to,
-    instance_uuid, request_id}], ``usage`` {compute_node_id, columns of compute_nodes}, ``migration`` {uuid, columns of
-    migrations}. Times are ISO text."""
+    """The fields that claims and saves have in common. A field that is None or empty changes nothing.
+
+    Times are ISO text.
+
+    Attributes:
+        instance_uuid: The server.
+        key: The key under which the host works.
+        transition: The event that changes the server's state.
+        expect: {column of instances: value or values} that the server must have before.
+        values: {column of instances: new value}.
+        extra: {column of instance_extra: JSON text}.
+        devices: [{id, address, from, to, instance_uuid, request_id}], the changes of PCI devices and their status.
+        usage: {compute_node_id, columns of compute_nodes}.
+        migration: {uuid, columns of migrations}.
+    """
 
     instance_uuid: str
     key: str | None = None
@@ -50,7 +61,7 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Written):
-    """``host``: the one that claims. ``group`` {uuid, host}: see ``group_claims``."""
+    """A request to claim resources for a server on a host. ``group`` {uuid, host}: see ``group_claims``."""
 
     key: str
     host: str | None = None
@@ -59,13 +70,18 @@ class Claim(Written):
 
 @dataclass(frozen=True, kw_only=True)
 class Save(Written):
-    """``system_metadata`` {key: value|None}; ``event`` {event, result, host, start_time, finish_time, details,
-    traceback}; ``fault`` {code, message, details, host}; ``message``: the action's, 'Error' for a failed one.
+    """The result of a host's step.
 
-    ``end``: this is the server's end state, the operation row goes with it. ``undo``: the step gives back what it took,
-    as long as its attempt isn't over; a state that moved on, such as ``deleting``, is left alone. ``undone``: why the
-    host took back what it did under this key, so the key is refused when it is asked again. ``mark`` tells several
-    saves under one key apart that have neither event nor transition.
+    Attributes:
+        system_metadata: {key: value, or None to delete it}.
+        event: {event, result, host, start_time, finish_time, details, traceback} of the action.
+        fault: {code, message, details, host}.
+        message: The message of the action, 'Error' for a failed one.
+        end: The save writes the server's end state, and the operation row is deleted with it.
+        undo: The step is undone. This is written only while its attempt isn't over. A state that has changed since,
+            such as ``deleting``, is left unchanged.
+        undone: Why the host undid its work under this key. A later call with the key is refused with this reason.
+        mark: A number that distinguishes several saves under one key that have no event and no transition.
     """
 
     system_metadata: dict[str, str | None] | None = None
@@ -79,18 +95,18 @@ class Save(Written):
 
 
 def parse(key: str) -> tuple[str, int, str, int]:
-    """A key as (operation uuid, position, step, attempt)."""
+    """Return the parts of a key: (operation uuid, position, step, attempt)."""
     operation, step, attempt = key.split('/')
     position, name = step.split('.', 1)
     return operation, int(position), name, int(attempt)
 
 
 def make_key(operation: str, position: int, step: str, attempt: int) -> str:
-    """The key of one step of one attempt."""
+    """Return the key of one step of one attempt."""
     return f'{operation}/{position}.{step}/{attempt}'
 
 
-# The row stands at a key, whose parts ``_parts`` gives.
+# The conditions that a row is at the step and attempt of a key. ``_parts`` returns their parameters.
 _AT = (operations.c.uuid == sa.bindparam('of_operation'), operations.c.position == sa.bindparam('of_position'),
        operations.c.attempt == sa.bindparam('of_attempt'))
 _STANDING = (*_AT, operations.c.cancelled == sa.false(), operations.c.failed == sa.false(),
@@ -104,13 +120,14 @@ def _parts(key: str) -> dict[str, Any]:
 
 _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
-# Begins what a row says of a key whose acts the host undid; the reason follows.
+# The value of ``written`` for a key whose work the host has undone contains this, followed by the reason.
 _UNDONE = ':undone:'
-# Characters of the reason that are kept.
+# Characters of the reason that are stored.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
-# A host that an operator said is off gets nothing new: its flow may go on elsewhere at once (``Hearing.is_fenced``).
+# A host that an operator forced down gets no new work: the operation may go on elsewhere at once
+# (``Hearing.is_fenced``).
 _FORCED_DOWN = sa.exists().where(
     services.LIVE, services.services.c.binary == services.COMPUTE, services.services.c.host == sa.bindparam('of_host'),
     services.services.c.forced_down == sa.true())
@@ -122,26 +139,30 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
     operations.c.uuid == sa.bindparam('of_operation'), operations.c.attempt == sa.bindparam('of_attempt'))
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# Nothing of a server is still to be given back on a host: that would take the new things along. MySQL reads a table
-# that it updates from a derived table only.
+# The condition that no pending release of the server exists for a host, because it would release the new claim, too.
+# MySQL reads a table that it updates only from a derived table.
 _NO_RELEASE = sa.not_(sa.exists(sa.select(sa.select(_RELEASES.c.id).where(
     _RELEASES.c.instance_uuid == sa.bindparam('of_instance'), _RELEASES.c.kind == 'release',
     _RELEASES.c.host == sa.bindparam('of_host')).subquery().c.id)))
 
 
 def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
-    """Whether the last that a host wrote under a key is that it moved the server by ``event``."""
+    """Return whether the host's last write under a key changed the server's state by ``event``."""
     written = conn.execute(_WRITTEN, _parts(key)).scalar() or ''
     return written.startswith(f'{key}:{event}:')
 
 
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
-    """The first act of a host on a key that it doesn't remember: KeyGone when the row no longer stands there.
+    """Check that the operation row is still at this key, before a host that doesn't remember the key begins to work.
 
-    HostRejected: it did this before and undid it, and the answer was lost with its memory. ``undo``: the key is that of
-    an undo, so the row must say that this step of this attempt is being undone, or be a pending release. ``host`` has a
-    pending release of the server that must go first, or is forced down, so that its flow may go on without it:
-    ReleasePending. (A delete takes all there is.)
+    ``undo``: the key is that of an undo. Then the row must say that this step of this attempt is being undone, or be a
+    pending release.
+
+    Raises:
+        KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
+        HostRejected: The host did this work before and undid it, but its answer was lost.
+        ReleasePending: ``host`` has a pending release of the server that must be done first, or it is forced down, so
+            that the operation may go on without it. A delete is not refused for this, because it releases everything.
     """
     if undo:
         _check_undo(conn, key)
@@ -167,9 +188,12 @@ def _check_undo(conn: sa.Connection, key: str) -> None:
 
 
 def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
-    """Mark the row, if no release of a server, ``free_of``: (its uuid, the host), waits and the host isn't forced down;
-    False when this very write was done before, or the host may take nothing. KeyGone when the row doesn't stand at the
-    key, HostRejected when the host undid what it did under it."""
+    """Mark the row with a write of a host.
+
+    Return False if this very write was marked before, or if the host may not claim. With ``free_of``, a tuple (server
+    uuid, host), the row is marked only if the host has no pending release of the server and isn't forced down. Raises
+    KeyGone if the row is not at the key, and HostRejected if the host has undone its work under it.
+    """
     statement, values = _MARK, _parts(key)
     if free_of is not None:
         statement = statement.where(_NO_RELEASE, sa.not_(_FORCED_DOWN))
@@ -178,7 +202,8 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
             operations.c.written != mark, sa.not_(operations.c.written.startswith(key + _UNDONE, autoescape=True)))
             .values(written=mark), values).rowcount:
         return True
-    # What was written stays so, though the operation was cancelled since: who asks again must know what it has.
+    # A write that was marked stays valid even if the operation was cancelled since: a host that repeats it must learn
+    # that it holds the claim.
     written = conn.execute(_WRITTEN, _parts(key)).scalar()
     if written != mark:
         check(conn, key)
@@ -186,20 +211,26 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
 
 
 def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
-    """Note that a host took back what it did under the key, where the row still stands there."""
+    """Record that a host undid its work under the key, if the row is still at the key."""
     conn.execute(_MARK.values(written=f'{key}{_UNDONE}{shortened(reason, _REASON)}'), _parts(key))
 
 
 def _check_attempt(conn: sa.Connection, key: str) -> None:
-    """KeyGone when this attempt is over: all of it was given back then, or is left to a pending release, and what comes
-    late would take things of a later operation along."""
+    """Raise KeyGone if the attempt of this key is over.
+
+    All of the attempt was undone by then, or is left to a pending release. A late undo would release resources of a
+    later operation.
+    """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
 
 
 def _refuse(conn: sa.Connection, request: Claim) -> None:
-    """Why a claim wasn't marked, unless it was written before. A host that is forced down may not go on with that one
-    either: its process is another than the one that wrote it, or its flow doesn't wait for it."""
+    """Raise HostRejected for a claim that could not be marked, unless the claim was written before.
+
+    A host that is forced down may not even go on with a claim that was written before. Its process may be another one
+    than the one that wrote it, or the operation doesn't wait for it.
+    """
     row = conn.execute(sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(
         operations.c.uuid == parse(request.key)[0]), {'of_host': request.host}).first()
     if row is not None and row.forced:
@@ -210,10 +241,16 @@ def _refuse(conn: sa.Connection, request: Claim) -> None:
 
 @engine.retried
 def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], None] | None = None) -> dict[str, Any]:
-    """Claim a server's place on a host; ``look(conn)`` may raise against it (see ``group_claims``).
+    """Claim CPUs, memory and PCI devices for a server on a host, and return {'written': True}.
 
-    Raises KeyGone, ClaimConflict (a device was not in its ``from`` status), Conflict (the server is elsewhere by now),
-    HostRejected (the host undid this very claim, has something of the server still to give back, or is forced down).
+    ``look(conn)`` may raise an exception to refuse the claim (see ``group_claims``). A claim that was written before,
+    and whose answer was lost, is not written again.
+
+    Raises:
+        KeyGone: The operation row is not at the key.
+        ClaimConflict: A device was not in its ``from`` status.
+        Conflict: The server changed meanwhile, for example its host.
+        HostRejected: The host undid this very claim, has a pending release of the server, or is forced down.
     """
     uuid = request.instance_uuid
     with db.write() as conn:
@@ -230,11 +267,15 @@ def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], N
 
 @engine.retried
 def save(db: engine.Database, request: Save) -> dict[str, Any]:
-    """What a host's step came to. As ``claim``; returns {'written': True}."""
+    """Write the result of a host's step, and return {'written': True}.
+
+    A save that was written before, and whose answer was lost, is not written again. Raises KeyGone, ClaimConflict,
+    Conflict and HostRejected for the same reasons as ``claim``.
+    """
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Nothing waits behind a row that wasn't cancelled: one DELETE ends it.
+            # No row waits for a row that wasn't cancelled, so one DELETE is enough to end it.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -261,7 +302,10 @@ def save(db: engine.Database, request: Save) -> dict[str, Any]:
 
 
 def _ended_before(conn: sa.Connection, request: Save, key: str) -> dict[str, Any]:
-    """An end state whose row is gone: done before (the reply was lost), or the operation was cancelled."""
+    """Return {'written': True} if the end state was saved before and the reply was lost.
+
+    Raises KeyGone if it was not saved.
+    """
     rule = states.TRANSITIONS[request.transition or '']
     row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state, operations.c.id.label('row')).join_from(
         instances, operations, sa.and_(operations.c.instance_uuid == instances.c.uuid,
@@ -274,7 +318,10 @@ def _ended_before(conn: sa.Connection, request: Save, key: str) -> dict[str, Any
 
 
 def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
-    """The server's columns: by a transition, or a plain compare-and-swap on ``expect``."""
+    """Update the server's row by a transition, or by a plain compare-and-swap on ``expect``.
+
+    Raises Conflict if the server's state or columns do not allow it, unless ``lenient``.
+    """
     uuid, values, event = request.instance_uuid, _columns(request.values), request.transition
     if event:
         if instance_queries.transition(conn, uuid, event, values, request.expect) or lenient:
@@ -285,7 +332,7 @@ def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
 
 
 def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
-    """What isn't of the server's own row."""
+    """Write the changes that are not in the server's own row."""
     _write_devices(conn, request.devices or [], strict)
     instance_queries.update_extra(conn, request.instance_uuid, request.extra or {})
     _write_usage(conn, request.usage)
@@ -293,7 +340,11 @@ def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
 
 
 def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: bool) -> None:
-    """Each device from its status to the next; rows that give back check their owner, rows that take check ``from``."""
+    """Change the status of each device.
+
+    A change that releases a device requires that its owner holds it. If ``strict``, each device must also have its
+    ``from`` status, else ClaimConflict is raised.
+    """
     groups: dict[tuple[str, str, str | None], list[dict[str, Any]]] = {}
     for change in changes:
         groups.setdefault((change['from'], change['to'], change.get('instance_uuid')), []).append(change)
@@ -312,7 +363,7 @@ def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: b
             else:
                 values['held_since'] = now
         elif after in ('available', 'removed') or owner is not None:
-            # Given back: free, gone, or one that is not given out again (unavailable).
+            # The device is released: it becomes available, is removed, or is not offered again (unavailable).
             values.update(instance_uuid=None, request_id=None, held_since=None)
             if owner is not None:
                 device_history.add(conn, ids, owner)
@@ -328,15 +379,18 @@ def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
     if usage:
         values = {name: value for name, value in usage.items() if name != 'compute_node_id'}
         conditions = [nodes.c.id == usage['compute_node_id']]
-        # A compute of the release before numbers nothing; what it tells counts as it comes.
+        # A compute of the previous release sends no serial number. Its usage is always written.
         if 'usage_serial' in usage:
             conditions.append(nodes.c.usage_serial <= usage['usage_serial'])
-        # By the database's clock: schedulers read what changed since they last looked.
+        # The time is set by the database's clock, because schedulers read rows that changed since their last reading.
         conn.execute(nodes.update().where(*conditions).values(updated_at=db_utcnow(), **values))
 
 
 def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
-    """Of what was written before: a host that died since counted the server once more when it started, and said so."""
+    """Write the usage of a claim or save that was written before.
+
+    A host that died since has counted the server again when it started, and has reported that usage.
+    """
     if usage and 'usage_serial' in usage:
         _write_usage(conn, usage)
 
@@ -349,6 +403,6 @@ def _write_migration(conn: sa.Connection, migration: dict[str, Any] | None) -> N
 
 
 def _columns(values: dict[str, Any] | None) -> dict[str, Any]:
-    """JSON values as column values: ISO times become datetimes."""
+    """Return JSON values as column values: ISO times become datetimes."""
     return {name: instance_queries.parse_time(value) if name.endswith('_at') else value
             for name, value in (values or {}).items()}

@@ -1,12 +1,12 @@
-"""Rows of ``compute_nodes``: hypervisors with the compute service of their host.
+"""Read and write rows of ``compute_nodes``: hypervisors, each with the compute service of its host.
 
     with cell.read() as connection:
-        for node in snapshot(connection, uuids, down_time=60):      # one statement
+        for node in snapshot(connection, uuids, down_time=60):      # one SQL statement
             node['memory_mb'], node['service']['up']
 
-JSON columns (cpu_info, stats, pci_stats, numa_topology …) are returned as the text they are. A node belongs
-to the live 'nova-compute' service of its host; ``node['service']`` is None without one. Soft-deleted rows are
-never returned.
+JSON columns (cpu_info, stats, pci_stats, numa_topology and others) are returned as text. A node belongs to the
+'nova-compute' service of its host that isn't deleted. ``node['service']`` is None if there is none. Soft-deleted rows
+are never returned.
 """
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ instances = Instance.__table__
 
 
 class NodeExists(errors.Conflict):
+    """The host has a node of this name with another uuid (HTTP 409)."""
+
     msg_fmt = 'Node %(node)s of host %(host)s exists under another uuid.'
 
 
@@ -38,7 +40,10 @@ _SERVICE = ['id', 'uuid', 'host', 'binary', 'disabled', 'disabled_reason', 'forc
 
 
 def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float) -> list[Row]:
-    """The nodes with these uuids, each with ``service`` (dict with ``up``, or None); one statement."""
+    """Return the nodes with these uuids, each with its ``service`` (a dict with ``up``, or None).
+
+    Runs one SQL statement.
+    """
     return _nested(connection.execute(
         _with_service(down_time).where(LIVE, compute_nodes.c.uuid.in_(list(uuids)))))
 
@@ -46,10 +51,10 @@ def snapshot(connection: sa.Connection, uuids: Sequence[str], down_time: float) 
 def list_nodes(connection: sa.Connection, down_time: float, *, pattern: str | None = None,
                hosts: Iterable[str] | None = None, after_id: int | None = None,
                limit: int | None = None, served: bool = False) -> list[Row]:
-    """Nodes by rising id, each with ``service``.
+    """Return nodes, each with its ``service``, sorted by id.
 
-    ``pattern`` is a part of hypervisor_hostname, ``after_id`` the id (in this cell) of the last node of the
-    page before; ``served`` leaves out nodes without a service.
+    ``pattern`` is a part of hypervisor_hostname. ``after_id`` is the id (in this cell) of the last node of the previous
+    page. ``served`` leaves out nodes without a service.
     """
     query = _with_service(down_time).where(LIVE).order_by(compute_nodes.c.id)
     if pattern is not None:
@@ -67,7 +72,7 @@ def list_nodes(connection: sa.Connection, down_time: float, *, pattern: str | No
 
 def show(connection: sa.Connection, down_time: float, *, uuid: str | None = None,
          node_id: int | None = None) -> Row | None:
-    """One node by uuid or id, with ``service``."""
+    """Return one node by uuid or id with its ``service``, or None if there is none."""
     criterion = compute_nodes.c.uuid == uuid if uuid is not None else compute_nodes.c.id == node_id
     rows = _nested(connection.execute(_with_service(down_time).where(LIVE, criterion)))
     return rows[0] if rows else None
@@ -75,7 +80,7 @@ def show(connection: sa.Connection, down_time: float, *, uuid: str | None = None
 
 def get(connection: sa.Connection, *, uuid: str | None = None, node_id: int | None = None,
         host: str | None = None, hypervisor_hostname: str | None = None) -> Row | None:
-    """One live node without its service."""
+    """Return one node that isn't deleted, without its service, or None if there is none."""
     wanted = {'uuid': uuid, 'id': node_id, 'host': host, 'hypervisor_hostname': hypervisor_hostname}
     criteria = [compute_nodes.c[name] == value for name, value in wanted.items() if value is not None]
     if not criteria:
@@ -85,33 +90,33 @@ def get(connection: sa.Connection, *, uuid: str | None = None, node_id: int | No
 
 
 def by_host(connection: sa.Connection, host: str) -> list[Row]:
-    """The live nodes of a host, without their service."""
+    """Return the nodes of a host that aren't deleted, without their service, sorted by id."""
     return many(connection.execute(
         sa.select(compute_nodes).where(LIVE, compute_nodes.c.host == host).order_by(compute_nodes.c.id)))
 
 
 def living(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Return those of these uuids that are live nodes. Runs one SQL statement."""
+    """Return which of these uuids are nodes that aren't deleted. Runs one SQL statement."""
     return set(connection.execute(sa.select(compute_nodes.c.uuid).where(
         LIVE, compute_nodes.c.uuid.in_(list(uuids)))).scalars())
 
 
 def hosts_of_all(connection: sa.Connection) -> list[Row]:
-    """uuid and host of every live node."""
+    """Return uuid and host of every node that isn't deleted."""
     return many(connection.execute(sa.select(compute_nodes.c.uuid, compute_nodes.c.host).where(LIVE)))
 
 
 def get_or_create(connection: sa.Connection, values: Row) -> Row:
-    """The live node with ``values['uuid']``; else a deleted one is brought back or a new one inserted with
-    ``values``.
+    """Return the node with ``values['uuid']``.
 
-    A node that lives is returned as it is: whoever calls decides what another ``host`` in it means. NodeExists
-    when the host has a node of this name under another uuid.
+    If there is none, restore a deleted one or insert a new one with ``values``. An existing node is returned unchanged:
+    the caller decides what to do if its ``host`` is another one. Raises NodeExists if the host has a node of this name
+    with another uuid.
     """
     found = get(connection, uuid=values['uuid'])
     if found is not None:
         return found
-    # uuid is unique over deleted rows too, so a host that comes back gets its old row.
+    # The uuid is unique among deleted rows, too, so a host that comes back gets its old row.
     brought_back = connection.execute(sa.update(compute_nodes).where(
         compute_nodes.c.uuid == values['uuid'], compute_nodes.c.deleted != 0).values(
             {**values, 'deleted': 0, 'deleted_at': None, 'mapped': 0}))
@@ -124,19 +129,19 @@ def get_or_create(connection: sa.Connection, values: Row) -> Row:
 
 
 def update(connection: sa.Connection, node_id: int, values: Row) -> bool:
-    """Change columns of a node; False when the row is gone."""
+    """Update columns of a node. Return False if the node does not exist any more."""
     result = connection.execute(
         sa.update(compute_nodes).where(compute_nodes.c.id == node_id, LIVE).values(values))
     return result.rowcount == 1
 
 
 def destroy(connection: sa.Connection, node_id: int) -> bool:
-    """Soft-delete a node; False when it was gone."""
+    """Soft-delete a node. Return False if it was deleted already."""
     return soft_delete(connection, compute_nodes, compute_nodes.c.id == node_id) == 1
 
 
 def statistics(connection: sa.Connection) -> Row:
-    """Sums over the nodes whose service is enabled: what GET /os-hypervisors/statistics shows."""
+    """Return sums over the nodes whose service is enabled, as GET /os-hypervisors/statistics returns them."""
     names = ('vcpus', 'memory_mb', 'local_gb', 'vcpus_used', 'memory_mb_used', 'local_gb_used', 'free_ram_mb',
              'free_disk_gb', 'current_workload', 'running_vms', 'disk_available_least')
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(compute_nodes.c[name]), 0), sa.BigInteger).label(name)
@@ -151,8 +156,8 @@ def statistics(connection: sa.Connection) -> Row:
 
 
 def promised(connection: sa.Connection, host: str) -> list[Row]:
-    """project_id, vcpus, memory_mb, disk_gb: sums of the flavors of a host's servers, by project."""
-    # A root disk that is a volume is elsewhere.
+    """Return the sums of the flavors of a host's servers by project: project_id, vcpus, memory_mb, disk_gb."""
+    # A root disk that is a volume does not use the host's disk.
     root = sa.case((sa.func.coalesce(instances.c.image_ref, '') == '', 0),
                    else_=sa.func.coalesce(instances.c.root_gb, 0))
     disk = root + sa.func.coalesce(instances.c.ephemeral_gb, 0)
@@ -164,12 +169,12 @@ def promised(connection: sa.Connection, host: str) -> list[Row]:
 
 
 def any_nodes(connection: sa.Connection) -> bool:
-    """Whether this database has a live node at all."""
+    """Return whether this database has a node that isn't deleted."""
     return connection.execute(sa.select(compute_nodes.c.id).where(LIVE).limit(1)).first() is not None
 
 
 def unmapped(connection: sa.Connection) -> list[Row]:
-    """id, uuid, host and hypervisor_hostname of the nodes whose host has no host mapping yet."""
+    """Return id, uuid, host and hypervisor_hostname of the nodes whose host has no host mapping yet."""
     return many(connection.execute(
         sa.select(compute_nodes.c.id, compute_nodes.c.uuid, compute_nodes.c.host,
                   compute_nodes.c.hypervisor_hostname)
@@ -177,7 +182,7 @@ def unmapped(connection: sa.Connection) -> list[Row]:
 
 
 def set_mapped(connection: sa.Connection, hosts: Iterable[str], mapped: bool) -> None:
-    """Note that these hosts have a host mapping, or no longer; schedulers see it at their next look."""
+    """Record whether these hosts have a host mapping. Schedulers notice it when they next read changes."""
     connection.execute(sa.update(compute_nodes).where(LIVE, compute_nodes.c.host.in_(list(hosts))).values(
         mapped=int(mapped), updated_at=db_utcnow()))
 

@@ -1,12 +1,12 @@
-"""Tokens of consoles (``console_auth_tokens``): each opens one console once, until it expires.
+"""Read and write the tokens of consoles (``console_auth_tokens``). Each token opens one console once, until it expires.
 
     token = console_tokens.add(cell, console, compute_host='gpu1', instance_uuid=uuid, lifetime=600)
     with cell.read() as conn:
         console_tokens.find(conn, token)        # {'host': '127.0.0.1', 'port': 5900, …}; None: unknown, expired, moved
     console_tokens.take(cell, token)            # True for the one that opens it
 
-A row means something only while its server is on the host that it was on: whatever deletes or moves a server needs no
-statement for its tokens, and ``purge`` removes them. Times are the database's.
+A token is valid only while its server is on the host for which it was made. So transactions that delete or move a
+server need no statement for its tokens, and ``purge`` deletes them later. Times are by the database's clock.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kilonova.db.rows import Row, one
 tokens = ConsoleAuthToken.__table__
 instances = Instance.__table__
 
-# Tokens of a server that are kept; a new one takes the oldest one's place.
+# The number of tokens of a server that are kept. A new token replaces the oldest one.
 MOST = 64
 
 _HERE = sa.exists().where(instances.c.uuid == tokens.c.instance_uuid, instances.c.deleted == 0,
@@ -33,15 +33,17 @@ _COLUMNS = [tokens.c[name] for name in ('console_type', 'compute_host', 'host', 
 
 
 def digest(token: str) -> str:
-    """What is stored of a token."""
+    """Return the hash of a token, which is stored instead of the token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 @engine.retried
 def add(database: engine.Database, console: dict[str, Any], *, compute_host: str, instance_uuid: str,
         lifetime: int) -> str:
-    """A new token (a uuid) for a console: {console_type, host, port, tls_port, internal_access_path,
-    access_url_base}; it is good for ``lifetime`` seconds."""
+    """Create a token for a console that is valid for ``lifetime`` seconds, and return it (a uuid).
+
+    ``console``: {console_type, host, port, tls_port, internal_access_path, access_url_base}.
+    """
     token = str(uuids.uuid4())
     with database.write() as conn:
         old = list(conn.execute(sa.select(tokens.c.id).where(tokens.c.instance_uuid == instance_uuid)
@@ -55,14 +57,17 @@ def add(database: engine.Database, console: dict[str, Any], *, compute_host: str
 
 
 def find(conn: sa.Connection, token: str) -> Row | None:
-    """The console that a token opens, with ``seconds`` that are left; None: there is no such token any more."""
+    """Return the console that a token opens, with the ``seconds`` for which the token is still valid.
+
+    Return None if there is no such token, it has expired, or its server was moved or deleted.
+    """
     return one(conn.execute(sa.select(*_COLUMNS, (tokens.c.expires - engine.db_now()).label('seconds')).where(
         tokens.c.token_hash == digest(token), tokens.c.expires > engine.db_now(), _HERE)))
 
 
 @engine.retried
 def take(database: engine.Database, token: str) -> bool:
-    """Use a token up; False when somebody did, or its time is over."""
+    """Use a token up, by deleting it. Return False if it was used before or is not valid any more."""
     with database.write() as conn:
         return conn.execute(tokens.delete().where(
             tokens.c.token_hash == digest(token), tokens.c.expires > engine.db_now(), _HERE)).rowcount == 1
@@ -70,7 +75,9 @@ def take(database: engine.Database, token: str) -> bool:
 
 @engine.retried
 def purge(database: engine.Database) -> int:
-    """Delete the tokens that open nothing any more: expired, or of servers that went or moved; how many. One
-    statement."""
+    """Delete all tokens that have expired, or whose server was deleted or moved. Return their number.
+
+    Runs one SQL statement.
+    """
     with database.write() as conn:
         return conn.execute(tokens.delete().where(sa.or_(tokens.c.expires <= engine.db_now(), ~_HERE))).rowcount

@@ -1,8 +1,10 @@
-"""Why servers went where they went, as schedulers wrote it down: ``scheduler_decisions`` of the api database.
+"""Read and write the decisions of schedulers, which record why a server got its host (``scheduler_decisions``).
 
     add(connection, [{'request_id', 'instance_uuid', 'created_at', 'chosen', 'body': {...}}])    # hosts in columns
     find(connection, server_uuid_or_request_id)         # oldest first
     of_action(connection, server_uuid, request_id)      # newest first
+
+The table is in the API database.
 """
 from __future__ import annotations
 
@@ -22,19 +24,22 @@ decisions = SchedulerDecision.__table__
 
 
 def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
-    """Write them in one statement; ``body`` is what json takes."""
+    """Insert decisions. Each ``body`` is a value that json can encode. Runs one SQL statement."""
     connection.execute(sa.insert(decisions), [{**row, 'body': pack(row['body'])} for row in rows])
 
 
 def find(connection: sa.Connection, which: str) -> list[Row]:
-    """Those of a server or of a request, oldest first; one statement."""
+    """Return the decisions about a server or of a request, oldest first. Runs one SQL statement.
+
+    ``which`` is the server's uuid or the request's id. The bodies are as ``told`` returns them.
+    """
     found = many(connection.execute(sa.select(decisions).where(
         sa.or_(decisions.c.instance_uuid == which, decisions.c.request_id == which)).order_by(decisions.c.id)))
     return [{**row, 'body': told(unpack(row['body']))} for row in found]
 
 
 def of_action(connection: sa.Connection, instance_uuid: str, request_id: str) -> list[Row]:
-    """Those about a server in one request, newest first; one statement."""
+    """Return the decisions about a server in one request, newest first. Runs one SQL statement."""
     found = many(connection.execute(sa.select(decisions).where(
         decisions.c.instance_uuid == instance_uuid, decisions.c.request_id == request_id)
         .order_by(decisions.c.id.desc())))
@@ -42,7 +47,10 @@ def of_action(connection: sa.Connection, instance_uuid: str, request_id: str) ->
 
 
 def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
-    """Drop those written before a time, and all but about the ``keep`` newest; returns how many. Two statements."""
+    """Delete decisions written before a time, and all except about the ``keep`` newest.
+
+    Return the number of deleted rows. Runs two SQL statements.
+    """
     newest = connection.execute(sa.select(sa.func.max(decisions.c.id))).scalar()
     if newest is None:
         return 0
@@ -51,7 +59,10 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
 
 
 def told(body: Any) -> Any:
-    """The same host by host: where a decision holds {value: [of each host]} it has [{value: of this host}]."""
+    """Return the body of a decision with lists of hosts instead of columns.
+
+    A table {name: [value for each host]} becomes [{name: value of this host}].
+    """
     if not body:
         return body
     said = dict(body)
@@ -64,17 +75,17 @@ def told(body: Any) -> Any:
 
 def _hosts(columns: dict[str, list[Any]] | list[dict[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(columns, list):
-        # As it was written before there were columns.
+        # Decisions written by an old release have lists of hosts already.
         return columns
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)] \
         if columns else []
 
 
 def pack(body: Any) -> str:
-    """Compressed JSON as text."""
+    """Return a JSON value as compressed JSON, encoded as base64 text."""
     return base64.b64encode(zlib.compress(json.dumps(body, separators=(',', ':')).encode(), 1)).decode()
 
 
 def unpack(text: str | None) -> Any:
-    """The opposite; None of nothing."""
+    """Return the JSON value that ``pack`` encoded, or None if the text is empty or None."""
     return None if not text else json.loads(zlib.decompress(base64.b64decode(text)))

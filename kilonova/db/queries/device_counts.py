@@ -1,4 +1,4 @@
-"""How many devices a cell has, by what operators watch."""
+"""Count the PCI devices of a cell. The metrics of the API and ``kilonova-manage`` use it."""
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -13,8 +13,11 @@ servers = Instance.__table__
 
 
 class Counted(NamedTuple):
-    """``number`` devices of a host with this type and status; ``project_id`` of the servers that hold them, None:
-    nobody holds them, or their server is deleted."""
+    """The number of devices of a host that have the same type, status and project.
+
+    ``project_id`` is the project of the servers that hold the devices. It is None if no server holds them, or if the
+    server is deleted.
+    """
 
     host: str
     dev_type: str
@@ -24,7 +27,7 @@ class Counted(NamedTuple):
 
 
 class Barred(NamedTuple):
-    """A device that has text beside what was found of it in ``extra_info`` (JSON)."""
+    """A device whose ``extra_info`` (JSON text) perhaps says why the device is not offered to servers."""
 
     host: str
     dev_type: str
@@ -32,7 +35,7 @@ class Barred(NamedTuple):
 
 
 def counts(conn: sa.Connection) -> list[Counted]:
-    """Of all devices of a cell, by host."""
+    """Return the counts of all devices of a cell, sorted by host."""
     groups = (nodes.c.host, devices.c.dev_type, devices.c.status, servers.c.project_id)
     query = (sa.select(*groups, sa.func.count()).join_from(
         devices, nodes, nodes.c.id == devices.c.compute_node_id)
@@ -42,7 +45,10 @@ def counts(conn: sa.Connection) -> list[Counted]:
 
 
 def with_words(conn: sa.Connection, words: tuple[str, ...]) -> list[Barred]:
-    """Devices whose ``extra_info`` has one of these keys, or perhaps only looks so: the caller reads it."""
+    """Return the devices whose ``extra_info`` contains one of the ``words`` in quotes, as a JSON key would be.
+
+    The text may have the word elsewhere than as a key, so the caller must parse it.
+    """
     query = (sa.select(nodes.c.host, devices.c.dev_type, devices.c.extra_info)
              .join_from(devices, nodes, nodes.c.id == devices.c.compute_node_id)
              .where(devices.c.deleted == 0, nodes.c.host.is_not(None),

@@ -1,9 +1,10 @@
-"""Who held a device from when to when (table ``device_history``); who holds it now, and since when, its own row says.
+"""Read and write the table ``device_history``: which server held a PCI device, and from when to when.
 
-    add(conn, [7], server)                    # in the transaction that frees devices, before it does
+    add(conn, [7], server)                    # in the transaction that releases the devices, before the release
     page(conn, server=server, after=None, limit=100)
 
-Entries outlive devices, hosts and servers; ``purge`` deletes them when they are old.
+The present holder, and the time since when it holds the device, are in the device's own row. Entries remain when
+devices, hosts and servers are deleted. ``purge`` deletes old entries.
 """
 from __future__ import annotations
 
@@ -23,17 +24,17 @@ devices = PciDevice.__table__
 nodes = ComputeNode.__table__
 servers = Instance.__table__
 
-# What an entry has of its device's row.
+# Columns of the device's row that are copied into an entry.
 _COPIED = ('compute_node_id', 'address', 'dev_type', 'vendor_id', 'product_id', 'instance_uuid')
-# Entries that one purge deletes of a cell.
+# The number of entries that one purge deletes in a cell.
 BATCH = 1000
 DAY = 86400
 
 
 def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> None:
-    """The server held those of these devices that it holds, until now."""
+    """Insert an entry that ends now for each of these devices that the server holds."""
     project = sa.select(servers.c.project_id).where(servers.c.uuid == instance_uuid).scalar_subquery()
-    # No columns of nodes: on MySQL their rows would be locked, which the same transaction changes a moment later.
+    # No columns of compute_nodes are read: MySQL would lock those rows, which the same transaction changes soon after.
     found = sa.select(devices.c.uuid, *(devices.c[name] for name in _COPIED), devices.c.held_since, project,
                       sa.literal(utcnow(), DateTime)).where(
         devices.c.id.in_(list(device_ids)), devices.c.instance_uuid == instance_uuid, devices.c.uuid.is_not(None))
@@ -43,8 +44,10 @@ def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> N
 
 def page(conn: sa.Connection, *, after: int | None, limit: int, host: str | None = None,
          **filters: str | None) -> list[Row]:
-    """At most ``limit`` entries with their ``host``, the newest first, behind the one whose id is ``after``. Filters:
-    columns. A host that was deleted and archived is None."""
+    """Return at most ``limit`` entries with their ``host``, newest first, that come after the one with id ``after``.
+
+    ``filters`` are columns and their values. The host is None if its node was deleted and archived.
+    """
     query = sa.select(history, nodes.c.host).join_from(
         history, nodes, nodes.c.id == history.c.compute_node_id, isouter=True).where(*(
             history.c[name] == value for name, value in filters.items() if value is not None))
@@ -56,14 +59,17 @@ def page(conn: sa.Connection, *, after: int | None, limit: int, host: str | None
 
 
 def has(conn: sa.Connection, device_uuid: str, number: int) -> bool:
-    """Whether this database has an entry: its device and its id."""
+    """Return whether this database has an entry with this id for this device."""
     return conn.execute(sa.select(history.c.id).where(
         history.c.id == number, history.c.device_uuid == device_uuid)).first() is not None
 
 
 @engine.retried
 def purge(database: engine.Database, days: int) -> int:
-    """Delete the oldest of what ended ``days`` ago, at most ``BATCH``; how many."""
+    """Delete the oldest entries that ended at least ``days`` days ago, at most ``BATCH``.
+
+    Return the number of deleted rows.
+    """
     with database.read() as conn:
         old = list(conn.execute(sa.select(history.c.id).where(db_age(history.c.ended_at) >= days * DAY)
                                 .order_by(history.c.ended_at).limit(BATCH)).scalars())

@@ -1,10 +1,10 @@
-"""Who holds PCI devices, and devices that nobody who is there holds.
+"""Find the holders of PCI devices, and release devices whose holder does not exist any more.
 
     for row in lost(connection, busy=set()):    # row['why']: 'allocated by 5c…, which is no server of this cell'
         release(connection, row['id'], row['instance_uuid'])
 
-A device of a server that an operation works on isn't lost: the operation gives it back (a pending release outlives its
-server).
+A device of a server with an operation isn't lost, because the operation releases it. This may be a pending release,
+which can remain after its server was deleted.
 """
 from __future__ import annotations
 
@@ -27,22 +27,27 @@ HELD = ('claimed', 'allocated')
 
 
 def names(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
-    """{uuid: name} of those servers that there are."""
+    """Return {uuid: name} of those of these servers that exist and aren't deleted."""
     return {row.uuid: row.display_name or '' for row in connection.execute(
         sa.select(servers.c.uuid, servers.c.display_name).where(
             servers.c.uuid.in_(sorted(set(uuids))), servers.c.deleted == 0))}
 
 
 def at_work(connection: sa.Connection, uuid: str) -> Row | None:
-    """An operation row of this server, of either kind of database."""
+    """Return uuid and kind of the oldest operation row of this server, or None.
+
+    Works in the API database and in a cell.
+    """
     row = connection.execute(sa.select(operations.c.uuid, operations.c.kind).where(
         operations.c.instance_uuid == uuid).order_by(operations.c.id)).mappings().first()
     return dict(row) if row is not None else None
 
 
 def lost(connection: sa.Connection, busy: Collection[str]) -> list[Row]:
-    """Devices of a cell that are held, and by nobody who is there, with ``why``. ``busy``: servers that operations of
-    the API database work on."""
+    """Return the devices of a cell that are held although their holder does not exist, each with the reason in ``why``.
+
+    ``busy`` are servers that have operations in the API database.
+    """
     held = [row for row in list_devices(connection, statuses=HELD)
             if row['instance_uuid'] is None or row['instance_uuid'] not in busy]
     owners = {row['instance_uuid'] for row in held if row['instance_uuid'] is not None}
@@ -59,7 +64,10 @@ def _why(row: Row) -> str:
 
 
 def release(connection: sa.Connection, device_id: int, owner: str | None) -> bool:
-    """Give back a device that ``lost`` found; False: its row was changed since, or its owner is there again."""
+    """Release a device that ``lost`` found.
+
+    Return False if its row was changed since, or if its holder exists again.
+    """
     same: Any = devices.c.instance_uuid.is_(None)
     if owner is not None:
         same = sa.and_(devices.c.instance_uuid == owner, ~sa.exists().where(operations.c.instance_uuid == owner),

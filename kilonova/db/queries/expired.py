@@ -1,8 +1,9 @@
-"""What is over by the database's clock: one bounded statement each, the oldest first.
+"""Find servers and operations whose time has expired by the database's clock.
 
     expired.soft_deleted(connection, 86400, 200)        # [Due(server='3b7d…')]
 
-Whoever acts on it does so by a compare-and-swap: it may be over for another reason by then.
+Each function runs one SQL statement, and returns a limited number, oldest first. A caller that acts on the result must
+use a compare-and-swap, because the row may have changed by then.
 """
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from kilonova.db.queries.operations import MOVES, migrations, operations
 
 
 class Due(NamedTuple):
-    """A server, and the uuid of its row that is over, where that isn't the server's own."""
+    """A server whose time has expired. ``row`` is the uuid of the expired migration or operation, else ''."""
 
     server: str
     row: str = ''
 
 
 def soft_deleted(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
-    """Servers that were soft-deleted ``seconds`` ago or earlier, and at which nobody works."""
+    """Return servers that were soft-deleted at least ``seconds`` ago and have no task state."""
     when = sa.func.coalesce(instances.c.deleted_at, instances.c.updated_at)
     return _due(conn, sa.select(instances.c.uuid).where(
         instances.c.deleted == 0, instances.c.vm_state == states.VmState.SOFT_DELETED.value,
@@ -35,7 +36,7 @@ def soft_deleted(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 
 
 def unconfirmed(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
-    """Resized servers whose move (``row``) has waited for an answer for ``seconds``."""
+    """Return resized servers whose move (``row``) has waited for a confirm or revert for at least ``seconds``."""
     when = sa.func.coalesce(migrations.c.updated_at, migrations.c.created_at)
     return _due(conn, sa.select(instances.c.uuid, migrations.c.uuid).join_from(
         migrations, instances, instances.c.uuid == migrations.c.instance_uuid).where(
@@ -45,8 +46,10 @@ def unconfirmed(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 
 
 def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
-    """Shelved servers that are still on their host after ``seconds``, by the clock of whoever asks: when they were
-    shelved is a text that a conductor wrote."""
+    """Return servers that were shelved at least ``seconds`` ago and are still on their host.
+
+    This compares with this process's clock, because a conductor wrote the time of shelving as text.
+    """
     since = system_metadata.c.value
     latest = (instance_queries.utcnow() - datetime.timedelta(seconds=seconds)).isoformat()
     return [Due(*row) for row in conn.execute(sa.select(instances.c.uuid).join_from(
@@ -57,7 +60,7 @@ def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 
 
 def rescued(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
-    """Servers that were put into rescue ``seconds`` ago or earlier, and at which nobody works."""
+    """Return servers that were put into rescue at least ``seconds`` ago and have no task state."""
     when = sa.select(sa.func.max(actions.c.start_time)).where(
         actions.c.instance_uuid == instances.c.uuid, actions.c.action == 'rescue').scalar_subquery()
     return _due(conn, sa.select(instances.c.uuid).where(
@@ -66,7 +69,7 @@ def rescued(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 
 
 def builds(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
-    """Boots (``row``) that have been in this database for ``seconds`` and are not being unwound."""
+    """Return boot operations (``row``) that are at least ``seconds`` old in this database and are not being undone."""
     return _due(conn, sa.select(operations.c.instance_uuid, operations.c.uuid).where(
         operations.c.kind == 'boot', operations.c.cancelled == sa.false(), operations.c.failed == sa.false()),
         operations.c.created_at, seconds, limit)

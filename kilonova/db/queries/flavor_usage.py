@@ -1,8 +1,8 @@
-"""How many servers of a project have which flavor: what quotas of resource classes and PCI aliases are counted by.
+"""Count a project's servers by flavor, for quotas of resource classes and PCI aliases.
 
-The servers' own copies of their flavors count, so a flavor that was changed or deleted since changes nothing. Results
-have a row for each combination of sizes, extra specs and what of an image changes amounts, however many servers have
-it; one statement each.
+The servers' own copies of their flavors are counted, so later changes of a flavor have no effect. A result has one row
+for each combination of sizes, extra specs and image properties that change amounts, for any number of servers. Each
+function runs one SQL statement.
 """
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ extras = cell_models.InstanceExtra.__table__
 system_metadata = cell_models.InstanceSystemMetadata.__table__
 operations = cell_models.Operation.__table__
 
-# Servers that wait for their deletion (soft-delete) count against no quota, until somebody wants them back.
+# The condition that a server counts against quotas. One that waits to be reclaimed (soft-delete) counts only when it is
+# being restored.
 COUNTS = sa.or_(sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value,
                 instances.c.task_state == TaskState.RESTORING.value)
 
-# What a server's image may say of amounts besides its flavor.
+# Properties of a server's image that change amounts in addition to its flavor.
 IMAGE_PROPERTIES = ('hw_cpu_policy', 'hw_mem_encryption')
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap')
 
@@ -38,8 +39,14 @@ Flavor = dict[str, Any]
 
 
 class Alike(NamedTuple):
-    """``number`` servers with equal flavors {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs; image: its
-    IMAGE_PROPERTIES}; ``wanted``: the flavor that they are being resized to."""
+    """Servers with equal flavors.
+
+    Attributes:
+        number: Number of the servers.
+        flavor: {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image}, where ``image`` has the
+            IMAGE_PROPERTIES.
+        wanted: The flavor to which they are being resized, else None.
+    """
 
     number: int
     flavor: Flavor
@@ -47,7 +54,7 @@ class Alike(NamedTuple):
 
 
 def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """The servers of a cell that count, but those ``besides``."""
+    """Return the servers of a cell that count against quotas, except those in ``besides``."""
     stored, args = (json_columns.of(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
     columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
                *_columns(args, ('flavor', 'nova_object.data'), 'want'), *image_columns()]
@@ -62,7 +69,7 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
 
 
 def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
-    """(uuid, its flavor) of each server that no cell was chosen for yet."""
+    """Return (uuid, its flavor) of each server that has no cell yet."""
     stored = json_columns.of(conn.dialect.name, requests.c.instance)
     kept = [stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
             for name in IMAGE_PROPERTIES]
@@ -72,7 +79,7 @@ def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
 
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """The servers of cells that don't answer, as the API database knows them."""
+    """Return the servers of cells that don't answer, from the rows of the API database."""
     stored = json_columns.of(conn.dialect.name, specs.c.spec)
     properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
     image = [stored[(*properties, name)].as_string().label(f'image_{name}') for name in IMAGE_PROPERTIES]
@@ -87,16 +94,16 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
 
 
 def image_columns() -> list[Any]:
-    """Columns of a select from instances: what ``image_of`` reads."""
+    """Return the columns that ``image_of`` reads, for a select from instances."""
     table = system_metadata
-    # Each value by itself: a row that is there twice must not count its server twice.
+    # Each value is a subquery, because with a join a duplicate metadata row would count its server twice.
     return [sa.select(sa.func.max(table.c.value)).where(
         table.c.instance_uuid == instances.c.uuid, table.c.key == f'image_{name}', table.c.deleted == 0)
         .correlate(instances).scalar_subquery().label(f'image_{name}') for name in IMAGE_PROPERTIES]
 
 
 def image_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Those of the IMAGE_PROPERTIES that a server's image has."""
+    """Return those of the IMAGE_PROPERTIES that a server's image has."""
     return {name: str(row[f'image_{name}']) for name in IMAGE_PROPERTIES if row[f'image_{name}'] is not None}
 
 
@@ -106,7 +113,8 @@ def _columns(stored: sa.ColumnElement[Any], path: tuple[str, ...], prefix: str) 
 
 
 def _alike(conn: Connection, query: sa.Select[Any]) -> list[Alike]:
-    # Grouped outside: PostgreSQL doesn't see that two expressions with parameters are the same.
+    # The outer select groups the rows, because PostgreSQL doesn't recognize that two expressions with parameters are
+    # the same.
     inside = query.subquery()
     rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
     return [Alike(row['number'], _flavor(row, 'have') or {}, _flavor(row, 'want')) for row in rows]

@@ -1,4 +1,4 @@
-"""Flavors, their extra specs and the projects that may use private ones (API database).
+"""Read and write flavors, their extra specs, and the projects that may use private flavors (API database).
 
 A flavor is a dict of its columns plus ``extra_specs`` {key: value}.
 """
@@ -26,8 +26,10 @@ SORT_KEYS = ('created_at', 'description', 'disabled', 'ephemeral_gb', 'flavorid'
 
 
 def _visible(owner: Owner) -> Any:
-    """What a project may see and use: public flavors, and those that it was granted. Who has no project was granted
-    none."""
+    """Return the condition that a flavor is visible to the owner: it is public, or the project has access.
+
+    An owner without a project sees only public flavors.
+    """
     if owner is owners.ALL:
         return sa.true()
     granted = sa.exists().where(projects.c.flavor_id == flavors.c.id, owners.of(projects.c.project_id, owner))
@@ -35,7 +37,7 @@ def _visible(owner: Owner) -> Any:
 
 
 def get(conn: Connection, flavorid: str, owner: Owner) -> dict[str, Any] | None:
-    """A flavor that the project may use, with its extra specs, in one statement."""
+    """Return a flavor that the project may use, with its extra specs, or None. Runs one SQL statement."""
     rows = conn.execute(sa.select(flavors, extra_specs.c.key.label('spec_key'), extra_specs.c.value.label('spec_value'))
                         .join_from(flavors, extra_specs, extra_specs.c.flavor_id == flavors.c.id, isouter=True)
                         .where(flavors.c.flavorid == flavorid, _visible(owner))).mappings().all()
@@ -47,7 +49,7 @@ def get(conn: Connection, flavorid: str, owner: Owner) -> dict[str, Any] | None:
 
 
 def id_of(conn: Connection, flavorid: str) -> int | None:
-    """The number that servers carry as instance_type_id."""
+    """Return the id that servers have as instance_type_id, or None for an unknown flavor."""
     return conn.execute(sa.select(flavors.c.id).where(flavors.c.flavorid == flavorid)).scalar()
 
 
@@ -55,7 +57,11 @@ def page(conn: Connection, *, owner: Owner, is_public: bool | None = None, min_r
          min_disk: int = 0, name: str | None = None, order: Sequence[tuple[str, str]] = (), limit: int = 1000,
          marker: Mapping[str, Any] | None = None, specs: bool = True,
          disabled: bool | None = None) -> list[dict[str, Any]]:
-    """Flavors of a page; two statements. ``owner``: only what the project may see. ``name``: a regular expression."""
+    """Return a page of the flavors that the owner may see. Runs two SQL statements.
+
+    ``name`` is a regular expression. Raises InvalidPattern or SlowPattern if the database rejects it or it takes too
+    long.
+    """
     full = [*order, *(() if any(key == 'id' for key, _ in order) else (('id', 'asc'),))]
     query = sa.select(flavors).where(_visible(owner), flavors.c.memory_mb >= min_ram,
                                      flavors.c.root_gb >= min_disk).limit(limit)
@@ -105,7 +111,7 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 
 @engine.retried
 def create(database: Database, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Insert a flavor. FlavorExists, FlavorIdExists: its name or id is taken."""
+    """Insert a flavor and return it. Raises FlavorExists if its name is used, and FlavorIdExists if its id is used."""
     try:
         with database.write() as conn:
             conn.execute(flavors.insert(), dict(values))
@@ -120,7 +126,7 @@ def create(database: Database, values: Mapping[str, Any]) -> dict[str, Any]:
 
 @engine.retried
 def describe(database: Database, flavorid: str, description: str | None) -> dict[str, Any] | None:
-    """Change the description; None for an unknown flavor."""
+    """Change the description of a flavor and return the flavor, or None for an unknown flavor."""
     with database.write() as conn:
         conn.execute(flavors.update().where(flavors.c.flavorid == flavorid).values(description=description))
         return get(conn, flavorid, owners.ALL)
@@ -128,7 +134,10 @@ def describe(database: Database, flavorid: str, description: str | None) -> dict
 
 @engine.retried
 def delete(database: Database, flavorid: str) -> bool:
-    """Delete a flavor with all that belongs to it. Servers keep their own copy."""
+    """Delete a flavor with its extra specs and access list. Return False if it does not exist.
+
+    Servers keep their own copy.
+    """
     with database.write() as conn:
         flavor_id = id_of(conn, flavorid)
         if flavor_id is None:
@@ -141,7 +150,7 @@ def delete(database: Database, flavorid: str) -> bool:
 
 @engine.retried
 def set_specs(database: Database, flavorid: str, values: Mapping[str, str]) -> bool:
-    """Set these extra specs and leave the others; False for an unknown flavor."""
+    """Set these extra specs of a flavor and keep its others. Return False for an unknown flavor."""
     with database.write() as conn:
         flavor_id = id_of(conn, flavorid)
         if flavor_id is None:
@@ -156,21 +165,21 @@ def set_specs(database: Database, flavorid: str, values: Mapping[str, str]) -> b
 
 @engine.retried
 def delete_spec(database: Database, flavor_id: int, key: str) -> bool:
-    """Remove one extra spec; False where it was not set."""
+    """Delete one extra spec. Return False if the flavor did not have it."""
     with database.write() as conn:
         return bool(conn.execute(extra_specs.delete().where(extra_specs.c.flavor_id == flavor_id,
                                                             extra_specs.c.key == key)).rowcount)
 
 
 def access(conn: Connection, flavor_id: int) -> list[str]:
-    """The projects that may use a private flavor."""
+    """Return the projects that may use a private flavor."""
     return list(conn.execute(sa.select(projects.c.project_id).where(projects.c.flavor_id == flavor_id)
                              .order_by(projects.c.id)).scalars())
 
 
 @engine.retried
 def grant(database: Database, flavor_id: int, project_id: str) -> list[str] | None:
-    """Let a project in; the list afterwards, or None when it was in it."""
+    """Give a project access to a flavor. Return all projects with access, or None if it had access already."""
     try:
         with database.write() as conn:
             conn.execute(projects.insert(), {'flavor_id': flavor_id, 'project_id': project_id})
@@ -183,7 +192,7 @@ def grant(database: Database, flavor_id: int, project_id: str) -> list[str] | No
 
 @engine.retried
 def revoke(database: Database, flavor_id: int, project_id: str) -> list[str] | None:
-    """No longer let a project in; the list afterwards, or None when it wasn't in it."""
+    """Withdraw a project's access to a flavor. Return the remaining projects, or None if it had no access."""
     with database.write() as conn:
         if not conn.execute(projects.delete().where(projects.c.flavor_id == flavor_id,
                                                     projects.c.project_id == project_id)).rowcount:

@@ -1,9 +1,9 @@
-"""The last look at a server group's policy, in the transaction that claims a server's place on a host.
+"""Check a server group's policy once more in the transaction that claims a host for one of its servers.
 
-Schedulers choose at the same time and don't see each other's choices. Claims of one group wait for one another here:
-each holds the group's row in the API database until its claim in the cell is committed, and reads members and places
-behind that lock. So of two servers that must be apart only one is claimed on a host, and of the first two of a group
-that must be together the second one is claimed where the first is, or nowhere.
+Schedulers choose hosts at the same time and don't see each other's choices. So claims of one group run one after the
+other: each locks the group's row in the API database until its claim in the cell is committed, and reads the members
+and their hosts under that lock. Of two servers that must be on different hosts, only one can be claimed on a host. If
+servers must be on the same host, the second one can be claimed only on the host of the first.
 """
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
 @engine.retried
 def claim(api_db: engine.Database, cells: Cells, cell_db: engine.Database, request: claims.Claim,
           group: Mapping[str, str]) -> dict[str, Any]:
-    """``claims.claim`` of a server of a ``group`` {uuid, host}. GroupPolicyViolated: it doesn't allow the host.
+    """Run ``claims.claim`` for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
 
-    A group that is gone, or whose policy is only a wish, allows every host.
+    Raises GroupPolicyViolated if it doesn't. A group that was deleted, or whose policy is soft, allows every host.
     """
     with api_db.write() as conn:
         found = instance_groups.locked(conn, group['uuid'])
@@ -33,7 +33,7 @@ def claim(api_db: engine.Database, cells: Cells, cell_db: engine.Database, reque
             return claims.claim(cell_db, request)
         row, members = found
         members.pop(request.instance_uuid, None)
-        # Servers of another cell are on other hosts: only affinity asks for them.
+        # Servers of other cells are on other hosts, and only the affinity policy needs to know these.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
         def look(cell_conn: sa.Connection) -> None:
@@ -42,8 +42,10 @@ def claim(api_db: engine.Database, cells: Cells, cell_db: engine.Database, reque
 
 
 def refuse(group: Mapping[str, Any], places: Mapping[str, set[str]], host: str) -> None:
-    """GroupPolicyViolated where the group's policy doesn't allow another server on ``host``; ``places``: {other server:
-    hosts}, two for a server that moves."""
+    """Raise GroupPolicyViolated if the group's policy doesn't allow another server on ``host``.
+
+    ``places``: {other server: its hosts}. A server that moves has two hosts.
+    """
     if group['policy'] == ANTI_AFFINITY:
         most = int(group['rules'].get('max_server_per_host', 1))
         if sum(host in hosts for hosts in places.values()) >= most:

@@ -1,10 +1,11 @@
-"""Operations of a host that an operator says is off: evacuations beside what still runs, and rows that wait for it.
+"""Accept evacuations from a host that an operator forced down, and make operations due that wait for such a host.
 
     accept_evacuation(cell_db, instance_uuid=uuid, host='gpu1', operation=row, action=action)
     for uuid in hurry(cell_db, 'gpu1'):                 # the service was forced down or deleted
         conductor.run_operation(ctxt, operation=uuid)
 
-The API calls both. What runs ends by itself once its conductor asks whether the host is down (operations.md rule 15).
+The API calls these functions. A running operation ends by itself once its conductor checks whether the host is down
+(operations.md rule 15).
 """
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from kilonova.db.queries.operations import (
 )
 
 EVENT, KIND = 'evacuate.start', 'evacuate'
-# Rows that one call of ``hurry`` names. The sweep of the conductors finds the others.
+# The number of rows that one call of ``hurry`` returns. The sweep of the conductors finds the others.
 MOST_HURRIED = 500
 _servers, _moves = models.Instance.__table__, models.Migration.__table__
 
@@ -38,11 +39,15 @@ _servers, _moves = models.Instance.__table__, models.Migration.__table__
 @engine.retried
 def accept_evacuation(cell_db: engine.Database, *, instance_uuid: str, host: str, operation: Operation,
                       action: dict[str, Any]) -> None:
-    """Accept an evacuation of a server from ``host``, which is forced down, beside whatever runs.
+    """Accept an evacuation of a server from ``host``, which is forced down, even while an operation runs on the server.
 
-    What runs is cancelled and unwinds; the evacuation waits until that is done (operations.md rule 17). Raises
-    InstanceInvalidState if the server is in no state for it, or is on another host by now; InstanceBusy if what runs
-    can't be cancelled (a delete, a confirm, a revert, an offload) or is an evacuation; InstanceNotFound.
+    The running operation is cancelled and undone, and the evacuation waits until that is done (operations.md rule 17).
+
+    Raises:
+        InstanceInvalidState: The server's state does not allow it, or the server is on another host by now.
+        InstanceBusy: The running operation can't be cancelled (a delete, a confirm, a revert, an offload) or is an
+            evacuation.
+        InstanceNotFound: The server does not exist.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -58,7 +63,7 @@ def accept_evacuation(cell_db: engine.Database, *, instance_uuid: str, host: str
 
 
 def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
-    """Cancel the running row of a server, with the reason that its user reads. Return how many rows that were."""
+    """Cancel the running row of a server with a reason that its user can read. Return the number of cancelled rows."""
     reason = {'class': 'Cancelled', 'message': f'Host {host} is forced down, and the server is evacuated from it.',
               'code': 409, 'details': None}
     running = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN)
@@ -68,10 +73,11 @@ def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
 
 @engine.retried
 def hurry(cell_db: engine.Database, host: str) -> list[str]:
-    """Make the rows due that may wait for a host, and return their uuids, so that a runner can be woken for each.
+    """Make the rows due that may wait for a host, and return their uuids, so that a conductor can be woken for each.
 
-    These are the rows of servers that are on the host, move from or to it, or still have something there; and rows
-    whose steps chose it. Releases that only this host can do stay as they are: it is away for longer now.
+    These are rows of servers that are on the host, move from or to it, or have a pending release there, and rows whose
+    steps chose the host. Pending releases that wait for this host itself are left unchanged, because it is away for
+    longer now.
     """
     here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
     moving = sa.select(_moves.c.instance_uuid).where(

@@ -1,7 +1,7 @@
-"""Operation rows of hosts whose compute service was deleted: what such a row says, and that its host waits for it.
+"""Operation rows of hosts whose compute service was deleted, and the check that refuses to register such hosts.
 
-The row is written in the transaction that deletes the service, and ended when nothing of the host is left in the API
-database and in Placement. A machine of the host's name registers after that.
+The row is written in the transaction that deletes the service. It is deleted when the API database and Placement have
+no records of the host any more. Only then can a machine with the host's name register.
 """
 from __future__ import annotations
 

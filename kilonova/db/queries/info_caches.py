@@ -1,10 +1,11 @@
-"""Statements on instance_info_caches: what is known of a server's ports. Conductors write it, each in the transaction
-that says where its operation stands. The API writes what its own request changed, in the transaction that inserts the
-row of the operation that looks at the ports again.
+"""Read and write instance_info_caches, which store the state of a server's ports.
 
     info_caches.write(conn, uuid, [vif.stored(), …])            # [] empties it
     info_caches.replace(conn, uuid, seen, [vif.stored(), …])    # unless it was written since it was read
-    info_caches.amend(conn, uuid, change)                       # each interface, where the text can be read
+    info_caches.amend(conn, uuid, change)                       # each interface, if the text can be read
+
+Conductors write the cache in the transaction that records the progress of their operation. The API writes the changes
+of its own request, in the transaction that inserts an operation which reads the ports again.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ instances = models.Instance.__table__
 
 
 def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> None:
-    """The interfaces of a server, in the order in which its guest has them."""
+    """Store the interfaces of a server, in the order in which its guest has them."""
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     text = json.dumps(list(vifs))
     written = conn.execute(caches.update().where(caches.c.instance_uuid == uuid).values(
@@ -35,8 +36,11 @@ def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> 
 
 
 def replace(conn: sa.Connection, uuid: str, seen: str | None, vifs: Sequence[Mapping[str, Any]]) -> bool:
-    """The interfaces of a server in place of those that were ``seen``, the cache's text (None: it had none, and nobody
-    else writes one then); False: it says something else now, and nothing was written."""
+    """Replace the interfaces of a server if its cache is still as it was read. Return False if it has changed.
+
+    ``seen`` is the text that was read. None means that the server had no cache: then the interfaces are always written,
+    because nothing else writes a cache in that case.
+    """
     if seen is None:
         write(conn, uuid, vifs)
         return True
@@ -47,10 +51,10 @@ def replace(conn: sa.Connection, uuid: str, seen: str | None, vifs: Sequence[Map
 
 
 def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]]) -> None:
-    """Replace each interface of a server, as it is stored, by what ``change`` makes of it.
+    """Replace each stored interface of a server by the result of ``change(interface)``.
 
-    Nothing is written if the cache is empty, if nothing changes, if somebody else writes the cache at the same moment,
-    or if ``change`` can't read an interface.
+    Nothing is written if the cache is empty, if nothing changes, if another transaction writes the cache at the same
+    moment, or if ``change`` can't read an interface.
     """
     seen = conn.execute(sa.select(caches.c.network_info).where(caches.c.instance_uuid == uuid)).scalar()
     try:
@@ -64,7 +68,7 @@ def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]
 
 
 def after(conn: sa.Connection, last: int) -> tuple[int, str] | None:
-    """The next cache by its id that is one of a server which isn't deleted: (id, server); None: there is none."""
+    """Return (id, server) of the next cache after the id ``last`` whose server isn't deleted, or None."""
     row = conn.execute(sa.select(caches.c.id, caches.c.instance_uuid).join_from(
         caches, instances, instances.c.uuid == caches.c.instance_uuid).where(
         caches.c.id > last, instances.c.deleted == 0).order_by(caches.c.id).limit(1)).first()

@@ -1,10 +1,10 @@
-"""Server groups: servers that want to be together or apart (API database), and where their members are (cells).
+"""Read and write server groups with their policies and members (API database), and read the members' hosts (cells).
 
     group = get(conn, uuid)         # {'id', 'uuid', 'name', 'policy', 'rules': {…}, 'members': [server uuids], …}
-    places(cell_conn, members)      # {server: {hosts}}, those of moves under way too
+    places(cell_conn, members)      # {server: {hosts}}, including both hosts of a move
 
-A server is a member from its create to the end of its delete: then its mapping is queued for deletion, and its row
-here, which nobody reads any more, goes with the mapping.
+A server is a member from its create to the end of its delete. Then its mapping is queued for deletion. Its row here is
+not read any more, and is deleted together with the mapping.
 """
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ migrations = Migration.__table__
 
 LOG = logging.getLogger(__name__)
 
-# Rows of a statement that names servers.
+# The number of servers that one statement contains.
 CHUNK = 1000
 
 
 class GroupNotFound(errors.NotFound):
+    """There is no server group with this uuid (HTTP 404)."""
+
     msg_fmt = 'Instance group %(group_uuid)s could not be found.'
 
 
-# A member that is no server any more has such a mapping, or none.
+# The condition that a member is a server that isn't deleted. The mapping of a deleted one is queued for deletion or
+# gone.
 _LIVING = sa.and_(mappings.c.instance_uuid == members.c.instance_uuid,
                   sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false())
 
@@ -54,8 +57,10 @@ def _groups() -> sa.Select[Any]:
 
 
 def _read(row: Row) -> Row:
-    """Return a group without members. Rules that cannot be read are logged, and the group's policy holds without
-    them, which is its strictest form."""
+    """Return a group without members.
+
+    Rules that cannot be read are logged, and the group's policy is applied without them, which is its strictest form.
+    """
     rules: dict[str, Any] = {}
     try:
         rules = {name: int(value) for name, value in texts.mapping(row['rules']).items()}
@@ -66,7 +71,7 @@ def _read(row: Row) -> Row:
 
 
 def get(conn: Connection, uuid: str) -> Row | None:
-    """One group with its members; two statements."""
+    """Return one group with its members, or None if there is none. Runs two SQL statements."""
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
         return None
@@ -76,7 +81,7 @@ def get(conn: Connection, uuid: str) -> Row | None:
 
 
 def page(conn: Connection, owner: owners.Owner, limit: int, offset: int = 0) -> list[Row]:
-    """Groups of a project with their members, by id; two statements."""
+    """Return groups of a project with their members, sorted by id. Runs two SQL statements."""
     query = _groups().where(owners.of(groups.c.project_id, owner)).order_by(groups.c.id).limit(limit).offset(offset)
     rows = [_read(row) for row in many(conn.execute(query))]
     found = _members(conn, [row['id'] for row in rows]) if rows else {}
@@ -93,7 +98,7 @@ def _members(conn: Connection, group_ids: Sequence[int]) -> dict[int, list[str]]
 
 @engine.retried
 def create(api_db: Database, values: Row, policy: str, rules: dict[str, str]) -> None:
-    """``values``: uuid, name, project_id, user_id."""
+    """Insert a group. ``values``: uuid, name, project_id and user_id."""
     with api_db.write() as conn:
         if engine.repeated() and conn.execute(sa.select(groups.c.id).where(groups.c.uuid == values['uuid'])).first():
             return
@@ -104,7 +109,7 @@ def create(api_db: Database, values: Row, policy: str, rules: dict[str, str]) ->
 
 @engine.retried
 def destroy(api_db: Database, uuid: str) -> bool:
-    """Delete a group; its servers stay. False: there was none."""
+    """Delete a group but not its servers. Return False if there was none."""
     with api_db.write() as conn:
         group_id = _lock(conn, uuid)
         if group_id is None:
@@ -121,7 +126,7 @@ def _lock(conn: Connection, uuid: str) -> int | None:
 
 # --- members ---------------------------------------------------------------------------------------------------------
 def add_members(conn: Connection, group: tuple[int, str], uuids: Sequence[str]) -> None:
-    """One INSERT; ``group``: its id and uuid. GroupNotFound when it was deleted meanwhile."""
+    """Add servers to a ``group`` (id, uuid) by one INSERT. Raises GroupNotFound if the group was deleted meanwhile."""
     group_id, group_uuid = group
     try:
         conn.execute(members.insert(), [{'group_id': group_id, 'instance_uuid': uuid} for uuid in uuids])
@@ -130,25 +135,28 @@ def add_members(conn: Connection, group: tuple[int, str], uuids: Sequence[str]) 
 
 
 def remove_members(conn: Connection, uuids: Iterable[str]) -> None:
-    """These servers leave whatever group they are in."""
+    """Remove these servers from the groups that they are in."""
     conn.execute(members.delete().where(members.c.instance_uuid.in_(list(uuids))))
 
 
 def count_members(conn: Connection, group_id: int) -> int:
-    """How many servers a group has."""
+    """Return the number of servers of a group."""
     return int(conn.execute(sa.select(sa.func.count()).select_from(members.join(mappings, _LIVING)).where(
         members.c.group_id == group_id)).scalar_one())
 
 
 def of_server(conn: Connection, uuid: str) -> list[str]:
-    """uuids of the groups of a server; one statement."""
+    """Return the uuids of the groups of a server. Runs one SQL statement."""
     return list(conn.execute(sa.select(groups.c.uuid).join(members, members.c.group_id == groups.c.id).where(
         members.c.instance_uuid == uuid).order_by(groups.c.id)).scalars())
 
 
 # --- where they are --------------------------------------------------------------------------------------------------
 def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
-    """A group without its members, and {member: id of its cell, None while it has none}; None: it is gone."""
+    """Return a group without its members, and {member: id of its cell, or None before it has one}.
+
+    Return None if the group does not exist any more.
+    """
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
         return None
@@ -158,13 +166,15 @@ def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | 
 
 
 def locked(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
-    """The same; until the end of the transaction nobody else holds this group."""
+    """Lock a group until the end of the transaction, and return the result of ``cells_of_members``."""
     return cells_of_members(conn, uuid) if _lock(conn, uuid) is not None else None
 
 
 def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
-    """{server: hosts} of those of these servers that are on a host of this cell. A move that hasn't ended holds both
-    of its hosts: it may be reverted, and what is confirmed isn't known before. One statement for a thousand servers.
+    """Return {server: hosts} for those of these servers that are on a host of this cell.
+
+    A server whose move hasn't ended has both hosts of the move, because it is not yet known whether the move will be
+    confirmed or reverted. Runs one SQL statement for each thousand servers.
     """
     names = list(uuids)
     found: dict[str, set[str]] = {}
@@ -172,7 +182,7 @@ def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
         some = names[start:start + CHUNK]
         under_way = sa.and_(migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0,
                             migrations.c.status.not_in(ENDED))
-        # UNION ALL of three looks at indexes, as OR would be none.
+        # Each of the three selects uses an index. One select with OR would use none.
         for uuid, host in conn.execute(sa.union_all(
                 sa.select(instances.c.uuid, instances.c.host).where(instances.c.uuid.in_(some),
                                                                     instances.c.deleted == 0),

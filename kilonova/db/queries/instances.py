@@ -1,7 +1,8 @@
-"""Statements on one server: read, create, compare-and-swap its state, its lock, its events and faults.
+"""Statements on one server: read and create it, change its state, lock it, and write its actions, events and faults.
 
-Functions with ``conn`` first work inside the caller's transaction. ``transition`` (for a new server ``create``) is
-the only writer of vm_state and task_state (states.TRANSITIONS); zero rows hit means somebody else was quicker.
+A function whose first argument is ``conn`` works in the caller's transaction. Only ``transition`` (and ``create`` for a
+new server) writes vm_state and task_state, as states.TRANSITIONS says. If it changes no row, another request has
+changed the state first.
 """
 from __future__ import annotations
 
@@ -33,25 +34,29 @@ operations_table = models.Operation.__table__
 
 EXTRA_COLUMNS = ('numa_topology', 'pci_requests', 'flavor', 'migration_context', 'trusted_certs', 'resources',
                  'vcpu_model', 'keypairs', 'device_metadata')
-# The key of the system metadata that says why a server is locked.
+# The key of the system metadata that contains the reason why a server is locked.
 LOCKED_REASON = 'locked_reason'
 STATES = frozenset(('vm_state', 'task_state'))
-# Characters of the message of an action, and of a fault.
+# Characters that the message of an action or of a fault may have.
 _MESSAGE = 255
-# Columns of block_device_mapping in a row of a server.
+# The prefix of block_device_mapping's columns in the rows of ``_with_extra``.
 _VOLUME = 'volume_row_'
 _VOLUME_COLUMNS = tuple(f'{_VOLUME}{column.name}' for column in bdm_table.c)
 EVENT_COLUMNS = ('event', 'start_time', 'finish_time', 'result', 'traceback', 'host', 'details')
 
 
 def utcnow() -> datetime.datetime:
-    """Now, naive UTC: what datetime columns hold."""
+    """Return the current time as naive UTC, the form of datetime columns."""
     return datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
 
 
 def get(conn: sa.Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
-    """The instances row joined with its extra columns and its info cache (as ``extra_<column>``), or None.
-    ``extra_volumes``: rows of block_device_mapping of its volumes, by id."""
+    """Return a server's row, or None if the cell doesn't have the server.
+
+    A deleted one is returned only with ``deleted``. The row is that of instances. The columns of instance_extra and the
+    info cache are added as ``extra_<column>``, and ``extra_volumes`` is the list of rows of block_device_mapping for
+    the server's volumes, sorted by id.
+    """
     found = _servers(conn.execute(_one(deleted), {'uuid': uuid}))
     return found[0] if found else None
 
@@ -76,7 +81,10 @@ def _with_extra() -> Any:
 
 
 def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
-    """Rows of ``_with_extra``, of which a server with volumes has one for each, as one a server."""
+    """Return one row for each server.
+
+    ``rows`` is the result of ``_with_extra``, which has one row for each volume of a server.
+    """
     found: list[dict[str, Any]] = []
     for row in rows.mappings():
         values = dict(row)
@@ -89,19 +97,25 @@ def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
 
 
 def by_host(conn: sa.Connection, host: str) -> list[dict[str, Any]]:
-    """The servers of a host as ``get`` gives them, by id."""
+    """Return the servers of a host, sorted by id, in the form of ``get``."""
     return _servers(conn.execute(_with_extra().where(instances.c.host == host, instances.c.deleted == 0)))
 
 
 def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """uuid → row as ``get`` gives it, of those that this cell has; one statement."""
+    """Return a dict from uuid to row, in the form of ``get``, for the servers that the cell has.
+
+    Runs one SQL statement.
+    """
     rows = conn.execute(_with_extra().where(instances.c.uuid.in_(list(uuids)), instances.c.deleted == 0))
     return {row['uuid']: row for row in _servers(rows)}
 
 
 def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> list[dict[str, Any]]:
-    """Rows as ``get`` gives them of those of these servers that were deleted ``seconds`` ago or earlier, by the
-    database's clock, and have no operation or pending release; one statement."""
+    """Return the rows of deleted servers among these uuids, in the form of ``get``.
+
+    The servers were deleted at least ``seconds`` ago by the database's clock, and have no operation or pending release.
+    Runs one SQL statement.
+    """
     rows = conn.execute(_with_extra().where(
         instances.c.uuid.in_(list(uuids)), instances.c.deleted != 0, db_age(instances.c.deleted_at) >= seconds,
         ~sa.exists().where(operations_table.c.instance_uuid == instances.c.uuid)))
@@ -109,7 +123,7 @@ def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> 
 
 
 def split(row: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A row of ``get`` as (instances columns, instance_extra columns, ``network_info`` and ``volumes``)."""
+    """Split a row of ``get`` into (columns of instances, columns of instance_extra with network_info and volumes)."""
     prefix = 'extra_'
     extra = {name[len(prefix):]: value for name, value in row.items() if name.startswith(prefix)}
     return {name: value for name, value in row.items() if not name.startswith(prefix)}, extra
@@ -120,12 +134,12 @@ _SYSTEM_METADATA = sa.select(system_metadata_table.c.key, system_metadata_table.
 
 
 def get_system_metadata(conn: sa.Connection, uuid: str) -> dict[str, str]:
-    """The server's system metadata (image_* properties, old_vm_state …)."""
+    """Return the server's system metadata (image_* properties, old_vm_state and others)."""
     return {row.key: row.value for row in conn.execute(_SYSTEM_METADATA, {'uuid': uuid})}
 
 
 def get_system_metadata_of(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The system metadata of several servers; one statement."""
+    """Return a dict from uuid to system metadata for several servers. Runs one SQL statement."""
     table = system_metadata_table
     found: dict[str, dict[str, str]] = {}
     for uuid, key, value in conn.execute(sa.select(table.c.instance_uuid, table.c.key, table.c.value).where(
@@ -135,7 +149,7 @@ def get_system_metadata_of(conn: sa.Connection, uuids: Iterable[str]) -> dict[st
 
 
 def get_bdms(conn: sa.Connection, uuid: str) -> list[dict[str, Any]]:
-    """The disks that a server's user asked for, by id."""
+    """Return the disks that a server's user requested (rows of block_device_mapping), sorted by id."""
     return [dict(row) for row in conn.execute(sa.select(bdm_table).where(
         bdm_table.c.instance_uuid == uuid, bdm_table.c.deleted == 0).order_by(bdm_table.c.id)).mappings()]
 
@@ -143,14 +157,17 @@ def get_bdms(conn: sa.Connection, uuid: str) -> list[dict[str, Any]]:
 def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[str, Any],
            system_metadata: Mapping[str, str | None], metadata: Mapping[str, str | None], tags: Iterable[str] = (),
            bdms: Iterable[dict[str, Any]] = ()) -> tuple[int, bool]:
-    """Insert a server in the states that ``event`` leads to, with all that belongs to it; its id, and False when it is
-    already there (a repeated step)."""
+    """Insert a server and its related rows, in the state to which ``event`` leads. Return (id of its row, True).
+
+    If the server exists already, because the step is repeated, return (id, False) and insert nothing.
+    """
     uuid, now = values['uuid'], utcnow()
     there = conn.execute(sa.select(instances.c.id).where(instances.c.uuid == uuid)).scalar()
     if there is not None:
         return there, False
     stamp = {'created_at': now, 'deleted': 0}
-    # created_at is when the user asked (the build request); the rest is stamped now.
+    # The server's created_at is the time of the user's request (that of the build request). The other rows get the
+    # current time.
     new_id = _move(conn, uuid, event, instances.insert(), {**stamp, **values}).inserted_primary_key[0]
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):
@@ -167,7 +184,10 @@ def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[
 
 
 def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
-    """Plain columns (no states), if those of ``expect`` are as it says (see ``transition``); rows hit."""
+    """Update columns of a server other than its states, if the columns of ``expect`` have the given values.
+
+    Return the number of changed rows, 0 or 1. ``transition`` describes ``expect``.
+    """
     if not values:
         return 1
     return conn.execute(instances.update().where(
@@ -176,13 +196,13 @@ def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mappi
 
 
 def update_extra(conn: sa.Connection, uuid: str, values: dict[str, Any]) -> None:
-    """instance_extra columns (JSON text or None)."""
+    """Update columns of instance_extra. The values are JSON text or None."""
     if values:
         conn.execute(extras.update().where(extras.c.instance_uuid == uuid).values(updated_at=utcnow(), **values))
 
 
 def set_system_metadata(conn: sa.Connection, uuid: str, changes: dict[str, str | None]) -> None:
-    """Replace these keys; a None value removes the key."""
+    """Replace these keys of the server's system metadata. A key with the value None is deleted."""
     if not changes:
         return
     table = system_metadata_table
@@ -195,10 +215,10 @@ def set_system_metadata(conn: sa.Connection, uuid: str, changes: dict[str, str |
 
 def transition(conn: sa.Connection, uuid: str, event: str, values: dict[str, Any] | None = None,
                expect: dict[str, Any] | None = None) -> bool:
-    """Compare-and-swap by the table of transitions; False when the server is not in an allowed state.
+    """Change a server's state by ``event`` in a compare-and-swap.
 
-    ``values``: further columns to write. ``expect``: further columns that must be equal (None: IS NULL; a list: one of
-    them).
+    Return False if its present state does not allow the event. ``values`` are further columns to write. ``expect`` are
+    further columns that must have the given value (None: IS NULL; a list: one of its values).
     """
     statement = _moved_by(event).where(*_as_expected(expect))
     found: bool = _move(conn, uuid, event, statement, {'updated_at': utcnow(), **(values or {})}).rowcount == 1
@@ -206,7 +226,7 @@ def transition(conn: sa.Connection, uuid: str, event: str, values: dict[str, Any
 
 
 def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.Update, values: dict[str, Any]) -> Any:
-    """The only writer of states: a server's INSERT or UPDATE with what the event makes of them."""
+    """Run a server's INSERT or UPDATE with the states that ``event`` leads to. Only this function writes states."""
     rule, values = states.TRANSITIONS[event], _plain(values)
     values['task_state'] = _text(rule.to_task)
     if rule.to_vm is not None:
@@ -220,7 +240,10 @@ def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Columns that may be written as they are. ValueError: states are among them, and only ``_move`` writes those."""
+    """Return these columns as a dict.
+
+    Raises ValueError if a state is among them, because only ``_move`` writes states.
+    """
     if not STATES.isdisjoint(values):
         raise ValueError(f'states are written by a transition, not as {values}')
     return dict(values)
@@ -238,7 +261,10 @@ def _moved_by(event: str) -> Any:
 
 
 def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]) -> bool:
-    """The server belongs to no host, if it is on this one and its columns are as expected."""
+    """Remove the server from its host, if it is on this host and its columns have the expected values.
+
+    Return False if not.
+    """
     conditions = [instances.c[name] == value for name, value in {'host': host, **expect}.items()]
     return conn.execute(instances.update().where(
         instances.c.uuid == uuid, instances.c.deleted == 0, *conditions).values(
@@ -246,8 +272,10 @@ def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]
 
 
 def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
-    """Write host, node and what follows the flavor, if the server is on one of these hosts; ``compute_id`` is that of
-    the node."""
+    """Write host, node and columns of the flavor, if the server is on one of these hosts. Return False if it is not.
+
+    ``compute_id`` is set to the id of the node.
+    """
     nodes = models.ComputeNode.__table__
     node = sa.select(nodes.c.id).where(nodes.c.host == values['host'], nodes.c.hypervisor_hostname == values['node'],
                                        nodes.c.deleted == 0).scalar_subquery()
@@ -257,9 +285,10 @@ def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iter
 
 
 def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) -> None:
-    """What belongs to a server changes, not its state: its row is ours until the transaction ends.
+    """Lock a server's row until the transaction ends, to change rows that belong to the server but not its state.
 
-    ``method`` is the act's name in the 409. Raises InstanceNotFound, InstanceInvalidState (in none of ``vm_states``).
+    ``method`` is the name of the request in the error. Raises InstanceNotFound if the server does not exist, and
+    InstanceInvalidState (HTTP 409) if its state is in none of ``vm_states``.
     """
     if conn.execute(instances.update().where(
             instances.c.uuid == uuid, instances.c.deleted == 0, _one_of(instances.c.vm_state, vm_states))
@@ -275,9 +304,10 @@ def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) 
 @engine.retried
 def lock(database: engine.Database, uuid: str, *, locked_by: str, reason: str | None, again: bool,
          action: dict[str, Any], host: str) -> bool:
-    """Lock a server for ``locked_by`` ('owner' or 'admin'), with its action and event.
+    """Lock a server for ``locked_by`` ('owner' or 'admin'), and write the action and its event.
 
-    ``again`` False: a locked server stays as it is, and the answer is False. Raises InstanceNotFound.
+    If ``again`` is False and the server is locked already, change nothing and return False. Raises InstanceNotFound if
+    the server does not exist.
     """
     conditions = [] if again else [sa.func.coalesce(instances.c.locked, sa.false()) == sa.false()]
     with database.write() as conn:
@@ -291,9 +321,9 @@ def lock(database: engine.Database, uuid: str, *, locked_by: str, reason: str | 
 
 @engine.retried
 def unlock(database: engine.Database, uuid: str, *, locked_by: str | None, action: dict[str, Any], host: str) -> None:
-    """Unlock a server that is locked by ``locked_by`` as the caller has seen it.
+    """Unlock a server if it is still locked by ``locked_by``, as the caller has read it.
 
-    Raises InstanceNotFound; InstanceIsLocked when somebody else has locked it meanwhile.
+    Raises InstanceNotFound if the server does not exist, and InstanceIsLocked if the lock has changed meanwhile.
     """
     same = instances.c.locked_by.is_(None) if locked_by is None else instances.c.locked_by == locked_by
     with database.write() as conn:
@@ -323,7 +353,7 @@ def _note_lock(conn: sa.Connection, uuid: str, action: dict[str, Any], event: st
 
 
 def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    """Why ``transition`` hit no row: what to raise."""
+    """Return the error for the case that ``transition`` changed no row: InstanceNotFound or InstanceInvalidState."""
     row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state).where(
         instances.c.uuid == uuid, instances.c.deleted == 0)).first()
     if row is None:
@@ -337,7 +367,7 @@ def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
 
 
 def mark_deleted(conn: sa.Connection, uuid: str) -> bool:
-    """The end state of a delete: the row is soft-deleted, its state says so."""
+    """Soft-delete the server's row and set its state to deleted. Return False if its state does not allow that."""
     now = utcnow()
     return transition(conn, uuid, 'delete.done', {
         'deleted': instances.c.id, 'deleted_at': now, 'terminated_at': now, 'updated_at': now,
@@ -345,15 +375,18 @@ def mark_deleted(conn: sa.Connection, uuid: str) -> bool:
 
 
 def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None:
-    """``action``: {action, request_id, user_id, project_id, message?}."""
+    """Insert an action, given as {action, request_id, user_id, project_id, message?}."""
     now = utcnow()
     conn.execute(actions.insert(), {'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now,
                                     'deleted': 0, **action})
 
 
 def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[str, Any]]) -> None:
-    """Something happened to servers, ``told`` [{instance_uuid, message}]: an ``action`` (see ``start_action``) that is
-    over, one a server; for what may be repeated."""
+    """Write one finished action for each of several servers, unless the server has the action already.
+
+    ``told`` is a list of {instance_uuid, message}. ``action`` is described in ``start_action``. Callers may repeat
+    this.
+    """
     texts: dict[str, list[str]] = {}
     for one in told:
         texts.setdefault(one['instance_uuid'], []).append(one['message'])
@@ -369,7 +402,7 @@ def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[s
 
 
 def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str | None = None) -> None:
-    """The action's end; ``message`` 'Error' marks a failed one."""
+    """Write the end of an action. The ``message`` 'Error' marks a failed one."""
     now = utcnow()
     values: dict[str, Any] = {'finish_time': now, 'updated_at': now}
     if message is not None:
@@ -379,7 +412,7 @@ def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str 
 
 
 def forget_action(conn: sa.Connection, uuid: str, request_id: str) -> None:
-    """Of a request that was refused after all nothing is told; no event of it may have been written."""
+    """Delete the action of a request that was refused after it had been accepted. It must not have events yet."""
     conn.execute(actions.delete().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
 
 
@@ -389,8 +422,10 @@ _ADD_EVENT = action_events.insert().values(action_id=sa.select(sa.func.max(actio
 
 
 def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
-    """Events of an action, written once at their end: {event, result, host, start_time, finish_time, details,
-    traceback}."""
+    """Insert events of an action, each once and at its end.
+
+    An event is {event, result, host, start_time, finish_time, details, traceback}.
+    """
     events = list(events)
     if not events:
         return
@@ -402,7 +437,7 @@ def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable
 
 
 def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[str, Any]) -> None:
-    """The same for one event, unless the action has it already: for steps that may be repeated."""
+    """Insert an event of an action, unless the action has an event of that name. For steps that may be repeated."""
     there = sa.select(action_events.c.id).join_from(
         action_events, actions, actions.c.id == action_events.c.action_id).where(
         actions.c.instance_uuid == uuid, actions.c.request_id == request_id, action_events.c.event == event['event'])
@@ -411,13 +446,13 @@ def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[
 
 
 def add_fault(conn: sa.Connection, uuid: str, fault: dict[str, Any]) -> None:
-    """Insert a fault: {code, message, details, host}. A message that is longer than its column is shortened."""
+    """Insert a fault {code, message, details, host}. A message that is too long for its column is shortened."""
     conn.execute(faults.insert(), {'instance_uuid': uuid, 'created_at': utcnow(), 'deleted': 0, **fault,
                                    'message': shortened(fault.get('message') or '', _MESSAGE)})
 
 
 def parse_time(value: str | datetime.datetime | None) -> datetime.datetime | None:
-    """ISO 8601, with or without Z, as naive UTC."""
+    """Return an ISO 8601 time, with or without Z, as naive UTC."""
     if isinstance(value, str):
         value = datetime.datetime.fromisoformat(value)
     if value is None or value.tzinfo is None:

@@ -1,4 +1,4 @@
-"""Key pairs of users (API database). Only public keys are ever here."""
+"""Read and write the key pairs of users (API database). The table holds public keys only."""
 from __future__ import annotations
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ key_pairs = KeyPair.__table__
 
 
 def page(conn: Connection, user_id: str, limit: int | None = None, marker: str | None = None) -> list[Row]:
-    """A user's key pairs behind the name ``marker``, by name. One statement."""
+    """Return a user's key pairs, sorted by name and starting after the name ``marker``. Runs one SQL statement."""
     query = sa.select(key_pairs).where(key_pairs.c.user_id == user_id).order_by(key_pairs.c.name)
     if marker is not None:
         query = query.where(key_pairs.c.name > marker)
@@ -22,18 +22,20 @@ def page(conn: Connection, user_id: str, limit: int | None = None, marker: str |
 
 
 def get(conn: Connection, user_id: str, name: str) -> Row | None:
-    """One key pair, or None."""
+    """Return the user's key pair of this name, or None if there is none."""
     return one(conn.execute(sa.select(key_pairs).where(key_pairs.c.user_id == user_id, key_pairs.c.name == name)))
 
 
 def count(conn: Connection, user_id: str) -> int:
-    """How many a user has."""
+    """Return the number of key pairs that a user has."""
     return conn.execute(sa.select(sa.func.count()).where(key_pairs.c.user_id == user_id)).scalar_one()
 
 
 def create(database: Database, values: Row) -> Row | None:
-    """Insert a key pair; its row, or None where the user has one of that name. It is not repeated: a lost answer would
-    make the second try find its own row."""
+    """Insert a key pair and return its row, or None if the user has a key pair of that name.
+
+    The transaction is not repeated if its answer is lost: the second try would find the row of the first one.
+    """
     row = {**values, 'created_at': utcnow(), 'updated_at': None}
     try:
         with database.write() as conn:
@@ -49,7 +51,7 @@ def create(database: Database, values: Row) -> Row | None:
 
 @engine.retried
 def delete(database: Database, user_id: str, name: str) -> bool:
-    """False when there was none."""
+    """Delete a user's key pair. Return False if there was none of that name."""
     with database.write() as conn:
         return conn.execute(key_pairs.delete().where(
             key_pairs.c.user_id == user_id, key_pairs.c.name == name)).rowcount == 1

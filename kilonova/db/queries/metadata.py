@@ -1,8 +1,8 @@
-"""Metadata of servers: the user's pairs (``instance_metadata``).
+"""Read and write the metadata of servers, which are pairs of key and value set by users (``instance_metadata``).
 
     change(database, uuid, lambda pairs: {**pairs, 'a': 'b'}, method='update metadata')
 
-The pairs have no unique key in the database: whoever changes them holds the server's row first.
+The pairs have no unique key in the database. A caller that changes them must lock the server's row first.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ table = InstanceMetadata.__table__
 
 
 def get(conn: sa.Connection, uuid: str) -> dict[str, str]:
-    """The pairs of a server, by key."""
+    """Return the metadata of a server as a dict, sorted by key."""
     rows = conn.execute(sa.select(table.c.key, table.c.value).where(
         table.c.instance_uuid == uuid, table.c.deleted == 0).order_by(table.c.key))
     return {row.key: row.value for row in rows}
@@ -28,9 +28,11 @@ def get(conn: sa.Connection, uuid: str) -> dict[str, str]:
 @engine.retried
 def change(database: engine.Database, uuid: str, decide: Callable[[dict[str, str]], dict[str, str]], *,
            method: str) -> dict[str, str]:
-    """Make the pairs what ``decide(pairs)`` says, which may refuse by raising; returns them.
+    """Replace the metadata of a server by the result of ``decide(pairs)``, and return it.
 
-    Only what differs is written: one DELETE and one INSERT at most. Raises InstanceNotFound, InstanceInvalidState.
+    ``decide`` receives the present pairs and refuses by raising an exception. ``method`` names the request in errors.
+    Only the differences are written, by one DELETE and one INSERT at most. The server's row is locked meanwhile. Raises
+    InstanceNotFound if the server does not exist, and InstanceInvalidState if its state does not allow the change.
     """
     with database.write() as conn:
         instances.hold(conn, uuid, states.EDITABLE, method)
@@ -41,7 +43,7 @@ def change(database: engine.Database, uuid: str, decide: Callable[[dict[str, str
 
 
 def replace(conn: sa.Connection, uuid: str, after: dict[str, str]) -> None:
-    """Make the pairs of a server, whose row the caller has written, these."""
+    """Replace the metadata of a server. The caller has locked the server's row by writing it in this transaction."""
     _write(conn, uuid, get(conn, uuid), after)
 
 

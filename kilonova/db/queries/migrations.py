@@ -1,9 +1,9 @@
-"""Rows of ``migrations``: moves of servers.
+"""Read and write rows of ``migrations``, the moves of servers.
 
     list_migrations(connection, filters={'status': 'finished', 'host': 'node1'}, limit=50)
 
-The status of a running move is written with the claim or the end state of its server (``queries.claims``,
-``queries.instances``); ``create`` and ``update`` serve the steps that write nothing else.
+The status of a running move is written together with the claim or the end state of its server (``queries.claims``,
+``queries.instances``). Steps that write nothing else use ``create`` and ``update``.
 """
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ migrations = Migration.__table__
 
 LIVE = migrations.c.deleted == 0
 
-# Moves in these states hold nothing on any host any more.
+# Final statuses: a move with one of these holds no resources on any host.
 ENDED = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
 
-# Live migrations in these states are under way.
+# Statuses of live migrations that are running.
 LIVE_RUNNING = ('queued', 'preparing', 'running', 'post-migrating')
 
 _EQUAL = ('source_compute', 'migration_type', 'hidden', 'user_id', 'project_id')
 
 
 def get(connection: sa.Connection, *, uuid: str | None = None, migration_id: int | None = None) -> Row | None:
-    """One live migration by uuid or id."""
+    """Return one migration by uuid or id, or None if there is none."""
     criterion = migrations.c.uuid == uuid if uuid is not None else migrations.c.id == migration_id
     return one(connection.execute(sa.select(migrations).where(LIVE, criterion)))
 
 
 def by_uuids(connection: sa.Connection, uuids: Iterable[str]) -> list[Row]:
-    """Those of these uuids, whatever became of them."""
+    """Return the migrations with these uuids, with any status."""
     return many(connection.execute(sa.select(migrations).where(LIVE, migrations.c.uuid.in_(list(uuids)))))
 
 
 def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
                 types: Sequence[str] | None = None) -> list[Row]:
-    """The moves of a server, the newest first."""
+    """Return the moves of a server, newest first."""
     query = sa.select(migrations).where(LIVE, migrations.c.instance_uuid == instance_uuid)
     if statuses is not None:
         query = query.where(migrations.c.status.in_(list(statuses)))
@@ -53,7 +53,7 @@ def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequenc
 
 
 def unended_on_host(connection: sa.Connection, host: str, node: str | None = None) -> list[Row]:
-    """Moves from or to a host (and node) that haven't ended, by id."""
+    """Return the moves from or to a host (and node) that haven't ended, sorted by id."""
     ends = []
     for side in ('source', 'dest'):
         criterion = migrations.c[f'{side}_compute'] == host
@@ -66,20 +66,20 @@ def unended_on_host(connection: sa.Connection, host: str, node: str | None = Non
 
 
 def unended_of_instance(connection: sa.Connection, instance_uuid: str) -> list[Row]:
-    """The moves of a server that still hold something, by id."""
+    """Return the moves of a server that still hold resources, sorted by id."""
     return many(connection.execute(sa.select(migrations).where(
         LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
         .order_by(migrations.c.id)))
 
 
 def unended_of_instances(connection: sa.Connection, instance_uuids: Iterable[str]) -> list[Row]:
-    """The moves of several servers that still hold something; one statement."""
+    """Return the moves of several servers that still hold resources. Runs one SQL statement."""
     return many(connection.execute(sa.select(migrations).where(
         LIVE, migrations.c.instance_uuid.in_(list(instance_uuids)), migrations.c.status.not_in(ENDED))))
 
 
 def end_all(connection: sa.Connection, instance_uuid: str, status: str) -> None:
-    """The moves of a server that is deleted are over."""
+    """Give all moves of a server that haven't ended this ``status``, because the server is deleted."""
     connection.execute(sa.update(migrations).where(
         LIVE, migrations.c.instance_uuid == instance_uuid, migrations.c.status.not_in(ENDED))
         .values(status=status))
@@ -87,11 +87,12 @@ def end_all(connection: sa.Connection, instance_uuid: str, status: str) -> None:
 
 def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None = None,
                     limit: int | None = None, marker: str | None = None) -> list[Row]:
-    """Migrations of a cell, created_at descending, id descending.
+    """Return migrations of a cell, sorted by created_at and id, newest first.
 
-    ``filters``: host (either side), source_compute, instance_uuid (one or several), status (one or several),
-    migration_type, hidden (bool), user_id, project_id, changes_since and changes_before (naive UTC, both
-    inclusive). ``marker`` is the uuid of the last one seen; MarkerNotFound when this cell doesn't have it.
+    ``filters``: host (source or destination), source_compute, instance_uuid (one or several), status (one or several),
+    migration_type, hidden (bool), user_id, project_id, changes_since and changes_before (naive UTC, both inclusive).
+    ``marker`` is the uuid of the last migration of the previous page. Raises MarkerNotFound if this cell doesn't have
+    it.
     """
     query = sa.select(migrations).where(LIVE, *_criteria(filters or {}))
     if marker is not None:
@@ -104,13 +105,16 @@ def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None
 
 
 def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
-    """SQL: rows that come after this one in a list."""
+    """Return the SQL condition that a row comes after this one in a list."""
     return sa.or_(migrations.c.created_at < created_at,
                   sa.and_(migrations.c.created_at == created_at, migrations.c.id < migration_id))
 
 
 def create(connection: sa.Connection, values: Row) -> Row:
-    """Insert a migration; one of the same uuid is returned as it is (a step may be repeated)."""
+    """Insert a migration and return it.
+
+    If one with this uuid exists, because the step is repeated, return it unchanged.
+    """
     insert_missing(connection, migrations, [values])
     row = get(connection, uuid=values['uuid'])
     if row is None:
@@ -119,7 +123,10 @@ def create(connection: sa.Connection, values: Row) -> Row:
 
 
 def update(connection: sa.Connection, uuid: str, values: Row, expected: Sequence[str] | None = None) -> bool:
-    """Change columns of a migration, if its status is one of ``expected``; False when there is none."""
+    """Update columns of a migration, if its status is one of ``expected``.
+
+    Return False if there is no such migration.
+    """
     statement = sa.update(migrations).where(LIVE, migrations.c.uuid == uuid)
     if expected is not None:
         statement = statement.where(migrations.c.status.in_(list(expected)))

@@ -1,10 +1,11 @@
-"""Who works on operation rows: processes of the conductor, each an owner with a lease.
+"""Statements by which conductor processes own operation rows. Each process is an owner and has a lease.
 
     operation_leases.begin_lease(db, owner, host, seconds)
-    rows = operation_leases.take(db, uuids, owner)        # free ones, and those of owners whose lease ran out
+    rows = operation_leases.take(db, uuids, owner)        # free rows, and rows of owners whose lease has expired
     operation_leases.decide(conn, uuid, owner, {'position': 2}, at=(1, 1))
 
-Decisions are UPDATEs that check the owner and its lease: zero rows = another owner, or a lease that ran out.
+A decision is an UPDATE that checks the owner and its lease. If it changes no row, another process owns the row, or the
+lease has expired.
 """
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from kilonova.db.models import cell as cell_models
 from kilonova.db.queries.operations import WAIT, Operation, operations
 
 leases = cell_models.Lease.__table__
-# Where a row stands: (position, attempt).
+# How far an operation has come: (position, attempt).
 Place = tuple[int, int]
 
 
@@ -28,7 +29,7 @@ def _living() -> Any:
     return sa.select(leases.c.owner).where(leases.c.expires > engine.db_now())
 
 
-# Statements that every conductor sends every few seconds, built once.
+# Statements that every conductor sends every few seconds. They are built once.
 _ME, _AGE = sa.bindparam('me', type_=sa.String), sa.bindparam('age', type_=sa.Double)
 _MOST = sa.bindparam('most', type_=sa.Integer)
 _RENEW = leases.update().where(leases.c.owner == sa.bindparam('renewed'), leases.c.expires > engine.db_now()).values(
@@ -64,8 +65,11 @@ _LONG_OVER = leases.delete().where(leases.c.expires < engine.db_now() - 3600)
 
 @functools.cache
 def _owned(placed: bool, cancelled: bool) -> tuple[Any, ...]:
-    """The row is an owner's, whose lease has not run out, and stands at the place, if it is ``placed``; ``cancelled``
-    False: and it isn't cancelled. See ``_owner``."""
+    """Return the conditions that a row has this owner, whose lease is valid.
+
+    ``placed`` adds the condition that the row has a given position and attempt. If ``cancelled`` is False, the row must
+    also not be cancelled. ``_owner`` returns the parameters.
+    """
     conditions = [operations.c.uuid == _OF, operations.c.owner == _OWNER,
                   sa.exists().where(leases.c.owner == _OWNER, leases.c.expires > engine.db_now())]
     if placed:
@@ -94,16 +98,18 @@ def _stands() -> Any:
 
 
 def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
-    """What ``_owned`` is asked with."""
+    """Return the parameters of ``_owned``."""
     place = {} if at is None else {'of_position': at[0], 'of_attempt': at[1]}
     return {'of_uuid': uuid, 'of_owner': owner, **place}
 
 
 @engine.retried
 def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operation]:
-    """Own these rows (compare-and-swap on the owner) and read them; those of an owner with a valid lease are left
-    out. An owner whose lease has run out gets none. Rows that cannot be read (``Operation.unreadable``) are among
-    them: ``set_aside`` gives those back."""
+    """Take ownership of these rows by compare-and-swap, and return them.
+
+    Rows of another owner with a valid lease are left out. An owner whose lease has expired gets no rows. Rows that
+    cannot be read (``Operation.unreadable``) are included: the caller releases them by ``set_aside``.
+    """
     with db.write() as conn:
         asked = {'of_uuids': list(uuids), 'of_owner': owner}
         conn.execute(_TAKE, asked)
@@ -112,15 +118,20 @@ def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operatio
 
 
 def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
-    """Whether the row is this living owner's, stands at the place and isn't cancelled, or is being unwound
-    already."""
+    """Return whether the owner may go on with the row.
+
+    This is True if the owner's lease is valid, the row has this owner, position and attempt, and it isn't cancelled, or
+    is being undone already.
+    """
     return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
 
 def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[Operation]:
-    """Rows that may be taken now, without their JSON columns, oldest first: unowned, of dead owners, or our own (the
-    runner knows which it holds). ``age``: seconds that a row must be old; of a younger one the cast may still be on its
-    way. ``after``: the id behind which to go on.
+    """Return rows that may be taken now, oldest first, without their JSON columns.
+
+    These are rows without an owner, of owners whose lease has expired, or of this owner itself (the runner knows which
+    rows it works on). ``age`` is the minimum age of a row in seconds, because the cast for a younger row may not have
+    arrived yet. ``after``: return only rows with greater ids.
     """
     rows = conn.execute(_FREE, {'me': owner, 'after': after, 'age': age, 'most': limit}).mappings().all()
     return [Operation.read(row) for row in rows]
@@ -128,8 +139,11 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
 
 def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
             after: int = 0) -> tuple[list[str], list[str], int]:
-    """(deletes that wait behind another row, our own rows that are cancelled and aren't being unwound, the id
-    behind which to go on next time: 0 at the end). Oldest first, of those behind the id ``after``."""
+    """Return the rows for which a cancel must be sent again, of those with ids greater than ``after``, oldest first.
+
+    The result is a tuple: uuids of deletes that wait for another row to end, uuids of this owner's rows that are
+    cancelled and aren't being undone, and the value of ``after`` for the next call, which is 0 at the end.
+    """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
     return ([row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT],
             rows[-1].id if len(rows) == limit else 0)
@@ -137,16 +151,22 @@ def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
 
 def decide(conn: sa.Connection, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,
            cancelled: bool = False) -> bool:
-    """One write by an owner whose lease stands, to a row that stands at ``at``; ``cancelled`` False also demands that
-    the row wasn't cancelled meanwhile."""
+    """Update a row if it has this owner, whose lease is valid. Return False if no row was changed.
+
+    With ``at``, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
+    cancelled.
+    """
     encoded = {name: json.dumps(value) if name in ('args', 'outputs', 'error') and value is not None else value
                for name, value in values.items()}
     return conn.execute(_decide(at is not None, cancelled).values(**encoded), _owner(uuid, owner, at)).rowcount == 1
 
 
 def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
-    """Nobody's row from now on, to be taken after a pause (seconds). One that was cancelled and isn't being unwound yet
-    may be taken at once: another operation waits for it."""
+    """Release a row that this owner has at this position and attempt, so that it may be taken after ``pause`` seconds.
+
+    A row that was cancelled and isn't being undone yet may be taken at once, because another operation waits for it.
+    Return False if the owner does not have the row any more.
+    """
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
     return conn.execute(_decide(placed=True, cancelled=True).values(
         owner=None, outputs=json.dumps(outputs), not_before=engine.db_now() + sa.case((stopped_now, 0.0), else_=pause)),
@@ -155,27 +175,36 @@ def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: floa
 
 @engine.retried
 def set_aside(db: engine.Database, uuid: str, owner: str, pause: float) -> None:
-    """Give back a row of this owner that cannot be read: nobody's, not to be taken for ``pause`` seconds. Changes
-    nothing else in it, so that an operator can mend it."""
+    """Release a row of this owner that cannot be read, so that it is not taken for ``pause`` seconds.
+
+    Nothing else in the row is changed, so that an operator can repair it.
+    """
     with db.write() as conn:
         conn.execute(operations.update().where(operations.c.uuid == uuid, operations.c.owner == owner).values(
             owner=None, not_before=engine.db_now() + pause))
 
 
 def lives(conn: sa.Connection, owner: str) -> bool:
-    """Whether the owner's lease stands."""
+    """Return whether the owner's lease is valid."""
     return conn.execute(sa.select(leases.c.owner).where(
         leases.c.owner == owner, leases.c.expires > engine.db_now())).first() is not None
 
 
 def end_owned(conn: sa.Connection, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
-    """Delete a row that must be ours, stand at ``at`` and, unless ``cancelled`` allows it, not be cancelled."""
+    """Delete a row if it has this owner, whose lease is valid. Return False if no row was deleted.
+
+    With ``at``, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
+    cancelled.
+    """
     return conn.execute(_end(at is not None, cancelled), _owner(uuid, owner, at)).rowcount == 1
 
 
 @engine.retried
 def begin_lease(db: engine.Database, owner: str, host: str, seconds: float) -> None:
-    """The lease of a new owner; the database's clock counts. Leases that ran out long ago go."""
+    """Insert the lease of a new owner. Also delete leases that expired more than an hour ago.
+
+    The lease is valid for ``seconds`` seconds by the database's clock.
+    """
     with db.write() as conn:
         if engine.repeated() and conn.execute(sa.select(leases.c.owner).where(leases.c.owner == owner)).first():
             return
@@ -185,26 +214,32 @@ def begin_lease(db: engine.Database, owner: str, host: str, seconds: float) -> N
 
 @engine.retried
 def renew_lease(db: engine.Database, owner: str, seconds: float) -> bool:
-    """One statement. False: the lease has run out, or is gone; it is never renewed then."""
+    """Renew a lease. Return False if it has expired or does not exist: such a lease is never renewed.
+
+    Runs one SQL statement.
+    """
     with db.write() as conn:
         return conn.execute(_RENEW, {'renewed': owner, 'seconds': seconds}).rowcount == 1
 
 
 def living(conn: sa.Connection) -> list[tuple[str, str]]:
-    """(owner, the description of its process) of the leases that haven't run out."""
+    """Return the valid leases, each as (owner, description of its process)."""
     return [(row.owner, row.host) for row in conn.execute(_LIVING)]
 
 
 @engine.retried
 def drop_lease(db: engine.Database, owner: str) -> None:
-    """A conductor that ends gives its rows free at once."""
+    """Release all rows of an owner and delete its lease, because its conductor process ends."""
     with db.write() as conn:
         conn.execute(operations.update().where(operations.c.owner == owner).values(owner=None))
         conn.execute(leases.delete().where(leases.c.owner == owner))
 
 
 def own(conn: sa.Connection, uuid: str, owner: str) -> None:
-    """Own a row whose twin in the api database is ours (a repeated hand-over), unless an owner with a lease has it."""
+    """Take ownership of a row in a cell whose copy in the API database this owner has.
+
+    This happens when a hand-over to a cell is repeated. A row of another owner with a valid lease is left unchanged.
+    """
     living = _living()
     conn.execute(operations.update().where(
         operations.c.uuid == uuid, sa.literal(owner).in_(living),

@@ -1,7 +1,8 @@
-"""Operation rows: a request is accepted, a server's rows are read, cancelled and ended (operations.md).
+"""Accept requests as operation rows, and read, cancel and delete the rows of a server.
 
-An accepting transaction writes the state change, the row and the action together; whoever ends a server's work writes
-the end state and deletes the row together. Who works on them: ``operation_leases``.
+docs/contributor/operations.md describes the rules. The transaction that accepts a request writes the state change, the
+operation row and the action together. The transaction that writes a server's end state deletes the row.
+``operation_leases`` has the functions of the conductors that work on the rows.
 """
 from __future__ import annotations
 
@@ -26,25 +27,34 @@ from kilonova.errors import InstanceBusy, InstanceNotFound, Unavailable
 
 LOG = logging.getLogger(__name__)
 
-# Both databases have the same tables; one Table object serves both.
+# The API database and the cell databases have the same table, and one Table object is used for all of them.
 operations = cell_models.Operation.__table__
 migrations = cell_models.Migration.__table__
 
 RUN, WAIT = 'run', 'wait'
-# Kinds of rows that run beside a server's others: what a host is to give back; a server that it is to start again after
-# it went down.
+# Kinds of rows that run concurrently with the other rows of a server. A pending release undoes, later, what a host
+# holds of the server. A resume has a host start the server again after the host went down.
 RELEASE, RESUME = 'release', 'resume_on_host_boot'
 FORWARD_KINDS = ('delete', 'soft_delete', 'confirm', 'revert', 'release', 'shelve_offload')
-# What waits for a confirm or a revert.
+# Types of migrations that wait for a confirm or a revert.
 MOVES = ('resize', 'migration')
 
 
 @dataclass(kw_only=True)
 class Operation:
-    """An operation row. ``args``, ``context`` and ``outputs`` (what its steps came to) are JSON columns; ``position``
-    and ``attempt`` say where it stands; ``slot``: RUN, WAIT, or the row's own uuid where others may run beside it;
-    ``not_before``: epoch seconds by the database's clock; ``host``: the one that a release waits for; ``unreadable``:
-    which of the JSON columns cannot be read and why ('' if all can), so that no conductor can run or undo the row.
+    """An operation row.
+
+    Attributes:
+        args: The arguments of the request (a JSON column).
+        context: The request context (a JSON column).
+        outputs: Results of the steps (a JSON column).
+        position: Index of the step that the operation has reached.
+        attempt: Number of the host that is tried, from 1.
+        slot: RUN, WAIT, or the row's own uuid if it may run concurrently with other rows of the server.
+        not_before: The time before which no conductor takes the row, in epoch seconds by the database's clock.
+        host: The host that a pending release waits for.
+        unreadable: Names of the JSON columns that cannot be read and why, '' if all can. No conductor can run or undo
+            such a row.
     """
 
     uuid: str
@@ -73,18 +83,23 @@ class Operation:
     @classmethod
     def new(cls, ctxt: RequestContext, kind: str, instance_uuid: str, args: dict[str, Any], *, beside: bool = False,
             not_before: float = 0.0, host: str | None = None) -> Self:
-        """A row of this request; its uuid is chosen here. ``beside``: it may run beside others of the server."""
+        """Create a row for this request, with a new uuid.
+
+        With ``beside`` it may run concurrently with the server's other rows.
+        """
         uuid = uuidutils.generate_uuid()
         return cls(uuid=uuid, kind=kind, instance_uuid=instance_uuid, args=args, context=ctxt.to_dict(),
                    request_id=ctxt.request_id, slot=uuid if beside else RUN, not_before=not_before, host=host)
 
     @classmethod
     def read(cls, row: sa.RowMapping) -> Self:
-        """Return a row of the database, whole or in part. A JSON column that cannot be read counts as empty, and is
-        named in ``unreadable``."""
+        """Return the operation of a database row that has all columns or some.
+
+        A JSON column that cannot be read counts as empty, and ``unreadable`` names it.
+        """
         read, why = texts.split(row, _JSON)
         values: dict[str, Any] = {**row, **read}
-        # Without its error a row can go on: the reason is only shown.
+        # An unreadable error does not stop the operation, because the error is only displayed.
         reason, lost = texts.split(row, ['error'])
         values['error'] = reason.get('error') or None
         if lost:
@@ -92,7 +107,7 @@ class Operation:
         return cls(**values, unreadable=why)
 
     def columns(self) -> dict[str, Any]:
-        """What is inserted; the age of the row is by the clock of the database."""
+        """Return the columns to insert. The database sets the time of creation by its own clock."""
         left_out = ('id', 'created_at', 'updated_at', 'error', 'unreadable', *_JSON)
         return {**{name: value for name, value in vars(self).items() if name not in left_out},
                 **{name: json.dumps(getattr(self, name)) for name in _JSON}}
@@ -102,18 +117,26 @@ _JSON = ('args', 'context', 'outputs')
 
 
 def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
-    """Rows in one INSERT. How old they are is asked by the database's clock: a process whose own is ahead would keep
-    sweeps away from them."""
+    """Insert operation rows by one SQL statement.
+
+    The database's clock sets their time of creation. A process whose own clock is ahead would keep sweeps from taking
+    them.
+    """
     conn.execute(operations.insert().values(created_at=engine.db_utcnow()), [row.columns() for row in rows])
 
 
 class TookTooLong(Unavailable):
+    """The request took so long that the planned undo of its resources has begun (HTTP 503)."""
+
     msg_fmt = 'The request took too long: what was made for it is given back. Ask again.'
 
 
 @engine.retried
 def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> None:
-    """Rows that are due ``delay`` seconds from now, unless what they are about makes them needless before."""
+    """Insert rows that conductors may take ``delay`` seconds from now, unless ``unplan`` deletes them before.
+
+    The API plans releases this way before it creates volumes, snapshots or images for a request.
+    """
     with database.write() as conn:
         if engine.repeated() and existing(conn, [row.uuid for row in rows]):
             return
@@ -123,7 +146,10 @@ def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> 
 
 @engine.retried
 def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
-    """What ``plan`` wrote is needless. TookTooLong: one has begun."""
+    """Delete rows that ``plan`` wrote, because they are not needed.
+
+    Raises TookTooLong if a conductor has taken one of them.
+    """
     with database.write() as conn:
         if not end_planned(conn, uuids) and not engine.repeated():
             raise TookTooLong
@@ -131,14 +157,14 @@ def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
 
 @engine.retried
 def hasten(database: engine.Database, uuid: str) -> None:
-    """Let a row that ``plan`` wrote be taken now."""
+    """Let conductors take a row that ``plan`` wrote at once."""
     with database.write() as conn:
         conn.execute(operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None))
                      .values(not_before=0))
 
 
 def end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
-    """Delete these rows unless somebody has taken them. Return False if not all of them were deleted."""
+    """Delete these rows unless a conductor has taken them. Return False if not all of them were deleted."""
     return conn.execute(operations.delete().where(
         operations.c.uuid.in_(list(uuids)), operations.c.owner.is_(None))).rowcount == len(uuids)
 
@@ -147,9 +173,13 @@ def end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
 def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], requests: Sequence[dict[str, Any]],
                   mappings: Sequence[dict[str, Any]], operations: Sequence[Operation],
                   group: tuple[int, str] | None = None, instead_of: Sequence[str] = ()) -> None:
-    """A create of N servers: four INSERTs in one transaction of the api database, whatever N is; one more makes them
-    members of a server group, ``group``: its (id, uuid) (``instance_groups.GroupNotFound``). ``instead_of``: rows
-    (``plan``) of what is given back where this doesn't come; TookTooLong: one of them has begun."""
+    """Accept the creation of N servers by four INSERTs in one transaction of the API database, for any N.
+
+    With ``group``, the (id, uuid) of a server group, one more INSERT makes the servers its members. ``instead_of`` are
+    uuids of rows that ``plan`` wrote, to release what was created for the servers if they are not accepted. They are
+    deleted in the same transaction. Raises TookTooLong if a conductor has taken one of these rows, and
+    ``instance_groups.GroupNotFound`` if the group does not exist.
+    """
     with api_db.write() as conn:
         if engine.repeated() and request_specs.get(conn, specs[0][0]) is not None:
             return
@@ -167,11 +197,16 @@ def accept_create(api_db: engine.Database, *, specs: Sequence[tuple[str, str]], 
 def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operation: Operation | None,
            action: dict[str, Any], values: dict[str, Any] | None = None, migration: tuple[str, str, str] | None = None,
            finish: bool = False, write: Callable[[sa.Connection], object] | None = None) -> None:
-    """Move the server by ``event``, write its operation row and action; all or nothing.
+    """Accept a request for a server: change its state by ``event``, and write its operation row and action.
 
-    ``migration``: (uuid, status that it must have, status to give it): of two requests that both want it, one gets 409.
-    ``finish``: the action ends here (resetState); ``write(conn)``: what else is written. Raises InstanceInvalidState,
-    InstanceNotFound.
+    All is written in one transaction. ``migration``: (uuid of a migration, status that it must have, status to give
+    it). If two requests want to change the same migration, one gets InstanceBusy (HTTP 409). ``finish``: the action is
+    finished at once (resetState). ``write(conn)`` writes more rows in the transaction.
+
+    Raises:
+        InstanceInvalidState: The server's state does not allow the event.
+        InstanceBusy: Another operation of the server is running, or the migration has another status.
+        InstanceNotFound: The server does not exist.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -193,14 +228,17 @@ def accept(cell_db: engine.Database, *, instance_uuid: str, event: str, operatio
 
 
 def _swap(conn: sa.Connection, uuid: str, before: str, after: str) -> bool:
-    """Give a migration another status; False when it hasn't the status ``before``."""
+    """Give a migration another status. Return False if its status is not ``before``."""
     return conn.execute(migrations.update().where(
         migrations.c.uuid == uuid, migrations.c.status == before, migrations.c.deleted == 0)
         .values(status=after, updated_at=instance_queries.utcnow())).rowcount == 1
 
 
 def _confirming(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Whoever takes a server's move that waits for an answer confirms it: its uuid, None when there is none."""
+    """Set the server's move that waits for a confirm or revert to 'confirming'.
+
+    Return the uuid of the migration, or None if there is none or another request has taken it.
+    """
     uuid = conn.execute(sa.select(migrations.c.uuid).where(
         migrations.c.instance_uuid == instance_uuid, migrations.c.status == 'finished', migrations.c.deleted == 0,
         migrations.c.migration_type.in_(MOVES))).scalar()
@@ -212,12 +250,18 @@ _KINDS = sa.select(operations.c.slot, operations.c.kind).where(
 
 
 def kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
-    """Return the kinds of a server's running row and of the one that waits behind it, by slot (RUN, WAIT)."""
+    """Return a dict from slot (RUN, WAIT) to the kind of the server's row in that slot.
+
+    The row in WAIT starts after the row in RUN has ended.
+    """
     return {row.slot: row.kind for row in conn.execute(_KINDS, {'instance_uuid': instance_uuid})}
 
 
 def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) -> bool:
-    """Return whether an earlier attempt wrote this request, and only the answer to its COMMIT was lost."""
+    """Return whether an earlier try of this transaction wrote the request.
+
+    That is the case if it was committed, and only the answer to its COMMIT was lost.
+    """
     table = instance_queries.actions
     return engine.repeated() and conn.execute(sa.select(table.c.id).where(
         table.c.instance_uuid == instance_uuid, table.c.request_id == action['request_id'],
@@ -225,23 +269,24 @@ def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) ->
 
 
 def busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    """Return what to raise for an event that another operation of the server bars."""
+    """Return the error for an event that another operation of the server does not allow."""
     method = states.TRANSITIONS[event].method
     return InstanceBusy(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
 
 
 def running(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """The kind of the operation that is at work on a server; None: there is none."""
+    """Return the kind of the operation that runs on a server, or None if there is none."""
     return kinds(conn, instance_uuid).get(RUN)
 
 
 @engine.retried
 def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Operation, action: dict[str, Any],
                   event: str = 'delete.start') -> str | None:
-    """Accept a delete beside whatever runs (rule 17).
+    """Accept a delete of a server, whatever operation runs on it (operations.md rule 17).
 
-    Returns the uuid of the operation that a conductor should be woken for (the delete's own; while another row is
-    being unwound it waits), or None when a delete was already accepted. Raises InstanceNotFound.
+    Return the uuid of the delete, whose conductor should be woken, or None if a delete was already accepted. The delete
+    waits if another row runs: that row is cancelled and must be undone first. Raises InstanceNotFound if the server
+    does not exist.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -252,9 +297,10 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
         if 'delete' in slots.values():
             return None
         if WAIT in slots:
-            # A soft delete or an evacuation that hasn't begun: this one does more.
+            # The waiting row is a soft delete or an evacuation that hasn't begun. The delete supersedes it.
             forget_waiting(conn, instance_uuid)
-        # The running operation may end before this row is there to wait for it: then nothing is cancelled.
+        # The running operation may end before this row is inserted. Then nothing is cancelled, and the delete need not
+        # wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -263,7 +309,7 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
 
 @engine.retried
 def add_beside(cell_db: engine.Database, row: Operation, write: Callable[[sa.Connection], None] | None = None) -> str:
-    """Call ``write`` and ``put_beside`` in one transaction of their own; return what ``put_beside`` returns."""
+    """Call ``write`` and ``put_beside`` in one transaction of their own, and return the result of ``put_beside``."""
     with cell_db.write() as conn:
         if write is not None:
             write(conn)
@@ -271,8 +317,11 @@ def add_beside(cell_db: engine.Database, row: Operation, write: Callable[[sa.Con
 
 
 def put_beside(conn: sa.Connection, row: Operation) -> str:
-    """Insert a row that runs beside a server's others, unless a row that says the same waits and has done nothing yet.
-    Return the uuid of the row that is there."""
+    """Insert a row that runs concurrently with a server's other rows, and return its uuid.
+
+    If a row with the same kind and arguments exists that no conductor has taken and that has done nothing yet, insert
+    nothing and return the uuid of that row.
+    """
     for other in of_instance(conn, row.instance_uuid):
         if not other.unreadable and (other.kind, other.args, other.owner, other.position) == (
                 row.kind, row.args, None, 0):
@@ -283,7 +332,10 @@ def put_beside(conn: sa.Connection, row: Operation) -> str:
 
 @engine.retried
 def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None:
-    """The running row of this kind that waits for its time may be taken now: its uuid; None: there is none."""
+    """Let conductors take a server's running row of this kind at once, although it waits for a later time.
+
+    Return the row's uuid, or None if there is no such row or a conductor has it.
+    """
     mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
                    operations.c.owner.is_(None))
     with cell_db.write() as conn:
@@ -295,10 +347,15 @@ def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None
 @engine.retried
 def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Operation,
                        action: dict[str, Any]) -> str:
-    """Accept a soft delete beside what runs and can be unwound; a move that waits for an answer is confirmed first.
+    """Accept a soft delete of a server, even if an operation runs that can be undone.
 
-    Returns the uuid of the operation that a runner can be woken for. Raises InstanceInvalidState (deleted already; or a
-    confirm or revert is under way, which can't be stopped), InstanceNotFound.
+    A move that waits for a confirm or revert is confirmed first. Return the uuid of the soft delete, whose conductor
+    can be woken. It waits until a running operation is undone.
+
+    Raises:
+        InstanceInvalidState: The server's state does not allow it, for example because the server is deleted already.
+        InstanceBusy: An operation that can't be stopped is running, such as a confirm or a revert.
+        InstanceNotFound: The server does not exist.
     """
     event = 'soft_delete.start'
     with cell_db.write() as conn:
@@ -315,7 +372,8 @@ def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operatio
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
-        # The running operation may end before this row is there to wait for it: then nothing is cancelled.
+        # The running operation may end before this row is inserted. Then nothing is cancelled, and the row need not
+        # wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -325,24 +383,26 @@ def accept_soft_delete(cell_db: engine.Database, *, instance_uuid: str, operatio
 @engine.retried
 def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, action: dict[str, Any],
                 operation: Operation) -> str | None:
-    """resetState: the state changes at once; a running row is cancelled and unwinds without touching the state.
+    """Accept resetState: change the server's state at once, and cancel its running operation.
 
-    A move that waits for an answer would wait for ever in the new state: it is confirmed by ``operation``, whose uuid
-    is returned then, so that a runner can be woken.
+    The cancelled operation is undone and leaves the new state unchanged. A move that waits for a confirm or revert
+    would wait for ever in the new state, so ``operation`` confirms it. Then return the uuid of ``operation``, whose
+    conductor can be woken, else None.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        # What only goes forward ends by itself; cancelled halfway it would leave what it still had to give back.
+        # Operations that only go forward end by themselves. If they were cancelled halfway, resources that they still
+        # had to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # An evacuation that hasn't begun.
+        # Delete an evacuation that hasn't begun.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Of what runs beside such a move only a delete is left, and that takes the move along.
+        # Now only a delete can run on a server with such a move, and a delete ends the move itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
@@ -351,9 +411,10 @@ def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, act
 
 
 def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
-    """Delete the row that waits behind a server's running one, unless it is of the ``spared`` kinds.
+    """Delete the row that waits for a server's running row to end, unless it is of one of the ``spared`` kinds.
 
-    What was asked for since does more. The action of an evacuation ends as a failed one.
+    The caller accepts a request that supersedes the waiting one. The action of a deleted evacuation is finished as
+    failed.
     """
     waiting = conn.execute(sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
         operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).first()
@@ -365,9 +426,10 @@ def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str
 
 
 def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:
-    """Mark the running row of a server cancelled; its holder unwinds, after its death the next one does.
+    """Mark the running row of a server as cancelled, unless it is of one of the ``spared`` kinds.
 
-    ``spared``: kinds that go on all the same.
+    Its conductor undoes the operation. If that conductor dies, the next one that takes the row does. Return the number
+    of rows that were cancelled, 0 or 1.
     """
     return conn.execute(operations.update().where(
         operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind.not_in(list(spared)))
@@ -376,7 +438,10 @@ def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) 
 
 @engine.retried
 def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
-    """Early delete (rule 18): True when the build request was still there; its boot row is cancelled with it."""
+    """Delete a server that has no cell yet, and cancel its boot (operations.md rule 18).
+
+    Return True if the build request still existed, else False.
+    """
     with api_db.write() as conn:
         if engine.repeated() and instance_mappings.is_queued_for_delete(conn, instance_uuid):
             return True
@@ -389,8 +454,10 @@ def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
 
 
 def cancel_kind(conn: sa.Connection, instance_uuid: str, kind: str, reason: dict[str, Any]) -> str | None:
-    """Cancel a server's running row of this kind, with what is to be said of it: its uuid. None: there is none, or it
-    is cancelled or failed already."""
+    """Cancel a server's running row of this kind, and store ``reason`` as its error.
+
+    Return the row's uuid, or None if there is no such row, or if it is cancelled or failed already.
+    """
     mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
                    operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
     uuid: str | None = conn.execute(sa.select(operations.c.uuid).where(mine)).scalar()
@@ -401,7 +468,10 @@ def cancel_kind(conn: sa.Connection, instance_uuid: str, kind: str, reason: dict
 
 @engine.retried
 def cancel_with(db: engine.Database, uuid: str, reason: dict[str, Any]) -> bool:
-    """Cancel this row, with what its server's fault shall say; False: it is gone, or was cancelled before."""
+    """Cancel this row, and store ``reason``, the later fault of its server, as its error.
+
+    Return False if the row does not exist any more, or was cancelled or failed before.
+    """
     with db.write() as conn:
         if conn.execute(operations.update().where(
                 operations.c.uuid == uuid, operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
@@ -415,24 +485,30 @@ _GET = sa.select(operations).where(operations.c.uuid == sa.bindparam('of_uuid', 
 
 
 def get(conn: sa.Connection, uuid: str) -> Operation | None:
-    """One row, or None."""
+    """Return the operation with this uuid, or None if there is none."""
     row = conn.execute(_GET, {'of_uuid': uuid}).mappings().first()
     return Operation.read(row) if row else None
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
-    """Delete the row whoever has it; see ``promote`` for what it returns."""
+    """Delete an operation row, whichever conductor has taken it, and return the result of ``promote``."""
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
     return promote(conn, instance_uuid)
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete the pending releases of a host that was removed: there is no host left to do them. How many."""
+    """Delete the pending releases of a host that was removed and can't do them any more.
+
+    Return the number of deleted rows.
+    """
     return conn.execute(operations.delete().where(operations.c.kind == 'release', operations.c.host == host)).rowcount
 
 
 def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """A delete that waited behind a row which is gone may run now: its uuid, so that a runner can be woken."""
+    """Let the row run that waited for the server's deleted row, and return its uuid, so that a conductor can be woken.
+
+    Return None if no row waits.
+    """
     waiting = conn.execute(sa.select(operations.c.uuid).where(
         operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).scalar()
     if waiting:
@@ -441,17 +517,17 @@ def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
 
 
 def of_instance(conn: sa.Connection, instance_uuid: str) -> list[Operation]:
-    """Every row of a server, pending releases included."""
+    """Return all operations of a server, including pending releases, oldest first."""
     rows = conn.execute(sa.select(operations).where(operations.c.instance_uuid == instance_uuid)
                         .order_by(operations.c.id)).mappings().all()
     return [Operation.read(row) for row in rows]
 
 
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
-    """Return which of these servers a restarted ``host`` leaves to their flow.
+    """Return which of these servers a restarted ``host`` must leave to their operations.
 
-    They have a running or waiting row, something to give back there, such as the disk that a move put aside, or a row
-    that has the host start them.
+    These servers have a running or waiting row, a pending release on the host (for example of a disk that a move
+    renamed), or a row that has the host start them.
     """
     return set(conn.execute(sa.select(operations.c.instance_uuid).where(
         operations.c.instance_uuid.in_(list(uuids)), sa.or_(
@@ -460,7 +536,7 @@ def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[
 
 
 def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:
-    """The server's row (see instances.get) or InstanceNotFound."""
+    """Return the server's row (see ``instances.get``). Raises InstanceNotFound if it does not exist."""
     row = instance_queries.get(conn, uuid)
     if row is None:
         raise InstanceNotFound(instance_id=uuid)
@@ -468,13 +544,15 @@ def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:
 
 
 def existing(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Which of these rows exist in this database."""
+    """Return which of these rows exist in this database."""
     return set(conn.execute(sa.select(operations.c.uuid).where(operations.c.uuid.in_(list(uuids)))).scalars())
 
 
 def waiting_boots(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """The servers of those of these boots (rows of the api database) that still wait for a host: none was chosen, they
-    were neither cancelled nor have they failed."""
+    """Return the servers whose boot (a row of the API database, given by uuid) still waits for a host.
+
+    No host was chosen for such a boot, and it was not cancelled and has not failed.
+    """
     return set(conn.execute(sa.select(operations.c.instance_uuid).where(
         operations.c.uuid.in_(list(uuids)), operations.c.kind == 'boot', operations.c.position == 0,
         operations.c.failed == sa.false(), operations.c.cancelled == sa.false())).scalars())

@@ -1,9 +1,9 @@
-"""Operation rows as operators look at them: without what they carry for the conductor alone (tokens, sealed secrets).
+"""Read operation rows for operators, without data that only the conductor needs (tokens, sealed secrets).
 
     for row in shown(connection, server='5c…'):
         row['kind'], row['conductor'], row['waits']      # 'resize', 'ctl1', 0.0
 
-One statement a database.
+Each database takes one SQL statement.
 """
 from __future__ import annotations
 
@@ -22,9 +22,16 @@ _PLAIN = ('uuid', 'kind', 'instance_uuid', 'slot', 'position', 'attempt', 'owner
 
 
 def shown(connection: sa.Connection, server: str | None = None, uuid: str | None = None) -> list[Row]:
-    """Rows, oldest first, with ``conductor`` (the host of its owner, None: its lease ended), ``waits`` (seconds until
-    it goes on), ``args`` (names alone), ``outputs`` and ``stored`` (``kind``, ``args``, ``context`` and
-    ``outputs`` as the database has them: a caller that prints rows leaves it out, there are secrets in it)."""
+    """Return operation rows, oldest first, of all servers, or of one server or with one uuid.
+
+    Besides plain columns, each row has:
+
+        conductor  the host of its owner, None if it has none or the owner's lease has expired
+        waits      seconds until a conductor may take it
+        args       only the names of the arguments
+        outputs    the results of its steps
+        stored     kind, args, context and outputs as the database has them. Don't print it, as it contains secrets
+    """
     query = sa.select(
         *(operations.c[name] for name in _PLAIN), operations.c.args, operations.c.outputs, operations.c.context,
         (operations.c.not_before - db_now()).label('waits'), leases.c.host.label('conductor')).join_from(

@@ -1,10 +1,10 @@
-"""Whose rows a query is about: a project's, or everybody's, which is said in so many words.
+"""Conditions that limit a query to the rows of one project, or explicitly to those of all projects.
 
-    query.where(owners.of(table.c.project_id, ctxt.project_id))     # nothing for a caller without a project
+    query.where(owners.of(table.c.project_id, ctxt.project_id))     # no rows for a caller without a project
     query.where(owners.of(table.c.project_id, owners.ALL))
 
-Tokens without a project (unscoped ones, those of a domain or the system) have ``project_id`` None: it must never mean
-everything.
+Tokens without a project (unscoped tokens, and tokens of a domain or the system) have the ``project_id`` None. None must
+never select the rows of all projects.
 """
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kilonova.context import RequestContext
 
 
 class Everybody(enum.Enum):
-    """All projects together."""
+    """The owner that means all projects together."""
 
     ALL = 'all'
 
@@ -27,17 +27,17 @@ Owner = str | Everybody | None
 
 
 def of(column: sa.ColumnElement[Any], owner: Owner) -> Any:
-    """The condition that a row is one of the owner's."""
+    """Return the SQL condition that a row belongs to the owner. If the owner is None, no row does."""
     if isinstance(owner, Everybody):
         return sa.true()
     return sa.false() if owner is None else column == owner
 
 
 def has(owner: Owner, project_id: str | None) -> bool:
-    """The same for a row in hand."""
+    """Return whether a row of project ``project_id`` belongs to the owner. If the owner is None, no row does."""
     return isinstance(owner, Everybody) or (owner is not None and owner == project_id)
 
 
 def seen_by(ctxt: RequestContext) -> Owner:
-    """Whose rows a caller may see: administrators those of all projects."""
+    """Return the owner whose rows a caller may see: ALL for administrators, else the caller's project."""
     return ALL if ctxt.is_admin else ctxt.project_id

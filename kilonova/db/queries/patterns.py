@@ -1,4 +1,4 @@
-"""Regular expressions that come from users: what a database says about a malformed one, or one that takes too long."""
+"""``from_user``, which turns database errors about a user's regular expression into errors for the user (HTTP 400)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,27 +8,34 @@ from sqlalchemy import exc
 
 from kilonova.errors import Invalid
 
-# MariaDB's ER_REGEXP_ERROR, and the range in which MySQL 8 keeps those of ICU.
+# Error codes of an invalid expression: MariaDB's ER_REGEXP_ERROR, and the range of MySQL 8 for errors of its library
+# ICU.
 _MYSQL = frozenset((1139, *range(3684, 3702)))
 _POSTGRESQL = '2201B'
-# The server ended a statement that took too long.
+# Error codes of a statement that the database server ended because it took too long.
 _SLOW_MYSQL, _SLOW_POSTGRESQL = frozenset((1969, 3024)), '57014'
 
 
 class InvalidPattern(Invalid):
+    """The database rejects a user's regular expression as malformed (HTTP 400)."""
+
     msg_fmt = 'A filter is no regular expression that the database understands: %(reason)s'
 
 
 class SlowPattern(Invalid):
+    """A statement with a user's regular expression takes the database too long (HTTP 400)."""
+
     msg_fmt = 'A filter takes the database too long: %(pattern)s'
 
 
 @contextmanager
 def from_user(*used: str) -> Iterator[None]:
-    """Around a statement with ``regexp_match``: InvalidPattern or SlowPattern (400) instead of the driver's error.
+    """Replace the driver's errors about a user's regular expression in the statement that runs in this context.
 
-    ``used``: the expressions, if there are any. RE2's syntax is checked before; PostgreSQL and MySQL have others, and
-    those of MySQL and MariaDB try all ways to match.
+    Raises InvalidPattern if the database rejects an expression, and SlowPattern if it ended the statement because it
+    took too long. Other errors pass unchanged. ``used``: the user's expressions in the statement. Without any,
+    SlowPattern is not raised. The API checks expressions by RE2's syntax before. PostgreSQL and MySQL have other
+    syntaxes, and MySQL and MariaDB try all ways to match, which can take very long.
     """
     try:
         yield

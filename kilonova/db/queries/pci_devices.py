@@ -1,10 +1,10 @@
-"""Rows of ``pci_devices``: what a compute node has, and the changes that its audit saves.
+"""Read rows of ``pci_devices``, the PCI devices of compute nodes, and write the changes that a node's audit finds.
 
     with cell.write() as connection:
         save(connection, node_id, created=[...], changed=[{'id': 7, 'label': '...'}], removed=[9])
 
-``extra_info`` is JSON text. Claims and releases of servers are in ``queries.claims``; soft-deleted rows are
-never returned.
+``extra_info`` is JSON text. ``queries.claims`` writes claims and releases of servers. Soft-deleted rows are never
+returned.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIVE = pci_devices.c.deleted == 0
 
 
 def by_node(connection: sa.Connection, compute_node_id: int) -> list[Row]:
-    """The devices of a node, by address."""
+    """Return the devices of a node, sorted by address."""
     return many(connection.execute(
         sa.select(pci_devices).where(LIVE, pci_devices.c.compute_node_id == compute_node_id)
         .order_by(pci_devices.c.address)))
@@ -33,7 +33,10 @@ def by_node(connection: sa.Connection, compute_node_id: int) -> list[Row]:
 
 def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequence[str] | None = None,
                 compute_node_id: int | None = None) -> list[Row]:
-    """The devices that a server holds, on whatever node unless one is given (a move holds both sides')."""
+    """Return the devices that a server holds, on all nodes or on the given one.
+
+    A server that moves holds devices on the source and on the destination.
+    """
     query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid == instance_uuid)
     if statuses is not None:
         query = query.where(pci_devices.c.status.in_(list(statuses)))
@@ -44,7 +47,7 @@ def by_instance(connection: sa.Connection, instance_uuid: str, statuses: Sequenc
 
 def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
                  statuses: Sequence[str] | None = None) -> dict[str, list[Row]]:
-    """The devices that several servers hold, by server uuid; one statement."""
+    """Return a dict from server uuid to the devices that the server holds. Runs one SQL statement."""
     devices: dict[str, list[Row]] = {uuid: [] for uuid in instance_uuids}
     query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid.in_(list(devices)))
     if statuses is not None:
@@ -56,28 +59,35 @@ def by_instances(connection: sa.Connection, instance_uuids: Iterable[str],
 
 def list_devices(connection: sa.Connection, *, statuses: Sequence[str] | None = None,
                  host: str | None = None) -> list[Row]:
-    """The devices of a cell, as ``_shown`` has them, by host and address."""
+    """Return the devices of a cell in the form of ``page``, sorted by host and address."""
     query = _shown(statuses=statuses, host=host).order_by(compute_nodes.c.host, pci_devices.c.address)
     return many(connection.execute(query))
 
 
 def page(connection: sa.Connection, *, after: int | None, limit: int, **filters: Any) -> list[Row]:
-    """At most ``limit`` devices of a cell behind the one whose id is ``after``, by id; rows and filters are those of
-    ``_shown``."""
+    """Return at most ``limit`` devices of a cell with ids greater than ``after``, sorted by id.
+
+    A row has the device's columns, ``host`` and ``hypervisor_hostname`` of its node, and ``server_name`` and
+    ``project_id`` of the server that holds it (None if there is none). ``filters`` are uuid, host, address, types,
+    statuses, server and project_id.
+    """
     query = _shown(**filters).order_by(pci_devices.c.id).limit(limit)
     return many(connection.execute(query if after is None else query.where(pci_devices.c.id > after)))
 
 
 def find(connection: sa.Connection, **filters: Any) -> Row | None:
-    """One device as ``page`` shows it: by ``uuid``, or by ``host`` and ``address``."""
+    """Return one device in the form of ``page``, by ``uuid`` or by ``host`` and ``address``, or None."""
     return one(connection.execute(_shown(**filters)))
 
 
 def _shown(*, uuid: str | None = None, host: str | None = None, address: str | None = None,
            types: Sequence[str] | None = None, statuses: Sequence[str] | None = None, server: str | None = None,
            project_id: str | None = None) -> sa.Select[Any]:
-    """Devices with ``host`` and ``hypervisor_hostname`` of their node and, if their server is there (not deleted),
-    its ``server_name`` and ``project_id``."""
+    """Return the query for devices with ``host`` and ``hypervisor_hostname`` of their node.
+
+    The rows also have ``server_name`` and ``project_id``, which are None if no server holds the device or it is
+    deleted.
+    """
     query = (sa.select(pci_devices, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname,
                        servers.c.display_name.label('server_name'), servers.c.project_id)
              .join_from(pci_devices, compute_nodes, compute_nodes.c.id == pci_devices.c.compute_node_id)
@@ -92,12 +102,12 @@ def _shown(*, uuid: str | None = None, host: str | None = None, address: str | N
 
 def save(connection: sa.Connection, compute_node_id: int, *, created: Sequence[Row] = (),
          changed: Sequence[Row] = (), removed: Sequence[int] = ()) -> None:
-    """Write what an audit of a node found; one INSERT, one UPDATE a set of columns, one soft delete.
+    """Write the changes that an audit of a node found.
 
-    Rows of ``created`` get a uuid unless they bring one; rows of ``changed`` are an ``id`` and the new
-    values.
+    Rows of ``created`` get a uuid unless they have one. Rows of ``changed`` have an ``id`` and the new values. Runs one
+    INSERT, one UPDATE for each set of changed columns, and one soft delete.
     """
-    # Removed first: a device that comes back at its address must find the unique key free.
+    # Devices are removed first, because a device that comes back at its address needs the unique key to be free.
     if removed:
         soft_delete(connection, pci_devices, pci_devices.c.compute_node_id == compute_node_id,
                     pci_devices.c.id.in_(list(removed)))

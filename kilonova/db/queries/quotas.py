@@ -1,5 +1,6 @@
-"""Limits of projects, users and classes (API database) and what is used of them (cells, and build requests that have no
-cell yet).
+"""Read and write the quota limits of projects, users and classes (API database), and read their usage.
+
+The usage is counted in the cells, and in the API database for build requests that have no cell yet.
 """
 from __future__ import annotations
 
@@ -27,17 +28,17 @@ specs = api_models.RequestSpec.__table__
 instances = cell_models.Instance.__table__
 operations = cell_models.Operation.__table__
 
-# The only class whose limits count: those of all projects.
+# The only class whose limits are enforced. They apply to all projects.
 DEFAULT_CLASS = 'default'
-# Whose limits and usage: statements of each create are built once.
+# Parameters for the project and user. The statements of each create are built once.
 _PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
 _BESIDES: sa.BindParameter[list[str]] = sa.bindparam('besides', expanding=True)
-# What servers use, and the column that says how much (None: each counts one).
+# Resources that servers use, each with the column that contains the amount (None: each server counts one).
 COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'memory_mb'}
 
 
 class Parts(NamedTuple):
-    """Numbers by resource: a project's, and those of one of its users."""
+    """Amounts by resource: ``shared`` of a project, and ``own`` of one of its users."""
 
     shared: dict[str, int]
     own: dict[str, int]
@@ -45,9 +46,11 @@ class Parts(NamedTuple):
 
 # --- limits ----------------------------------------------------------------------------------------------------------
 def limits(conn: Connection, project_id: str | None, user_id: str | None = None) -> Parts:
-    """resource → limit where the database says one: the project's own, else the default class's; and those that were
-    given to the user alone. One statement."""
-    # Classes have no unique key: of two rows the newer counts.
+    """Return the limits that the database contains: (those of the project, those of the user alone).
+
+    Runs one SQL statement. A limit of the project overrides the one of the default class.
+    """
+    # Classes have no unique key. If there are two rows, the newer one is valid.
     rows = sorted(tuple(row) for row in conn.execute(
         _limits(project_id is not None, user_id is not None), {'project_id': project_id, 'user_id': user_id}))
     return Parts({resource: limit for rank, _, resource, limit in rows if rank < 2},
@@ -70,13 +73,16 @@ def _said(rank: int, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> sa.S
 
 
 def class_limits(conn: Connection, name: str) -> dict[str, int]:
-    """What a class says of itself."""
+    """Return the limits that are set in a class."""
     rows = conn.execute(_said(0, classes, classes.c.class_name == name).order_by(classes.c.id))
     return {row.resource: row.hard_limit for row in rows}
 
 
 def given_to_users(conn: Connection, project_id: str, but: str | None = None) -> dict[str, int]:
-    """The sum of what the users of a project were given, ``but`` one of them; without limit counts nothing."""
+    """Return the sum of the limits of a project's users by resource, except those of the user ``but``.
+
+    Unlimited values (less than 0) are not counted.
+    """
     query = sa.select(user_quotas.c.resource, sa.func.sum(user_quotas.c.hard_limit)).where(
         user_quotas.c.project_id == project_id, user_quotas.c.hard_limit >= 0).group_by(user_quotas.c.resource)
     if but is not None:
@@ -86,7 +92,7 @@ def given_to_users(conn: Connection, project_id: str, but: str | None = None) ->
 
 @engine.retried
 def set_limits(database: Database, project_id: str, user_id: str | None, values: Mapping[str, int]) -> None:
-    """Give limits to a project, or to one of its users; others that it has stay."""
+    """Set limits of a project, or of one of its users. Its other limits are kept."""
     if not values:
         return
     table, key = _owner(project_id, user_id)
@@ -99,7 +105,7 @@ def set_limits(database: Database, project_id: str, user_id: str | None, values:
 
 @engine.retried
 def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -> None:
-    """Give limits to a class; others that it has stay."""
+    """Set limits of a class. Its other limits are kept."""
     if not values:
         return
     with database.write() as conn:
@@ -110,7 +116,7 @@ def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -
 
 @engine.retried
 def delete_limits(database: Database, project_id: str, user_id: str | None = None) -> None:
-    """Forget the limits of a user, or those of a project with all its users'."""
+    """Delete the limits of a user, or those of a project together with those of all its users."""
     with database.write() as conn:
         conn.execute(user_quotas.delete().where(
             user_quotas.c.project_id == project_id, *([user_quotas.c.user_id == user_id] if user_id else [])))
@@ -126,10 +132,11 @@ def _owner(project_id: str, user_id: str | None) -> tuple[sa.Table, dict[str, st
 
 # --- usage -----------------------------------------------------------------------------------------------------------
 def usage(conn: Connection, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
-    """What the servers of a project, and those of one of its users, use in one cell: {instances, cores, ram (MiB)}.
+    """Return the usage of a project, and of one of its users, in one cell: {instances, cores, ram (MiB)}.
 
-    A server that is being resized to more counts with what it will have; one that waits for its deletion (soft-delete)
-    doesn't count until it is being restored; those ``besides`` (uuids) were counted elsewhere. One statement.
+    A server that is being resized to a larger size counts with that size. A server that waits to be reclaimed
+    (soft-delete) counts only when it is being restored. Servers in ``besides`` (uuids) were counted elsewhere and are
+    left out. Runs one SQL statement.
     """
     return _parts(conn.execute(_usage(conn.dialect.name, user_id is not None), {
         'project_id': project_id, 'user_id': user_id, 'besides': list(besides)}).one())
@@ -164,7 +171,7 @@ def _parts(row: Sequence[Any]) -> Parts:
 
 
 def waiting(conn: Connection, project_id: str) -> list[Row]:
-    """uuid, user_id and what each server uses (by resource) of those that no cell was chosen for yet. One statement."""
+    """Return uuid, user_id and usage by resource of each server that has no cell yet. Runs one SQL statement."""
     return many(conn.execute(_waiting(conn.dialect.name), {'project_id': project_id}))
 
 
@@ -180,8 +187,10 @@ def _waiting(dialect: str) -> sa.Select[Any]:
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, user_id: str | None = None,
               besides: Sequence[str] = ()) -> Parts:
-    """``usage`` of cells that don't answer, as the API database knows it: their servers by their mappings, what each
-    uses by what it was last asked to be. One statement."""
+    """Return ``usage`` for cells that don't answer, estimated from the API database. Runs one SQL statement.
+
+    The servers are those of the instance mappings, and each counts with the flavor in its request spec.
+    """
     flavor = json_columns.of(conn.dialect.name, specs.c.spec)
     amounts = {name: sa.literal(1) if column is None else sa.func.coalesce(
         flavor['nova_object.data', 'flavor', 'nova_object.data', column].as_integer(), 0)
@@ -196,7 +205,7 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, user_i
 
 
 def server_groups(conn: Connection, project_id: str, user_id: str | None = None) -> tuple[int, int]:
-    """How many server groups a project has, and how many of them are the user's. One statement."""
+    """Return (number of server groups of a project, number of those of the user). Runs one SQL statement."""
     own = sa.func.coalesce(sa.func.sum(sa.case((groups.c.user_id == user_id, 1), else_=0)), 0)
     total, mine = conn.execute(sa.select(sa.func.count(), own).where(groups.c.project_id == project_id)).one()
     return int(total), int(mine)

@@ -1,4 +1,6 @@
-"""What a rebuild changes of a server, as its request is accepted, and back again where nothing came of it.
+"""Write the changes that a rebuild makes to a server's rows.
+
+They are written when the request is accepted, and written back if the rebuild fails before it changed anything.
 
     changed = {'values': {'image_ref': new}, 'extra': {}, 'system_metadata': {'image_min_ram': '1'}, 'metadata': None}
     write(conn, uuid, changed)
@@ -13,8 +15,11 @@ from kilonova.db.queries import instances, metadata
 
 
 class Changed(TypedDict):
-    """Columns of instances and of instance_extra, keys of the system metadata (None: goes), and all metadata pairs
-    (None: as they are). JSON: it travels in the row."""
+    """The changes that a rebuild makes to a server's rows, as JSON that is stored in the operation row.
+
+    ``values`` are columns of instances, and ``extra`` columns of instance_extra. A key of ``system_metadata`` is
+    deleted if its value is None. ``metadata`` replaces all pairs, or leaves them unchanged if it is None.
+    """
 
     values: dict[str, object]
     extra: dict[str, str | None]
@@ -23,7 +28,7 @@ class Changed(TypedDict):
 
 
 def write(conn: sa.Connection, uuid: str, changed: Changed) -> None:
-    """All of it."""
+    """Write all these changes of a server."""
     instances.update(conn, uuid, changed['values'])
     instances.update_extra(conn, uuid, changed['extra'])
     instances.set_system_metadata(conn, uuid, changed['system_metadata'])

@@ -1,4 +1,4 @@
-"""Rows of ``request_specs`` (API database): what each server asked for, as the JSON of a RequestSpec."""
+"""Read and write rows of ``request_specs`` (API database), which contain each server's RequestSpec as JSON."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,18 +12,18 @@ request_specs = RequestSpec.__table__
 
 
 def get(connection: sa.Connection, instance_uuid: str) -> Row | None:
-    """id, instance_uuid, spec and times of one server's spec."""
+    """Return the row (id, instance_uuid, spec and times) of one server's spec, or None if it has none."""
     return one(connection.execute(
         sa.select(request_specs).where(request_specs.c.instance_uuid == instance_uuid)))
 
 
 def create(connection: sa.Connection, specs: Iterable[tuple[str, str]]) -> None:
-    """Insert specs, (server uuid, JSON) each, in one statement."""
+    """Insert specs, given as pairs of server uuid and JSON. Runs one SQL statement."""
     connection.execute(request_specs.insert(), [{'instance_uuid': uuid, 'spec': spec} for uuid, spec in specs])
 
 
 def save(connection: sa.Connection, seen: Row, spec: str) -> bool:
-    """Replace a spec that is still as it was ``seen`` (``get``); False when it isn't."""
+    """Replace a spec if its row is unchanged since ``get`` returned it as ``seen``. Return False if it has changed."""
     updated = request_specs.c.updated_at
     same = updated.is_(None) if seen['updated_at'] is None else updated == seen['updated_at']
     result = connection.execute(
@@ -32,7 +32,7 @@ def save(connection: sa.Connection, seen: Row, spec: str) -> bool:
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
-    """Delete a server's spec; False when it has none."""
+    """Delete a server's spec. Return False if it has none."""
     return connection.execute(
         sa.delete(request_specs).where(request_specs.c.instance_uuid == instance_uuid)).rowcount == 1
 

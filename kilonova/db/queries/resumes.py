@@ -1,11 +1,12 @@
-"""Operation rows of servers that ran when their host went down and that it could not start again at once.
+"""Operation rows of servers that ran when their host went down and that the host could not start again at once.
 
     resumes.plan(db, ctxt, 'gpu1', {'5c…': 'The accelerator service did not answer: …'}, is_off=True)
     resumes.tell(conn, row.instance_uuid, row.request_id, 'Cyborg …')        # a later try failed as well
     resumes.finish(conn, row.instance_uuid, row.request_id, 'Success', 'Started after 3 failed tries')
 
-Such a row runs beside the server's others, so that its user can stop, reboot or delete the server meanwhile. One action
-of the server tells of it for as long as it is there: its message is WAITING, and its event has the reason.
+Such a row runs concurrently with the server's other rows, so that its user can stop, reboot or delete the server
+meanwhile. As long as the row exists, one action of the server shows it: the action's message is WAITING, and its event
+has the reason.
 """
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.operations import RESUME, Operation, insert, operations
 
-# The kind of the rows, and the name of the action; the name of the action's event.
+# The kind of the rows and name of the action, and the name of the action's event.
 KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
-# The message of an action whose work goes on and has failed so far.
+# The message of an action that has failed so far and will be tried again.
 WAITING = 'Waiting'
-# The states of servers that are to run.
+# The states of servers that should be running.
 WANTED_RUNNING = (states.VmState.ACTIVE, states.VmState.RESIZED, states.VmState.RESCUED)
-# Characters of a reason that are kept.
+# Characters of a reason that are stored.
 LONGEST = 4096
 
 actions, events = models.InstanceAction.__table__, models.InstanceActionEvent.__table__
@@ -36,11 +37,12 @@ servers = models.Instance.__table__
 
 @engine.retried
 def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
-    """Write a row and an action for each of these servers of a host, {server: why it was not started}.
+    """Write a row and an action for each server that a host could not start.
 
-    Servers that have such a row keep it. All such rows of the host are due now and their time begins anew: the host was
-    started. Left out are servers that are elsewhere, deleted, worked on, or not to run. ``is_off``: their guests are
-    known to be off, which their power states say from now on. Runs six statements at most.
+    ``reasons`` maps the server's uuid to the reason. Servers that have such a row keep it. All such rows of the host
+    become due now, and their age starts again from zero, because the host was started. Servers are left out that are on
+    another host, deleted, have a task state, or should not be running. ``is_off``: the guests are known to be off, so
+    the servers' power state is set to SHUTDOWN. Runs six SQL statements at most.
     """
     with db.write() as conn:
         conn.execute(operations.update().where(operations.c.kind == KIND, operations.c.host == host).values(
@@ -69,7 +71,7 @@ def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> Operation:
 
 
 def _without_row(conn: sa.Connection, host: str, uuids: list[str]) -> list[str]:
-    """Return those of these servers that rest on the host, are to run and have no such row, in their order."""
+    """Return the servers on the host that should be running, have no task state and no such row, sorted by id."""
     planned = sa.select(operations.c.instance_uuid).where(operations.c.kind == KIND)
     return list(conn.execute(sa.select(servers.c.uuid).where(
         servers.c.uuid.in_(uuids), servers.c.host == host, servers.c.deleted == 0, servers.c.task_state.is_(None),
@@ -86,7 +88,10 @@ _ADD_EVENT = events.insert().values(action_id=_action(sa.bindparam('of_uuid'), s
 
 
 def age(conn: sa.Connection, uuid: str) -> float:
-    """Return for how many seconds the row of this uuid has been there since its host was started last."""
+    """Return the seconds since the row was written, or since its host was last started after that.
+
+    Return 0 without a row.
+    """
     found = conn.execute(sa.select(engine.db_age(operations.c.created_at)).where(operations.c.uuid == uuid)).scalar()
     return float(found or 0.0)
 
@@ -103,7 +108,7 @@ def tell(conn: sa.Connection, uuid: str, request_id: str, reason: str) -> None:
 
 def finish(conn: sa.Connection, uuid: str, request_id: str, result: str, details: str,
            trace: str | None = None) -> None:
-    """End the action of the server ``uuid``; ``result``: 'Success' or 'Error'."""
+    """Finish the action of the server ``uuid`` with a ``result``, which is 'Success' or 'Error'."""
     now = instance_queries.utcnow()
     conn.execute(events.update().where(events.c.action_id == _action(uuid, request_id)).values(
         result=result, details=details[:LONGEST], traceback=trace, finish_time=now, updated_at=now))

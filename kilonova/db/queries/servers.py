@@ -1,8 +1,8 @@
-"""Reads for the lists and details of servers: a fixed number of statements, whatever the length, and plain rows.
+"""Read servers for the API's lists and details, by a fixed number of SQL statements for any number of servers.
 
-A row is a dict of ``instances`` columns plus ``flavor`` (the data of the flavor's envelope), ``network_info``,
-``trusted_certs``, ``metadata``, ``tags``, ``volumes``, ``image_properties``, ``fault`` as far as they were asked for.
-Build requests are given the same form, so that nobody has to know where a server stands.
+A row is a dict of ``instances`` columns plus, as far as the caller requests them, ``flavor`` (the data of the flavor's
+envelope), ``network_info``, ``trusted_certs``, ``metadata``, ``tags``, ``volumes``, ``image_properties`` and ``fault``.
+Rows of build requests have the same form, so callers needn't distinguish them from servers of a cell.
 """
 from __future__ import annotations
 
@@ -42,23 +42,25 @@ specs = api_models.RequestSpec.__table__
 
 LOG = logging.getLogger(__name__)
 
-# Columns of a server that say how large it is, named as its flavor's.
+# Columns of a server that contain its size. A flavor's fields have the same names.
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
 IMAGE_PREFIX = 'image_'
-# What a server keeps of its image beside the image's properties: the image's id.
+# The key of the image's id, which a server stores in addition to the image's properties.
 OWN_PROPERTY = f'{IMAGE_PREFIX}base_image_ref'
-# Of a volume that is deleted with its server, in rows that are text.
+# The text in ``facts`` rows for a volume that is deleted together with its server.
 _GOES = '1'
 _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_at')
-# Long, and seen by few.
+# Long columns that few users may see.
 _BULKY = frozenset(('user_data', 'key_data'))
 COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
-# Never NULL: they need no rule for it, and indexes hold.
+# Columns that are never NULL. They are compared and sorted without a rule for NULL, so that the database can use
+# indexes.
 _SOLID = frozenset(('created_at', 'uuid', 'id'))
 _ALL = (sa.false(), sa.true())
 
 
-# What lists that don't ask for it leave out: deleted servers, and those that wait to be reclaimed.
+# Conditions on servers that lists leave out unless they are requested: deleted ones, and those that wait to be
+# reclaimed.
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
@@ -66,13 +68,23 @@ _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 # --- filters ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Filters:
-    """What a list is to hold; every part narrows it.
+    """The conditions of a list of servers. Each one narrows the list.
 
-    ``equal``: column → accepted values (None: NULL). ``regex``: column → pattern. ``addresses``: what is found in the
-    info cache (``addresses.of_cache``). ``states``: (vm_state, task states,
-    whether they are the accepted or the refused ones), of which one must fit; None = any. ``deleted`` None: both.
-    ``soft_deleted``: servers that wait to be reclaimed count, as deleted ones where those are asked for.
-    ``changed``: (since, before) of updated_at, naive UTC. ``nothing``: no server fits.
+    Attributes:
+        equal: {column: accepted values}, where None stands for NULL.
+        regex: {column: pattern}.
+        addresses: Patterns that the info cache must match (see ``addresses.of_cache``).
+        states: (vm_state, task states, whether these task states are the accepted or the refused ones). One of these
+            must fit. None allows any state.
+        deleted: Whether deleted servers are listed, or the others. None lists all.
+        soft_deleted: Whether servers that wait to be reclaimed are listed. They are listed as deleted ones if
+            ``deleted`` is True.
+        changed: (since, before), the limits of updated_at in naive UTC.
+        tags: Tags of which the server must have all.
+        tags_any: Tags of which the server must have at least one.
+        not_tags: Tags of which the server must not have all.
+        not_tags_any: Tags of which the server must have none.
+        nothing: No server fits.
     """
 
     equal: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -89,7 +101,7 @@ class Filters:
     nothing: bool = False
 
     def conditions(self) -> list[Any]:
-        """As SQL."""
+        """Return the filters as SQL conditions."""
         found: list[Any] = []
         if self.deleted is not None:
             if self.deleted:
@@ -112,10 +124,11 @@ class Filters:
         return found
 
     def expressions(self) -> list[str]:
+        """Return the regular expressions of the filters."""
         return [*self.regex.values(), *self.addresses]
 
     def matches(self, row: Mapping[str, Any]) -> bool:
-        """The same for the row of a build request: it has no address yet."""
+        """Return whether the row of a build request fits the filters. It has no address yet."""
         if self.deleted or self.addresses or not all(row.get(name) in values for name, values in self.equal.items()):
             return False
         if not all(expressions.find(pattern, row.get(name) or '') for name, pattern in self.regex.items()):
@@ -134,8 +147,10 @@ class Filters:
 
 
 def _column(name: str) -> Any:
-    """A column to compare and sort by. Enums as text: databases order them by their definition, and refuse other
-    words."""
+    """Return a column for comparisons and sorting.
+
+    An enum is cast to text, because databases sort enums by their definition and refuse values that are not in it.
+    """
     column = instances.c[name]
     return sa.cast(column, sa.String(255)) if isinstance(column.type, sa.Enum) else column
 
@@ -171,14 +186,17 @@ def _tag_conditions(filters: Filters) -> Iterable[Any]:
 
 # --- order -----------------------------------------------------------------------------------------------------------
 def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """A total order: ``order`` ((column, 'asc' | 'desc') …), then id and uuid."""
+    """Return a total order: the (column, 'asc' or 'desc') pairs of ``order``, followed by id and uuid."""
     names = {name for name, _ in order}
     first = order[0][1] if order else 'desc'
     return [*order, *((name, direction) for name, direction in (('id', first), ('uuid', 'asc')) if name not in names)]
 
 
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
-    """The order of ``page`` for rows of several cells. A build request has no id yet: it is newer than those."""
+    """Sort rows of several cells in place, in the order in which ``page`` returns them.
+
+    A build request has no id yet, and counts as newer than the servers that have one.
+    """
     for name, direction in reversed(full_order(order)):
         def rank(row: dict[str, Any], name: str = name) -> tuple[Any, ...]:
             value = row.get(name)
@@ -191,7 +209,7 @@ def _order_by(order: Sequence[tuple[str, str]]) -> Iterable[Any]:
         column = _ordered(name)
         turn = sa.desc if direction == 'desc' else sa.asc
         if name not in _SOLID:
-            # The databases disagree about where NULL belongs: below everything.
+            # Databases differ in the order of NULL. Here it is less than all values.
             yield turn(sa.case((column.is_(None), 0), else_=1))
         yield turn(column)
 
@@ -202,7 +220,7 @@ def _ordered(name: str) -> Any:
 
 
 def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
-    """Rows behind ``marker`` (column → value) in this order."""
+    """Return the condition that a row comes after ``marker`` ({column: value}) in this order."""
     reached: list[Any] = []
     options = []
     after: sa.ColumnElement[bool]
@@ -220,7 +238,10 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 
 
 def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
-    """NULL is below everything, and true above false, which not every database can compare."""
+    """Return the condition that a column comes after a value.
+
+    NULL comes before all values and false before true. Not every database can compare booleans.
+    """
     if isinstance(value, bool):
         further = column == sa.literal(not down) if value == down else sa.false()
     else:
@@ -239,7 +260,10 @@ _WISHES = sa.select(specs.c.instance_uuid, specs.c.spec).where(
 
 
 def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
-    """Where a server is: {cell_id, project_id, user_id, request: its row or None}; None for an unknown uuid."""
+    """Return the location of a server as {cell_id, project_id, user_id, request}, or None for an unknown uuid.
+
+    ``request`` is the row of its build request in the form of a server's row, or None.
+    """
     row = conn.execute(_FIND, {'uuid': uuid}).mappings().first()
     if row is None:
         return None
@@ -248,7 +272,7 @@ def find(conn: Connection, uuid: str) -> dict[str, Any] | None:
 
 
 def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
-    """Return the servers without a cell, of one project or of all. One whose text is broken is logged and left out."""
+    """Return the servers without a cell, of one project or of all. One that cannot be read is logged and left out."""
     query = sa.select(
         requests.c.instance_uuid, requests.c.instance, requests.c.tags, requests.c.created_at).where(
         owners.of(requests.c.project_id, owner))
@@ -263,7 +287,7 @@ def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
 
 
 def from_request(row: sa.RowMapping) -> dict[str, Any]:
-    """A build request in the form of a server's row."""
+    """Return a build request in the form of a server's row."""
     data = json.loads(row['instance'])['nova_object.data']
     found = dict.fromkeys(column.name for column in instances.c)
     found.update({name: value for name, value in data.items() if name in found})
@@ -285,7 +309,7 @@ def _tags(text: str | None) -> list[str]:
 
 
 def _image_properties(values: Mapping[str, str]) -> dict[str, str]:
-    """Return what users are shown of the image's properties among a server's system metadata."""
+    """Return the image's properties that users may see, from a server's system metadata."""
     return {key[len(IMAGE_PREFIX):]: value for key, value in values.items()
             if key.startswith(IMAGE_PREFIX) and key != OWN_PROPERTY}
 
@@ -298,9 +322,10 @@ def _time(value: str | datetime.datetime | None) -> datetime.datetime | None:
 
 
 def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what servers were asked to be, {uuid: {zone, hints}}, from their request specs.
+    """Return {uuid: {zone, hints}}: the availability zone and scheduler hints that each server's request asked for.
 
-    A server whose request spec is broken is logged and left out: the others of a page are shown nevertheless.
+    They are read from the request specs. A server whose request spec cannot be read is logged and left out, so that the
+    other servers of a page are displayed.
     """
     found = {}
     for uuid, text in conn.execute(_WISHES, {'uuids': list(uuids)}):
@@ -314,7 +339,10 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) -> list[dict[str, Any]]:
-    """What the mappings know of the servers of cells that don't answer: uuid, project_id, created_at."""
+    """Return uuid, project_id and created_at of the servers of cells that don't answer, newest first.
+
+    They are read from the instance mappings.
+    """
     query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
         mappings.c.cell_id.in_(list(cell_ids)),
         sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),
@@ -323,8 +351,11 @@ def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) 
 
 
 def known(conn: Connection, uuid: str) -> dict[str, Any] | None:
-    """What the API database knows of a server whose cell doesn't answer: uuid, project_id, user_id, created_at, flavor,
-    image_ref and availability_zone as far as its request says; None when it is being deleted or unknown."""
+    """Return what the API database contains about a server whose cell doesn't answer.
+
+    The result has uuid, project_id, user_id and created_at, and flavor, image_ref and availability_zone if the server's
+    request spec contains them. Return None if the server is being deleted or unknown.
+    """
     row = conn.execute(sa.select(
         mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.user_id, mappings.c.created_at,
         specs.c.spec).join_from(mappings, specs, specs.c.instance_uuid == mappings.c.instance_uuid, isouter=True).where(
@@ -356,8 +387,11 @@ def _one(deleted: bool) -> Any:
 
 
 def _plain(row: sa.RowMapping) -> dict[str, Any]:
-    """Return a server's row with its flavor as a dict. A text that cannot be read is logged, and shown as if it were
-    empty: a flavor has the sizes of the row then."""
+    """Return a server's row with its flavor as a dict.
+
+    A text that cannot be read is logged and returned as if it were empty. Then the flavor has only the sizes of the
+    row.
+    """
     found = dict(row)
     text = found.pop('extra_flavor')
     where = f"of server {found['uuid']}"
@@ -379,14 +413,18 @@ def _has_networks(text: str) -> bool:
     return bool(stored)
 
 
-# Texts that are shown, and what raises an error of BROKEN if one is of another form.
+# Texts that are displayed, each with a function that raises an error of BROKEN if the text has an unexpected form.
 _SHOWN: Mapping[str, Callable[[str], object]] = {
     'network_info': _has_networks, 'trusted_certs': lambda text: [*json.loads(text)['nova_object.data']['ids']]}
 
 
 def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
          marker: Mapping[str, Any] | None = None, bulky: bool = False) -> list[dict[str, Any]]:
-    """At most ``limit`` servers of a cell behind ``marker``; ``bulky`` includes user_data. One statement."""
+    """Return at most ``limit`` servers of a cell that come after ``marker``. Runs one SQL statement.
+
+    With ``bulky`` the rows contain user_data. Raises InvalidPattern or SlowPattern for a filter's regular expression
+    that the database rejects or that takes too long.
+    """
     query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
     if marker is not None:
         query = query.where(_after(order, marker))
@@ -396,7 +434,7 @@ def page(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], l
 
 def names(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], limit: int,
           marker: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The same with no more than uuid, name and what the order needs."""
+    """Return the servers that ``page`` would return, but only with uuid, name, id and the columns of the order."""
     wanted = dict.fromkeys(('uuid', 'display_name', 'id', *(name for name, _ in order)))
     query = sa.select(*(instances.c[name] for name in wanted)).where(*filters.conditions()).order_by(
         *_order_by(order)).limit(limit)
@@ -407,7 +445,7 @@ def names(conn: Connection, filters: Filters, order: Sequence[tuple[str, str]], 
 
 
 def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
-    """id, uuid, project_id, display_name and host of the servers on these hosts, oldest first."""
+    """Return id, uuid, project_id, display_name and host of the servers on these hosts, oldest first."""
     wanted = [instances.c[name] for name in ('id', 'uuid', 'project_id', 'display_name', 'host')]
     rows = conn.execute(sa.select(*wanted).where(instances.c.host.in_(list(hosts)), instances.c.deleted == 0)
                         .order_by(instances.c.id)).mappings()
@@ -415,15 +453,21 @@ def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def get(conn: Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
-    """One server with everything in ``page``."""
+    """Return one server in the form of ``page`` with user_data, or None.
+
+    A deleted one is returned only with ``deleted``.
+    """
     row = conn.execute(_one(deleted), {'uuid': uuid}).mappings().first()
     return _plain(row) if row else None
 
 
 def facts(conn: Connection, uuids: Sequence[str], *, with_tags: bool = True, with_image: bool = False,
           with_reason: bool = False) -> dict[str, dict[str, Any]]:
-    """uuid → {metadata, tags, volumes, image_properties, locked_reason} in one statement; what a server has none of is
-    empty. ``volumes``: (id, whether it goes with the server), in the order in which they came."""
+    """Return a dict from uuid to {metadata, tags, volumes, image_properties, locked_reason}. Runs one SQL statement.
+
+    A value is empty or None if the server has none or the caller did not request it. ``volumes`` is a list of (id,
+    whether the volume is deleted with the server), in the order in which the volumes were attached.
+    """
     found: dict[str, dict[str, Any]] = {
         uuid: {'metadata': {}, 'tags': [], 'volumes': [], 'image_properties': {}, 'locked_reason': None}
         for uuid in uuids}
@@ -470,7 +514,7 @@ def _facts(with_tags: bool, with_image: bool, with_reason: bool) -> Any:
 
 
 def last_faults(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """uuid → its newest fault {code, message, details, created_at, host}."""
+    """Return a dict from uuid to the server's newest fault {code, message, details, created_at, host}."""
     newest = sa.select(sa.func.max(faults.c.id)).where(
         faults.c.instance_uuid.in_(list(uuids)), faults.c.deleted == 0).group_by(faults.c.instance_uuid)
     rows = conn.execute(sa.select(faults.c.instance_uuid, faults.c.code, faults.c.message, faults.c.details,
@@ -487,7 +531,11 @@ _HOST_STATES = sa.select(
 
 
 def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dict[str, str]:
-    """host → UP, MAINTENANCE (disabled), UNKNOWN (silent for ``down_time`` seconds) or DOWN (forced)."""
+    """Return a dict from host to 'UP', 'MAINTENANCE', 'UNKNOWN' or 'DOWN'.
+
+    MAINTENANCE: the compute service is disabled. UNKNOWN: it has not reported for ``down_time`` seconds. DOWN: it is
+    forced down.
+    """
     found = {}
     for host, disabled, forced, up in conn.execute(
             _HOST_STATES, {'hosts': sorted(set(hosts)), 'down_time': down_time}):
@@ -499,8 +547,10 @@ def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dic
 @engine.retried
 def update(database: Database, uuid: str, values: Mapping[str, Any],
            write: Callable[[Connection], object] = lambda conn: None) -> bool:
-    """Change columns that are no state (names, description, addresses), together with what ``write(conn)`` writes.
-    Return False if the server is gone."""
+    """Update a server's columns other than states, such as names, description and addresses.
+
+    ``write(conn)`` is called in the same transaction. Return False if the server does not exist any more.
+    """
     with database.write() as conn:
         if not conn.execute(instances.update().where(instances.c.uuid == uuid, instances.c.deleted == 0)
                             .values(**values)).rowcount:

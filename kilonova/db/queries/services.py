@@ -1,11 +1,11 @@
-"""Rows of ``services``: daemons, their heartbeats and whether they are up.
+"""Read and write rows of ``services``: daemons, their heartbeats, and whether they are up.
 
     with cell.write() as connection:
         service = get_or_create(connection, 'node1', 'nova-compute', 'compute', version=73)
         report(connection, service['id'])
 
-A service is up while its last heartbeat is at most ``down_time`` seconds old by the database's clock, unless
-it is forced down. Soft-deleted rows are never returned.
+A service is up if its last heartbeat is at most ``down_time`` seconds old by the database's clock, and it isn't forced
+down. Soft-deleted rows are never returned.
 """
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pci_devices = PciDevice.__table__
 
 LIVE = services.c.deleted == 0
 COMPUTE = 'nova-compute'
-# How reasons of a service begin that disabled itself.
+# The prefix of the reason with which a host has disabled its own service.
 AUTO = 'AUTO:'
 # Seconds since the last report of a row.
 _AGE = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
 _FORCED = sa.func.coalesce(services.c.forced_down, sa.false())
-# Computes whose reports tell something.
+# The conditions of compute services whose reports are significant.
 _REPORTING = (LIVE, services.c.binary == COMPUTE, sa.not_(_FORCED))
-# Statements of every few seconds, built once.
+# Statements that run every few seconds. They are built once.
 _NEWEST = sa.select(sa.func.min(_AGE)).where(*_REPORTING)
 _COMPUTES = sa.select(
     services.c.host, _AGE.label('age'), _FORCED.label('forced'),
@@ -44,13 +44,21 @@ _FEW = sa.and_(services.c.id.in_(sa.bindparam('few', expanding=True)), LIVE)
 _AGES = sa.select(services.c.id, _AGE.label('age')).where(_FEW)
 _REPORT = sa.update(services).values(
     report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at)
-# Rows that one statement names.
+# The number of rows that one statement contains.
 _TOGETHER = 1000
 _HEARD = _COMPUTES.where(services.c.host == sa.bindparam('name'))
 
 
 class Heard(NamedTuple):
-    """A compute's last report; ``age`` of it and of the ``newest`` one of all computes, in seconds."""
+    """The last report of a compute service.
+
+    Attributes:
+        host: Name of the host.
+        age: Age of the last report in seconds.
+        forced_down: An operator has forced the service down.
+        disabled: The service is disabled.
+        newest: Age of the newest report of all compute services, in seconds.
+    """
 
     host: str
     age: float
@@ -61,7 +69,7 @@ class Heard(NamedTuple):
 
 
 def up(down_time: float) -> sa.ColumnElement[bool]:
-    """SQL: whether the service of this row is up."""
+    """Return the SQL condition that the service of a row is up."""
     age = db_age(sa.func.coalesce(services.c.last_seen_up, services.c.created_at))
     forced = sa.func.coalesce(services.c.forced_down, sa.false())
     return sa.and_(forced == sa.false(), sa.func.abs(age) <= down_time)
@@ -69,7 +77,7 @@ def up(down_time: float) -> sa.ColumnElement[bool]:
 
 def get(connection: sa.Connection, *, service_id: int | None = None, uuid: str | None = None,
         host: str | None = None, binary: str | None = None, down_time: float | None = None) -> Row | None:
-    """One live service by id, by uuid, or by host and binary; with ``up`` when ``down_time`` is given."""
+    """Return one service by id, by uuid, or by host and binary, or None. It has ``up`` if ``down_time`` is given."""
     wanted = {'id': service_id, 'uuid': uuid, 'host': host, 'binary': binary}
     criteria = [services.c[name] == value for name, value in wanted.items() if value is not None]
     if not criteria:
@@ -79,7 +87,10 @@ def get(connection: sa.Connection, *, service_id: int | None = None, uuid: str |
 
 def get_or_create(connection: sa.Connection, host: str, binary: str, topic: str, *, version: int = 0,
                   disabled: bool = False, disabled_reason: str | None = None) -> Row:
-    """The service of a daemon that starts; ``disabled`` counts for a new row only, ``version`` for both."""
+    """Return the service of a daemon that starts, and insert it if there is none.
+
+    ``disabled`` and its reason are written only for a new row. ``version`` is written into an existing row, too.
+    """
     found = get(connection, host=host, binary=binary)
     if found is None:
         insert_missing(connection, services, [{
@@ -95,7 +106,7 @@ def get_or_create(connection: sa.Connection, host: str, binary: str, topic: str,
 
 
 def create(connection: sa.Connection, values: Row) -> Row:
-    """Insert a service as it is given (uuid chosen here unless given) and return its row."""
+    """Insert a service with these values and return its row. It gets a new uuid unless ``values`` has one."""
     values = {'uuid': str(uuids.uuid4()), 'created_at': db_utcnow(), **values}
     connection.execute(sa.insert(services).values(values))
     row = get(connection, uuid=values['uuid'])
@@ -105,14 +116,20 @@ def create(connection: sa.Connection, values: Row) -> Row:
 
 
 def report(connection: sa.Connection, service_id: int) -> bool:
-    """A heartbeat, one statement; False when the row is gone. ``updated_at`` stays: it tells of other changes."""
+    """Write a heartbeat. Return False if the row does not exist any more. Runs one SQL statement.
+
+    ``updated_at`` is left unchanged, because it records other changes.
+    """
     return connection.execute(_REPORT.where(services.c.id == service_id, LIVE)).rowcount == 1
 
 
 def report_together(connection: sa.Connection, service_ids: Sequence[int], down_time: float) -> dict[int, bool]:
-    """Heartbeats of many, two statements a thousand; {service id: whether it counts as down} of those whose rows are
-    there. Who counts as down goes on doing so: the heartbeat may be an old one of a host that is dead. Without any it
-    still asks the database."""
+    """Write the heartbeats of many services.
+
+    Return {service id: whether it counts as down}, without rows that don't exist. A service that counts as down remains
+    so, because the heartbeat may be an old one of a dead host. Runs two SQL statements for each thousand services.
+    Without any service it still sends a statement to the database.
+    """
     silent: dict[int, bool] = {}
     for few in [service_ids[at:at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:
         found = connection.execute(_AGES, {'few': few}).all()
@@ -124,14 +141,20 @@ def report_together(connection: sa.Connection, service_ids: Sequence[int], down_
 
 
 def update(connection: sa.Connection, service_id: int, values: Row) -> bool:
-    """Change columns of a service; False when the row is gone. ``report`` alone writes heartbeats."""
+    """Update columns of a service. Return False if the row does not exist any more.
+
+    Only ``report`` writes heartbeats.
+    """
     result = connection.execute(
         sa.update(services).where(services.c.id == service_id, LIVE).values(values))
     return result.rowcount == 1
 
 
 def switch(connection: sa.Connection, service_id: int, values: Row) -> None:
-    """``disabled`` and its reason as a host says them of itself. What an administrator said in the meantime stays."""
+    """Write ``disabled`` and its reason as a host reports them about itself.
+
+    Nothing is written if an administrator has disabled the service in the meantime.
+    """
     auto = sa.or_(sa.func.coalesce(services.c.disabled, sa.false()) == sa.false(),
                   services.c.disabled_reason.startswith(AUTO))
     connection.execute(sa.update(services).where(services.c.id == service_id, LIVE, auto).values(values))
@@ -140,7 +163,7 @@ def switch(connection: sa.Connection, service_id: int, values: Row) -> None:
 def list_services(connection: sa.Connection, *, down_time: float, host: str | None = None,
                   binary: str | None = None, hosts: Iterable[str] | None = None,
                   disabled: bool | None = None) -> list[Row]:
-    """Services with ``up``, in the order of their ids."""
+    """Return services with ``up``, sorted by id."""
     query = _select(down_time).where(LIVE).order_by(services.c.id)
     if host is not None:
         query = query.where(services.c.host == host)
@@ -154,24 +177,30 @@ def list_services(connection: sa.Connection, *, down_time: float, host: str | No
 
 
 def host_is_up(connection: sa.Connection, host: str, binary: str, down_time: float) -> bool | None:
-    """Whether the daemon of a host is up; None when it has no service."""
+    """Return whether a host's service of this binary is up, or None if the host has no such service."""
     return connection.execute(
         sa.select(up(down_time)).where(LIVE, services.c.host == host, services.c.binary == binary)).scalar()
 
 
 def newest_report(connection: sa.Connection) -> float | None:
-    """Age in seconds of the newest report of any compute that isn't forced down; None when there is none."""
+    """Return the age in seconds of the newest report of all compute services, except those that are forced down.
+
+    Return None if there is no such service.
+    """
     return connection.execute(_NEWEST).scalar()
 
 
 def report_of(connection: sa.Connection, host: str) -> Heard | None:
-    """How long ago a compute reported, None when it has no service. One statement."""
+    """Return the last report of a host's compute service, or None if it has none. Runs one SQL statement."""
     row = connection.execute(_HEARD, {'name': host}).first()
     return _heard(row) if row is not None else None
 
 
 def quiet_hosts(connection: sa.Connection, down_time: float) -> list[Heard]:
-    """Computes that are forced down, or whose last report is older than ``down_time``. One statement."""
+    """Return the compute services that are forced down or whose last report is older than ``down_time`` seconds.
+
+    Runs one SQL statement.
+    """
     rows = connection.execute(_QUIET, {'down_time': down_time})
     return [_heard(row) for row in rows]
 
@@ -181,10 +210,10 @@ def _heard(row: Sequence[Any]) -> Heard:
 
 
 def minimum_version(connection: sa.Connection, binary: str) -> int:
-    """Return the lowest version of the services of this kind that aren't forced down; 0 if there is none.
+    """Return the lowest version of the services of this binary that aren't forced down, or 0 if there is none.
 
-    Services that have not reported for long count: such a host may start again with its old release, and finds the
-    messages in its queue that were sent to it meanwhile.
+    Services that have not reported for long are included: such a host may start again with its old release, and then
+    reads messages that were sent to its queue meanwhile.
     """
     lowest = connection.execute(sa.select(sa.func.min(services.c.version)).where(
         LIVE, services.c.binary == binary, sa.not_(_FORCED))).scalar()
@@ -192,7 +221,10 @@ def minimum_version(connection: sa.Connection, binary: str) -> int:
 
 
 class Outdated(NamedTuple):
-    """A service of an older version; ``silent``: seconds since its last report, None if it never reported."""
+    """A service of an older version.
+
+    ``silent`` is the age of its last report in seconds, or None if it never reported.
+    """
 
     binary: str
     host: str
@@ -202,10 +234,10 @@ class Outdated(NamedTuple):
 
 def outdated(connection: sa.Connection, binary: str, below: int, limit: int, silent_for: float | None = None
              ) -> tuple[list[Outdated], int]:
-    """Return services of this kind whose version is lower than ``below``, and how many there are.
+    """Return (services of this binary whose version is lower than ``below``, their total number).
 
-    Those that are forced down are left out. The lowest versions come first, ``limit`` of them at most. ``silent_for``:
-    those alone that have not reported for so many seconds. Two statements.
+    At most ``limit`` services are returned, lowest versions first. Services that are forced down are left out. With
+    ``silent_for``, only services that have not reported for so many seconds are counted. Runs two SQL statements.
     """
     wanted = [LIVE, services.c.binary == binary, sa.not_(_FORCED), services.c.version < below]
     if silent_for is not None:
@@ -220,7 +252,7 @@ def outdated(connection: sa.Connection, binary: str, below: int, limit: int, sil
 
 
 def destroy(connection: sa.Connection, service_id: int) -> list[Row]:
-    """Soft-delete a service, and with a compute service its nodes and their devices; returns those nodes."""
+    """Soft-delete a service, and for a compute service also its nodes and their devices. Return these nodes."""
     service = get(connection, service_id=service_id)
     if service is None:
         return []

@@ -1,7 +1,9 @@
-"""What the scheduler reads of hosts besides their nodes: aggregates, zones, nodes by name, servers on hosts.
+"""Read what the scheduler needs about hosts in addition to their nodes: aggregates, zones, node names and servers.
 
     with api.read() as connection:
-        aggregates_of(connection, ['gpu1', 'gpu2'])      # one statement
+        aggregates_of(connection, ['gpu1', 'gpu2'])
+
+Each function runs one SQL statement.
 """
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ IMAGE_PREFIX = 'image_'
 
 
 def aggregates_of(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, list[Row]]:
-    """``{host: [{'id', 'uuid', 'name', 'metadata': {key: value}}]}`` of the hosts that are in any aggregate."""
+    """Return ``{host: [{'id', 'uuid', 'name', 'metadata': {key: value}}]}`` for the hosts that are in any aggregate."""
     query = sa.select(aggregate_hosts.c.host, aggregates.c.id, aggregates.c.uuid, aggregates.c.name,
                       aggregate_metadata.c.key, aggregate_metadata.c.value).select_from(
         aggregate_hosts.join(aggregates, aggregates.c.id == aggregate_hosts.c.aggregate_id)
@@ -41,7 +43,7 @@ def aggregates_of(connection: sa.Connection, hosts: Iterable[str]) -> dict[str, 
 
 
 def zone_aggregates(connection: sa.Connection, zone: str) -> list[str]:
-    """uuids of the aggregates of an availability zone."""
+    """Return the uuids of the aggregates of an availability zone."""
     return list(connection.execute(
         sa.select(aggregates.c.uuid).join(aggregate_metadata, aggregate_metadata.c.aggregate_id == aggregates.c.id)
         .where(aggregate_metadata.c.key == ZONE_KEY, aggregate_metadata.c.value == zone)
@@ -49,7 +51,10 @@ def zone_aggregates(connection: sa.Connection, zone: str) -> list[str]:
 
 
 def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Iterable[str] = ()) -> list[Row]:
-    """uuid, host and hypervisor_hostname of the live nodes of these hosts and, where given, of these node names."""
+    """Return uuid, host and hypervisor_hostname of the nodes of these hosts and with these node names.
+
+    Names are compared without regard to case. An empty list of hosts or nodes does not limit the result.
+    """
     query = sa.select(compute_nodes.c.uuid, compute_nodes.c.host, compute_nodes.c.hypervisor_hostname).where(
         compute_nodes.c.deleted == 0)
     for column, names in ((compute_nodes.c.host, hosts), (compute_nodes.c.hypervisor_hostname, nodes)):
@@ -60,7 +65,7 @@ def nodes_named(connection: sa.Connection, hosts: Iterable[str] = (), nodes: Ite
 
 
 def servers_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str, list[Row]]:
-    """``{host: [instances rows]}`` of the live servers of these hosts; none given: of all."""
+    """Return ``{host: [instances rows]}`` of the servers of these hosts, or of all hosts if none is given."""
     found: dict[str, list[Row]] = {}
     names = list(hosts)
     which = instances.c.host.in_(names) if names else instances.c.host.is_not(None)
@@ -70,7 +75,10 @@ def servers_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str
 
 
 def image_properties_on(connection: sa.Connection, hosts: Iterable[str] = ()) -> dict[str, dict[str, dict[str, str]]]:
-    """``{host: {server: {property: value}}}`` of the images of live servers of these hosts; none given: of all."""
+    """Return ``{host: {server: {property: value}}}`` of the images of servers on these hosts.
+
+    Without hosts, return those of all hosts.
+    """
     names = list(hosts)
     which = instances.c.host.in_(names) if names else instances.c.host.is_not(None)
     found: dict[str, dict[str, dict[str, str]]] = {}

@@ -1,8 +1,8 @@
-"""Changes of servers' states, told to one listener of this process once they are committed.
+"""Notify one listener of this process about changes of servers' states after they are committed.
 
-    state_changes.watch(callback)       # callback(Change); None: nobody any more
+    state_changes.watch(callback)       # callback(Change); None removes the listener
 
-Without a listener a change costs nothing more; with one it costs a statement that reads the states before.
+Without a listener a change takes no additional statement. With one it takes a statement that reads the old states.
 """
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ States = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class Change:
-    """``before`` and ``after`` are (vm state, task state); ``created``: the server is new in this cell."""
+    """A committed change of a server's state.
+
+    Attributes:
+        database: The server's cell.
+        uuid: The server.
+        before: (vm state, task state) before the change.
+        after: (vm state, task state) after the change.
+        created: The server is new in this cell.
+    """
 
     database: engine.Database
     uuid: str
@@ -34,12 +42,18 @@ _watchers: list[Callable[[Change], None]] = []
 
 
 def watch(callback: Callable[[Change], None] | None) -> None:
-    """Tell ``callback`` from now on, instead of whoever was told before. It must not block, nor raise."""
+    """Set the listener for changes, which replaces the previous one, or remove it (None).
+
+    ``callback`` must not block and must not raise an exception.
+    """
     _watchers[:] = [] if callback is None else [callback]
 
 
 def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | None:
-    """The states in this transaction, None when nobody wants to know. ``created``: of a server that isn't there yet."""
+    """Return the server's states in this transaction, or None if there is no listener.
+
+    ``created``: the server does not exist yet in this cell.
+    """
     if not _watchers:
         return None
     if created:
@@ -51,7 +65,7 @@ def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | No
 
 def changed(conn: sa.Connection, uuid: str, was: States | None, vm_state: str | None, task_state: str | None,
             created: bool = False) -> None:
-    """Say so when the transaction is committed. ``vm_state`` None: it stayed."""
+    """Notify the listener of a change when the transaction is committed. A ``vm_state`` of None is unchanged."""
     if was is None:
         return
     after = (vm_state or was[0], task_state)

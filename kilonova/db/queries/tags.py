@@ -1,4 +1,7 @@
-"""Tags of servers (``tags``). Changes hold the server's row, so that two of them can't exceed the limit together."""
+"""Read and write the tags of servers (``tags``).
+
+Each change locks the server's row, so that two concurrent changes can't exceed the limit together.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -17,18 +20,24 @@ tags = Tag.__table__
 
 
 class TooManyTags(Invalid):
+    """A server has as many tags as it may have (HTTP 400)."""
+
     msg_fmt = 'The number of tags exceeded the per-server limit %(limit)d'
 
 
 def words(conn: sa.Connection, uuid: str) -> list[str]:
-    """The tags of a server, sorted."""
+    """Return the tags of a server, sorted by code point."""
     return list(conn.execute(sa.select(tags.c.tag).where(tags.c.resource_id == uuid)
                              .order_by(by_code_point(tags.c.tag))).scalars())
 
 
 @engine.retried
 def replace(database: engine.Database, uuid: str, wanted: Iterable[str]) -> None:
-    """These and no others: one DELETE, one INSERT."""
+    """Replace all tags of a server by the ``wanted`` ones. Runs one DELETE and one INSERT.
+
+    Raises InstanceNotFound if the server does not exist, and InstanceInvalidState if its state does not allow the
+    change.
+    """
     wanted = list(dict.fromkeys(wanted))
     with database.write() as conn:
         instances.hold(conn, uuid, states.EDITABLE, 'update tags')
@@ -38,7 +47,11 @@ def replace(database: engine.Database, uuid: str, wanted: Iterable[str]) -> None
 
 @engine.retried
 def add(database: engine.Database, uuid: str, word: str, limit: int) -> bool:
-    """One more; False when it was there. Raises TooManyTags."""
+    """Add a tag to a server. Return False if the server has this tag already.
+
+    Raises TooManyTags if the server has ``limit`` tags, InstanceNotFound if the server does not exist, and
+    InstanceInvalidState if its state does not allow the change.
+    """
     with database.write() as conn:
         instances.hold(conn, uuid, states.EDITABLE, 'update tag')
         there = words(conn, uuid)
@@ -52,7 +65,10 @@ def add(database: engine.Database, uuid: str, word: str, limit: int) -> bool:
 
 @engine.retried
 def remove(database: engine.Database, uuid: str, word: str) -> bool:
-    """One less; False when it wasn't there, and then nothing changes."""
+    """Delete a tag of a server. Return False, without a change, if the server does not have this tag.
+
+    Raises InstanceInvalidState if the server's state does not allow the change.
+    """
     with database.write() as conn:
         if word not in words(conn, uuid):
             return False
@@ -62,7 +78,11 @@ def remove(database: engine.Database, uuid: str, word: str) -> bool:
 
 @engine.retried
 def clear(database: engine.Database, uuid: str) -> None:
-    """None is left."""
+    """Delete all tags of a server.
+
+    Raises InstanceNotFound if the server does not exist, and InstanceInvalidState if its state does not allow the
+    change.
+    """
     with database.write() as conn:
         instances.hold(conn, uuid, states.EDITABLE, 'delete tags')
         conn.execute(tags.delete().where(tags.c.resource_id == uuid))

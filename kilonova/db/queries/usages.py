@@ -1,4 +1,4 @@
-"""What servers existed in a period, and what the hosts' audits of usage said (a cell's database)."""
+"""Read the servers that existed in a period, and read and write the hosts' usage audits (cell database)."""
 from __future__ import annotations
 
 import datetime
@@ -27,8 +27,11 @@ _COLUMNS = tuple(instances.c[name] for name in (
 
 def active(conn: Connection, begin: datetime.datetime, end: datetime.datetime, *, owner: Owner,
            limit: int, after: int = 0, with_flavor: bool = False) -> list[Row]:
-    """Servers, deleted ones too, that were there at some time between ``begin`` and ``end`` (naive UTC), by id from
-    behind ``after``; ``with_flavor``: with the flavor's name as 'flavor'. One statement."""
+    """Return servers, including deleted ones, that existed at some time between ``begin`` and ``end`` (naive UTC).
+
+    The servers are sorted by id, and have ids greater than ``after``. ``with_flavor``: add the flavor's name as
+    'flavor' ('' if it can't be read). Runs one SQL statement.
+    """
     query = sa.select(*_COLUMNS).where(
         instances.c.id > after, instances.c.launched_at < end,
         sa.or_(instances.c.terminated_at.is_(None), instances.c.terminated_at > begin))
@@ -43,13 +46,19 @@ def active(conn: Connection, begin: datetime.datetime, end: datetime.datetime, *
 
 
 def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
-    """The id of a server, deleted or not; None where it isn't in this cell, or not one of the owner's."""
+    """Return the id of a server, deleted or not.
+
+    Return None if the cell doesn't have it, or if it isn't one of the owner's.
+    """
     return conn.execute(sa.select(instances.c.id).where(
         instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))).scalar()
 
 
 def audits(conn: Connection, task: str, begin: datetime.datetime, end: datetime.datetime) -> list[Row]:
-    """host, state, task_items, errors and message of the runs of a task over just this period."""
+    """Return the runs of a task over exactly this period, sorted by host.
+
+    Each row has host, state, task_items, errors and message.
+    """
     columns = [task_log.c[name] for name in ('host', 'state', 'task_items', 'errors', 'message')]
     return many(conn.execute(sa.select(*columns).where(
         task_log.c.task_name == task, task_log.c.period_beginning == begin, task_log.c.period_ending == end,
@@ -57,8 +66,10 @@ def audits(conn: Connection, task: str, begin: datetime.datetime, end: datetime.
 
 
 def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
-    """A run of a task begins: task_name, state, host, period_beginning, period_ending, task_items. Its id; None: there
-    was one already."""
+    """Write that a run of a task has begun. Return the id of its row, or None if there is a row for this run already.
+
+    ``values``: task_name, state, host, period_beginning, period_ending and task_items.
+    """
     there = [task_log.c[name] == values[name] for name in ('task_name', 'host', 'period_beginning', 'period_ending')]
     if conn.execute(sa.select(task_log.c.id).where(*there)).first() is not None:
         return None
@@ -67,14 +78,16 @@ def begin_audit(conn: Connection, values: dict[str, Any]) -> int | None:
 
 
 def end_audit(conn: Connection, task_id: int, state: str, errors: int, message: str) -> None:
-    """How it ended."""
+    """Write the final state, number of errors and message of a run of a task. The message is cut to 255 characters."""
     conn.execute(task_log.update().where(task_log.c.id == task_id).values(
         state=state, errors=errors, message=shortened(message, 255)))
 
 
 def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:
-    """uuids of the servers that were on a host at some time in a period, by id. A deleted one belongs to the host that
-    it was launched on: its row names no other."""
+    """Return the uuids of the servers that were on a host at some time in a period, sorted by id.
+
+    A deleted server counts for the host on which it was launched, because its row has no other host.
+    """
     gone = sa.and_(instances.c.host.is_(None), instances.c.deleted != 0, instances.c.launched_on == host)
     return list(conn.execute(sa.select(instances.c.uuid).where(
         sa.or_(instances.c.host == host, gone), instances.c.launched_at < end,
@@ -83,6 +96,6 @@ def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime
 
 
 def hosts(conn: Connection, binary: str) -> list[str]:
-    """Names of the hosts that have a service, disabled ones too."""
+    """Return the names of the hosts that have a service of this ``binary``, including disabled services."""
     return list(conn.execute(sa.select(services.c.host).where(
         services.c.binary == binary, services.c.deleted == 0).order_by(services.c.host)).scalars())

@@ -1,6 +1,8 @@
-"""Statements on volume_usage_cache: what servers' guests have read and written of volumes.
+"""Read and write volume_usage_cache: what the guests of servers have read from and written to volumes.
 
     rows = volume_usage.count(conn, [{'volume_id': …, 'instance_uuid': …, 'curr_reads': 7, …}])
+
+Computes report these counters periodically.
 """
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ COUNTERS = ('reads', 'read_bytes', 'writes', 'write_bytes')
 
 
 def count(conn: Connection, found: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Write what guests count now: volume_id, instance_uuid, project_id, user_id, availability_zone and the four
-    ``curr_*``. The rows as they are then, without those of servers that don't have the volume any more.
+    """Store the present counters of guests' volumes, and return the stored rows.
 
-    A counter that is smaller than it was began anew, with its guest or on another host: what was counted before is
-    added to ``tot_*``. So are the rows of servers that had the volume before. Six statements at most.
+    Each item of ``found`` has volume_id, instance_uuid, project_id, user_id, availability_zone and the four ``curr_*``
+    counters. Items of servers that don't have the volume any more are ignored, and are not in the result. If any
+    counter of a volume is smaller than before, the guest started again or is on another host. Then the old ``curr_*``
+    values are added to ``tot_*``. The counters of servers that had the volume before are added as well. Runs six SQL
+    statements at most.
     """
     which = usages.c.volume_id.in_({one['volume_id'] for one in found})
     rows = many(conn.execute(sa.select(usages).where(which).order_by(usages.c.id).with_for_update()))
@@ -61,14 +65,17 @@ def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
-    """(server, volume) where a server has one of these."""
+    """Return the (server, volume) pairs of servers that have one of these volumes."""
     return {(server, volume) for server, volume in conn.execute(
         sa.select(block_devices.c.instance_uuid, block_devices.c.volume_id).where(
             block_devices.c.volume_id.in_(volumes), block_devices.c.deleted == 0))}
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:
-    """``tot_*`` of a row that is ``old`` until ``now``, with all that rows of other servers ``ended`` with."""
+    """Return the ``tot_*`` columns for a row that was ``old`` and gets the counters ``now``.
+
+    The final counters of other servers' rows in ``ended`` are added.
+    """
     before: Row = {'tot_last_refreshed': None, **{f'tot_{name}': 0 for name in COUNTERS}}
     if old is not None:
         before = {name: old[name] for name in before}

@@ -1,11 +1,11 @@
-"""Statements on block_device_mapping about a server's volumes (destination_type 'volume'): conductors attach and free
-them, the API adds one that is to be attached and says whether one goes with its server.
+"""Read and write the rows of block_device_mapping for servers' volumes (destination_type 'volume').
 
     volumes.add(conn, uuid, volumes.new_row(volume_id, size=10, connection_info='{…}'))
     volumes.change(conn, row_uuid, seen_attachment, {'attachment_id': …, 'connection_info': …})
     volumes.remove(conn, row_uuid)
 
-A server's row brings them along: ``instances.get``.
+Conductors attach and detach volumes. The API adds a volume that is to be attached, and sets whether a volume is deleted
+together with its server. ``instances.get`` returns these rows with a server's row.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ instances = models.Instance.__table__
 
 def new_row(volume_id: str, *, size: int, connection_info: str, delete_on_termination: bool = False,
             tag: str | None = None, volume_type: str | None = None) -> dict[str, Any]:
-    """Columns of a volume that is there, and is to be attached to a server that is."""
+    """Return the columns for an existing volume that will be attached to an existing server."""
     return {'uuid': uuidutils.generate_uuid(), 'source_type': 'volume', 'destination_type': 'volume',
             'volume_id': volume_id, 'volume_size': size, 'connection_info': connection_info,
             'delete_on_termination': delete_on_termination, 'boot_index': None, 'no_device': False, 'tag': tag,
@@ -32,8 +32,10 @@ def new_row(volume_id: str, *, size: int, connection_info: str, delete_on_termin
 
 
 def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
-    """The server is to have this volume; False: it has it already, and nothing was written. The caller holds the
-    server's row."""
+    """Add a volume to a server. Return False, and write nothing, if the server has this volume already.
+
+    The caller has locked the server's row.
+    """
     there = conn.execute(sa.select(bdm_table.c.id).where(
         bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == row['volume_id'],
         bdm_table.c.deleted == 0)).first()
@@ -43,8 +45,7 @@ def add(conn: sa.Connection, uuid: str, row: Mapping[str, Any]) -> bool:
 
 
 def change(conn: sa.Connection, row_uuid: str, seen: str | None, values: Mapping[str, Any]) -> bool:
-    """Of a volume whose attachment is the one that was ``seen`` (None: none yet); False: it has another now, or is
-    gone, and nothing was written."""
+    """Update a volume's row if its attachment is still ``seen`` (None: it has none). Return False if it is not."""
     return bool(conn.execute(bdm_table.update().where(
         bdm_table.c.uuid == row_uuid, bdm_table.c.deleted == 0,
         bdm_table.c.attachment_id.is_(None) if seen is None else bdm_table.c.attachment_id == seen).values(
@@ -52,19 +53,19 @@ def change(conn: sa.Connection, row_uuid: str, seen: str | None, values: Mapping
 
 
 def set_delete_on_termination(conn: sa.Connection, uuid: str, volume_id: str, value: bool) -> bool:
-    """Whether a volume goes with its server; False: the server has no such volume."""
+    """Set whether a volume is deleted together with its server. Return False if the server has no such volume."""
     return bool(conn.execute(bdm_table.update().where(
         bdm_table.c.instance_uuid == uuid, bdm_table.c.volume_id == volume_id, bdm_table.c.deleted == 0).values(
         updated_at=utcnow(), delete_on_termination=value)).rowcount)
 
 
 def remove(conn: sa.Connection, row_uuid: str) -> None:
-    """The server has the volume no more."""
+    """Soft-delete the row of a server's volume."""
     _remove(conn, bdm_table.c.uuid == row_uuid)
 
 
 def remove_all(conn: sa.Connection, uuid: str) -> None:
-    """The server has no volumes."""
+    """Soft-delete the rows of all volumes of a server."""
     _remove(conn, sa.and_(bdm_table.c.instance_uuid == uuid, bdm_table.c.destination_type == 'volume'))
 
 
@@ -74,14 +75,14 @@ def _remove(conn: sa.Connection, which: sa.ColumnElement[bool]) -> None:
 
 
 def servers_of(conn: sa.Connection, volume_id: str) -> list[str]:
-    """The servers that have a volume."""
+    """Return the uuids of the servers that have a volume."""
     return list(conn.execute(sa.select(bdm_table.c.instance_uuid).where(
         bdm_table.c.volume_id == volume_id, bdm_table.c.destination_type == 'volume',
         bdm_table.c.deleted == 0)).scalars())
 
 
 def of_servers(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """{server: rows of its volumes by id}; one statement."""
+    """Return {server: rows of its volumes, sorted by id}. Runs one SQL statement."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in conn.execute(sa.select(bdm_table).where(
             bdm_table.c.instance_uuid.in_(list(uuids)), bdm_table.c.destination_type == 'volume',

@@ -1,4 +1,7 @@
-"""Take back what was accepted a moment ago and turned out to be too much: as if it had never been asked for."""
+"""Withdraw accepted requests that exceed a quota, as if they had never been made.
+
+The API calls these functions when it checks a quota again right after it accepted a request, and finds it exceeded.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,9 +18,11 @@ members = InstanceGroupMember.__table__
 
 @engine.retried
 def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
-    """Take back what ``operations.accept_create`` wrote; the uuids of servers that aren't build requests any more.
+    """Withdraw servers that ``operations.accept_create`` wrote.
 
-    Rows that a conductor took are cancelled, as by an early delete: their holder forgets the rest.
+    Return the uuids of those that aren't build requests any more. Operation rows that no conductor has taken are
+    deleted with the other rows of their servers. A row that a conductor has taken is cancelled, as an early delete
+    does, and that conductor deletes the other rows of the server.
     """
     with api_db.write() as conn:
         waiting = build_requests.destroy_all(conn, instance_uuids)
@@ -35,9 +40,12 @@ def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
 
 @engine.retried
 def operation(cell_db: engine.Database, *, uuid: str, instance_uuid: str, event: str, request_id: str) -> bool:
-    """Take back what ``operations.accept`` wrote: the server is moved by ``event``, the action is forgotten.
+    """Withdraw an operation that ``operations.accept`` wrote, and move the server's state by ``event``.
 
-    False when a conductor has the row already, or a delete waits behind it: then it is cancelled and unwinds.
+    The operation row and the action are deleted.
+
+    Return False if a conductor has taken the row already, or if a delete waits for it to end. Then the row is cancelled
+    and the operation is undone.
     """
     with cell_db.write() as conn:
         rows = conn.execute(sa.select(operations.c.uuid, operations.c.owner).where(
