@@ -64,7 +64,10 @@ def _name(model: str) -> str:
 
 def traits(connection: Connection, capabilities: HostCapabilities, guests: GuestCapabilities,
            address_spaces: Iterable[str] = ()) -> set[str]:
-    """Return the traits of the host, except those of devices. ``address_spaces``: 'passthrough', 'emulate'."""
+    """Return the traits of the host, except those of devices.
+
+    ``address_spaces`` are the ways to set the guests' address width: 'passthrough', 'emulate'.
+    """
     arch = capabilities.arch.upper()
     is_pc = arch in ('X86_64', 'I686')
     found = {*inventory.COMMON_TRAITS, f'COMPUTE_ARCH_{arch}', f'HW_ARCH_{arch}', *_ALWAYS,

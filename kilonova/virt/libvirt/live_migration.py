@@ -167,7 +167,10 @@ class LiveMigrations:
     # -- destination ---------------------------------------------------------------------------------
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Return the host CPUs and host memory that the guest will use on the destination."""
+        """Return the host CPUs and host memory that the guest will use on the destination.
+
+        Raises errors.MigrationPreCheckError if a guest of this flavor and image cannot run here.
+        """
         try:
             return self._domains.place(instance, image_meta)
         except (UnsupportedHardware, NotOnThisHost) as error:
@@ -212,7 +215,10 @@ class LiveMigrations:
 
     @translated
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return True, on the destination, if the guest has arrived completely."""
+        """Return True, on the destination, if the guest runs here or is no longer on its way.
+
+        With post-copy it has arrived from the switch on, although a part of its memory is still missing.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return self._libvirt.is_test and self._handover.has_arrived(instance.uuid)
@@ -342,7 +348,12 @@ class LiveMigrations:
 
     @translated
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Remove a guest that has been migrated from the source, with its volumes and disks."""
+        """Remove, on the source, the domain and the volumes of a guest that has been migrated.
+
+        If the disks were copied, they are deleted; on shared storage the destination becomes their owner. With
+        post-copy, this method first waits until the rest of the memory has been transferred. Raises VolumeFailed if a
+        volume stays connected.
+        """
         guest = self._libvirt.find(instance.uuid)
         # With post-copy the guest already runs at the destination, and the rest of its memory is still being
         # transferred.

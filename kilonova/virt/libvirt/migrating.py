@@ -82,9 +82,9 @@ def state(guest: Guest) -> tuple[int, int] | None:
 
 
 def _stats(guest: Guest) -> dict[str, int]:
-    """Return the statistics of the guest's job. Try again if QEMU has none for a moment.
+    """Return the statistics of the guest's job, with some retries, because QEMU may have none for a moment.
 
-    libvirt then reports an internal error: "migration was active, but no RAM info was set".
+    In that case libvirt reports an internal error: "migration was active, but no RAM info was set".
     """
     for left in reversed(range(TRIES)):
         try:
@@ -130,7 +130,10 @@ def outgoing(guest: Guest) -> dict[str, int] | None:
 
 
 def has_arrived(guest: Guest) -> bool:
-    """Return True if the guest is here and no longer on its way. With post-copy, it is here from the switch on."""
+    """Return True if the guest is on this host and no longer on its way.
+
+    With post-copy, this is so from the switch on.
+    """
     if state(guest) == _POST_COPIED or is_broken(guest):
         return True
     job = _job(guest)
@@ -228,7 +231,10 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
 
 # -- data for the destination ---------------------------------------------------------------------------------------
 def xml(guest: Guest, inactive: bool = False) -> str:
-    """Return the XML from which another libvirt makes the guest. With ``inactive``, its persistent definition."""
+    """Return the XML from which another libvirt makes the guest.
+
+    With ``inactive``, that of its persistent definition.
+    """
     flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
     return str(guest.call('XMLDesc', flags | (libvirt.VIR_DOMAIN_XML_INACTIVE if inactive else 0)))
 

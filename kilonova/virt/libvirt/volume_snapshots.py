@@ -1,4 +1,8 @@
-"""Snapshots of volumes that are files of a share (NFS): a guest writes to another file, and files are merged."""
+"""Snapshots of volumes that are files on a share (NFS).
+
+When a snapshot is made, the guest is switched to a new file, which the volume service has created. When a snapshot is
+deleted, two files of the volume are merged.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator

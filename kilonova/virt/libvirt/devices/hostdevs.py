@@ -83,7 +83,7 @@ class HostDevices:
 
     @translated
     def unusable(self, devices: Iterable[PciDevice]) -> dict[str, str]:
-        """Return a dict from address to reason for the devices that no guest can use now."""
+        """Return a dict from address to reason. It has the devices that exist but that no guest can use now."""
         found = {}
         for device in devices:
             info, function = device.extra_info or {}, device.parent_addr if device.dev_type == MDEV else device.address

@@ -76,7 +76,7 @@ class InputConfigurator:
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the input devices."""
+        """Write the tablet and the keyboard, if the guest has them."""
         if guest.has_tablet:
             domain.devices.append(Input('tablet', guest.input_bus))
         if guest.settings.is_qemu and guest.settings.consoles.has_screen and (

@@ -14,9 +14,9 @@ from kilonova import concurrency, errors
 
 
 def write_whole(path: str, text: str, mode: int = 0o600) -> None:
-    """Write a text file atomically, under a temporary name and then renamed.
+    """Write a text file atomically: write it under a temporary name and then rename it.
 
-    Readers see the old text or the new one.
+    Readers see either the old text or the new one.
     """
     aside = f'{path}.new'
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -126,7 +126,7 @@ class InstanceDirectory:
         files.write_whole(self.file(MOVE), mark_of(move))
 
     def unmark_move(self) -> None:
-        """Delete the mark of a move."""
+        """Delete the file that marks the directory with a move."""
         files.remove(self.file(MOVE))
 
     # -- whose it is, where hosts share their storage ------------------------------------------------
@@ -201,5 +201,5 @@ class InstanceDirectory:
             files.remove(f'{self.file(DOMAIN_XML)}.new')
 
     def hide_domain(self) -> None:
-        """Delete the file libvirt.xml."""
+        """Delete the file libvirt.xml, the copy of the domain's XML."""
         files.remove(self.file(DOMAIN_XML))

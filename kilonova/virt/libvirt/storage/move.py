@@ -50,7 +50,7 @@ class DiskMover:
         self._run = str(uuidlib.uuid4())
 
     def start(self) -> None:
-        """Record in the storage that this host's compute uses it. Must be called before ``offer``."""
+        """Write a record into the storage that this host's compute uses it. Must be called before ``offer``."""
         identity.storage_id(self.instances_path, create=True)
         identity.show_run(self.instances_path, self.host, self._run)
 

@@ -228,7 +228,7 @@ class ServerDisks(DiskPlaces):
                     f'{found.backing}, which {directory.file(name)} reads from, is missing and can not be made again'))
 
     def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
-        """Add the kernel and the ramdisk that the directory does not have.
+        """Add the server's kernel and ramdisk to its directory, if they are missing.
 
         With ``again``, replace the existing ones, too.
         """
