@@ -134,8 +134,7 @@ class Environment:
         Raises:
             NoValidHost: No host fits.
             HostsSilent: No host fits, but hosts count as down only because no host could report for a while. They may
-                be back
-                at any moment, and may take the server then.
+                be back at any moment, and may take the server then.
             Unanswered: The scheduler did not reply.
         """
         asked = self.hearing.now()

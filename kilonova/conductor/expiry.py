@@ -53,8 +53,7 @@ class Expires:
         option: Option of [DEFAULT] with the seconds after which the limit is over; 0 or less means never.
         find: ``find(conn, seconds, limit)`` returns what is over, oldest first.
         accept: ``accept(env, db, due)`` acts on one result, and returns the uuid of an operation to run, or None if
-            there
-            is none.
+            there is none.
         urgent: Whether that operation is urgent.
         spacing: Option of [DEFAULT] with the seconds between two checks; without it, ``PERIOD`` or the limit if
             shorter.

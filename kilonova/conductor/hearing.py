@@ -40,8 +40,7 @@ class _Cell:
         before: Time of the newest report before the last gap.
         looked: Time of the last check.
         deaf: End of the last period without checks, because the database was away, or this process was stopped or not
-            yet
-            started.
+            yet started.
         doubtful: Whether at the last check there were hosts that didn't report, but could not be called down.
         cleared: Time when ``doubtful`` ended.
 

@@ -164,8 +164,7 @@ class HostSlots(Generic[HolderT]):
         taken: Number of slots in use, by whether they are for urgent work.
         parked: Work that waits for a slot, oldest first, by whether it is urgent.
         silent: True if the last call to the host was not answered. Then only one call at a time is allowed for urgent
-            and
-            one for other work, to find out whether the host is back.
+            and one for other work, to find out whether the host is back.
     """
 
     taken: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})

@@ -44,8 +44,7 @@ class AcceleratorOutputs(Outputs):
 
     Attributes:
         accelerators: Requests that were created in this attempt, as a dict from uuid to the number of their group in
-            the
-            device profile; None if none were created.
+            the device profile; None if none were created.
         accelerated: Those of them that are for a port, as a dict from uuid to port id.
     """
 

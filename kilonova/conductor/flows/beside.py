@@ -65,8 +65,7 @@ def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = N
         method: RPC method of the host.
         write: See ``pend``.
         may_run: ``may_run(host)`` returns an error to raise instead of adding a pending release, if the host is down
-            and
-            may still run the guest that the next step would start elsewhere; else None.
+            and may still run the guest that the next step would start elsewhere; else None.
         kwargs: Arguments of the method.
     """
     try:

@@ -59,12 +59,10 @@ class BootOutputs(Chosen, accelerators.AcceleratorOutputs, ports.PortOutputs):
     Attributes:
         create_instance: Dict with the id of the server's row in its cell.
         overtaken: Attempts whose host was refused because other servers of the server group were there first. They
-            don't
-            count as attempts.
+            don't count as attempts.
         early_delete: True if the server was deleted before a host was chosen.
         unasked: True if no request for the server had been sent to the network and volume services when it began to
-            wait
-            for a volume.
+            wait for a volume.
     """
 
     create_instance: dict[str, int] | None = None

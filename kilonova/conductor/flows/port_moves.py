@@ -40,8 +40,7 @@ def to_host(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests
         work: The operation.
         host: The host of this attempt.
         requests: PCI requests for which the host claimed the device functions of ports; without them such ports are
-            bound
-            to no host.
+            bound to no host.
 
     Raises:
         PortBindingFailed: The network agent of the host can't bind a port.
