@@ -433,7 +433,10 @@ class _Look:
                 self._wrong(f"files: server {uuid} has no directory on {server['host']}")
 
 def _counts(device: dict[str, Any]) -> bool:
-    """Return whether a device is counted: of a group of devices only the head is."""
+    """Return whether a device is counted.
+
+    Of a group of devices only the head is counted.
+    """
     return bool(_info(device).get(GROUP_HEAD, device['address']) == device['address'])
 
 

@@ -110,7 +110,10 @@ def _columns(rows: Rows) -> Iterator[str]:
 
 
 def _request_spec(rows: Rows) -> Iterator[str]:
-    """Compare the flavor in the request spec, from which the server is scheduled again, with the server's flavor."""
+    """Yield a line if the flavor of the request spec is not the server's flavor.
+
+    The request spec is used when the server is scheduled again.
+    """
     uuid, flavor = rows.server['uuid'], flavors(rows.server['flavor']).get('cur')
     if rows.spec is None:
         yield f'database: server {uuid} has no request spec'
@@ -150,7 +153,7 @@ def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _waiting_move(rows: Rows, move: Mapping[str, Any]) -> Iterator[str]:
-    """Compare the values that a confirm or a revert of the move uses."""
+    """Yield a line for each wrong value that a confirm or a revert of the move would use."""
     server, own = rows.server, flavors(rows.server['flavor'])
     for which, number in (('old', move['old_instance_type_id']), ('new', move['new_instance_type_id'])):
         said = own[which].id if which in own else None

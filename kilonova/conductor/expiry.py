@@ -2,7 +2,7 @@
 
 Each conductor process has one:
 
-    expiry = Expiry(env)
+    expiry = Expiry(env, conf)
     expiry.start()              # runs the tasks periodically until stop()
 
 ``EXPIRES`` lists the time limits. A check for one of them is one bounded SQL statement in each cell. An operation for a
@@ -185,7 +185,10 @@ class Expiry:
         return self._in_cells(TOKENS, console_tokens.purge)
 
     def purge_history(self) -> int:
-        """Delete entries of the device history that are older than [devices]history_days, and return their number."""
+        """Delete old entries of the device history, and return their number.
+
+        Entries older than [devices]history_days are deleted, oldest first, at most one batch in each cell.
+        """
         return self._in_cells(HISTORY, lambda cell: device_history.purge(cell, self._history_days))
 
     def drop_accelerators(self) -> int:
@@ -202,7 +205,8 @@ class Expiry:
     def heal(self) -> int:
         """Refresh the info cache of one server with ports in each cell, and return the number of servers.
 
-        The servers take turns. The refresh is an operation of kind ``network_changed``, as after an event of Neutron.
+        The next call refreshes the next server. The refresh is an operation of kind ``network_changed``, as after an
+        event of Neutron.
         """
         return self._in_cells(HEALING, self._heal)
 

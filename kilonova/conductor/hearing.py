@@ -151,9 +151,10 @@ class Hearing:
     def unsure(self, db: Database, asked: float = float('inf')) -> list[str]:
         """Return the hosts that count as down for the scheduler, but may report again at any moment.
 
-        A result that is not empty means that the scheduler should be asked again later. ``asked`` is the time when it
-        was asked, by ``now``. If the doubt has ended since then, its reply may still have left those hosts out; a text
-        that says so is returned instead of host names.
+        A result that is not empty means that the scheduler should be asked again later. ``asked`` is the time, by
+        ``now``, when the scheduler was asked. If there are no such hosts any more, but there were some after ``asked``,
+        the scheduler's reply may have left them out. In that case one text that says so is returned instead of host
+        names.
         """
         with db.read() as conn:
             quiet = services.quiet_hosts(conn, self._down_time)

@@ -55,7 +55,7 @@ class AcceleratorOutputs(Outputs):
 def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = MappingProxyType({})) -> None:
     """Create accelerator requests for a device profile and for ``ports``, a dict from port id to device profile.
 
-    The requests are bound to no server yet. May be repeated.
+    The requests are bound to no server yet. Repeated calls are safe.
     """
     if work.outputs.accelerators is None:
         wanted = [*([(None, profile)] if profile is not None else []), *ports.items()]
@@ -93,7 +93,7 @@ def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
     """Bind accelerator requests to the devices that Placement chose, under the uuid ``holder``.
 
     Creates the requests for ``profile`` and ``ports`` first if there are none. ``accel.holder`` explains which uuid is
-    used. May be repeated. Raises AcceleratorRequestBindingFailed if the server can't have the accelerators.
+    used. Repeated calls are safe. Raises AcceleratorRequestBindingFailed if the server can't have the accelerators.
     """
     client, outputs, uuid = work.env.accelerators, work.outputs, holder
     if outputs.accelerators is None:

@@ -328,7 +328,7 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
 def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool) -> None:
     """Tell the volume service whether the guest uses ``target_id`` instead of ``volume_id``, or the other way round.
 
-    ``volume_id`` has no attachments of its own any more. May be repeated.
+    ``volume_id`` has no attachments of its own any more. Repeated calls are safe.
     """
     client = work.env.volumes
     try:

@@ -336,7 +336,7 @@ def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
 def undo_claim(work: BootWork) -> None:
     """Delete the accelerator requests and, if no other host will be tried, delete or unbind the ports.
 
-    Otherwise the next attempt binds the ports to its own host.
+    If another host will be tried, the next attempt binds the ports to that host.
     """
     if work.failed and port_wishes.wishes(work.args['request_spec']):
         port_releases.drop(work, port_wishes.given(work.args['request_spec']))

@@ -69,7 +69,8 @@ def drop_allocations(work: Work[DeleteOutputs]) -> None:
     """Release accelerators, allocations, ports, volumes and the image to which the server was shelved.
 
     The allocations are those of the server and of its unfinished moves. Accelerators are released before them, because
-    otherwise another server could get a device that is not free. The image is deleted because it would be useless.
+    otherwise another server could get a device that is not free. The image is deleted because nothing would refer to it
+    any more.
     """
     instance = work.instance()
     accelerators.drop_all(work, instance, work.outputs.consumers)
@@ -146,19 +147,22 @@ def _moved(work: Work[Outputs]) -> bool:
 
 
 def confirm_source(work: Work[Outputs]) -> None:
-    """Have the source of a move that waits to be confirmed delete what it kept of the server."""
+    """Have the source delete what it kept of the server, if a move waits to be confirmed."""
     if _moved(work):
         resized.confirm_source(work)
 
 
 def drop_allocation(work: Work[Outputs]) -> None:
-    """Delete the allocation of the migration of such a move."""
+    """Delete the allocation of the migration, if a move waits to be confirmed."""
     if _moved(work):
         resized.drop_allocation(work)
 
 
 def settle_move(work: Work[Outputs]) -> None:
-    """Write the move as confirmed: the server has one flavor and no migration context."""
+    """Write the move as confirmed, if one waits for that.
+
+    The server then has one flavor and no migration context.
+    """
     if _moved(work):
         with engine.silence():
             _write(work)

@@ -43,10 +43,10 @@ class NotFenced(Conflict):
 
 
 def begin(work: ResizeWork) -> None:
-    """Begin the evacuation after the operation that ran when it was accepted, and write the migration's row.
+    """Set the server's state to being evacuated, and insert the migration's row.
 
-    Raises NotFenced if the server has moved to a host that is up, and InstanceInvalidState if its state does not allow
-    an evacuation.
+    The operation that ran when the evacuation was accepted has ended by now. Raises NotFenced if the server has
+    moved to a host that is up, and InstanceInvalidState if its state does not allow an evacuation.
     """
     _check_fenced(work, work.instance_row(fresh=True)['host'])
     with engine.silence(), work.db.write() as conn:

@@ -4,7 +4,7 @@ They are requested together with the server's host, or alone if a port is attach
 
     guarantees.ask(spec, ports)                           # before the scheduler is asked for a host
     guarantees.profile(port, choice.mappings)             # the part of the port's binding about the chosen providers
-    guarantees.add(work, port_id, wanted)                 # for one more port of a server on its host
+    guarantees.add(work, port_id, wanted, device)         # for one more port of a server on its host
     guarantees.settle(work.env, uuid, classes, check)     # makes the server's allocation equal to that of its ports
 
 The resource classes are Neutron's own. So everything that a server holds of such a class belongs to a port, and the
@@ -85,9 +85,9 @@ def add(work: Work[Any], port_id: str, wanted: PortResources,
         device: objects.InstancePCIRequest | None) -> dict[str, list[str]]:
     """Add the resources of one more port to the server's allocation, on providers of its host.
 
-    Returns the chosen providers as a dict from group to list of providers. If the port is a device function, a provider
-    is chosen that has a free one for ``device``. May be repeated. Raises NoRoomForPort if no provider has the
-    resources.
+    Returns the chosen providers as a dict from group to list of providers. If the port is a device function, only
+    providers with a free function for ``device`` are chosen. Repeated calls are safe. Raises NoRoomForPort if no
+    provider has the resources.
     """
     row = work.instance_row()
     with engine.silence(), work.db.read() as conn:
@@ -138,8 +138,8 @@ def settle(env: Environment, uuid: str, classes: Collection[str], check: Callabl
     """Make the server's allocation of these resource classes equal to the sum of its ports.
 
     The port ``but`` is left out, and ``more`` is added. ``check()`` is called before each write, and raises if the
-    caller may not write. May be repeated. Must not be called during a move, when the ports say something else. Returns
-    False if the server has no allocation at all. Raises PlacementConflict if there are not enough resources.
+    caller may not write. Repeated calls are safe. Must not be called during a move, when the ports say something else.
+    Returns False if the server has no allocation at all. Raises PlacementConflict if there are not enough resources.
     """
     wanted: dict[str, dict[str, int]] = {}
     read = [(port.profile.get(ALLOCATION), PortResources.read(port.id, port.resource_request))

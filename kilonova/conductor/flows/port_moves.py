@@ -33,8 +33,8 @@ _UNBOUND = frozenset(('', 'binding_failed', 'unbound'))
 def to_host(work: Work[Any], host: Choice, requests: objects.InstancePCIRequests | None = None) -> None:
     """Bind the ports of a server to the host of this attempt, and update the info cache.
 
-    May be repeated. Sends no request for a server without ports. A port that its owner has deleted or given to another
-    server is removed from the server.
+    Repeated calls are safe. Sends no request for a server without ports. A port that its owner has deleted or given to
+    another server is removed from the server.
 
     Args:
         work: The operation.
@@ -141,8 +141,8 @@ def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequest
 
     The ports stay active on the source. ``requests`` are the PCI requests for which the destination claimed the device
     functions of ports. Such a device is unplugged from the guest before the migration, and a new one is plugged in
-    afterwards. May be repeated. Raises HostRejected if a port can't be bound there, or if the guest would notice a
-    difference.
+    afterwards. Repeated calls are safe. Raises HostRejected if a port can't be bound there, or if the guest would
+    notice a difference.
     """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
@@ -170,7 +170,7 @@ def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
 def arrived(work: Work[Any], host: str, source: str) -> None:
     """Activate the bindings on the destination of a live migration, and delete those on the source.
 
-    Device functions and the providers of guaranteed resources are different there. May be repeated.
+    Device functions and the providers of guaranteed resources are different there. Repeated calls are safe.
     """
     vifs, there = _with_ports(work)
     left = []
@@ -208,7 +208,7 @@ def _with_ports(work: Work[Any]) -> tuple[list[Vif], dict[str, Port]]:
 def bound_here(work: Work[Any]) -> None:
     """Bind ports that no network agent could bind when the server came to its host.
 
-    Called before the server is started. Sends no request if there are no such ports.
+    This is done before the server is started. Sends no request if there are no such ports.
     """
     server = work.instance()
     if server.host and any(vif.type in _UNBOUND for vif in server.vifs):

@@ -25,8 +25,8 @@ def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> Non
 def drop_one(work: Work[Any], vif: Vif) -> None:
     """Release one port of the server: delete it, or unbind it if the user created it.
 
-    May be repeated. If the network service does not answer or refuses, a pending release does it, after the info cache
-    has lost the port.
+    Repeated calls are safe. If the network service does not answer or refuses, a pending release does it, after the
+    info cache has lost the port.
     """
     client = work.env.networks
 

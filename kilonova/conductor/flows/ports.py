@@ -1,7 +1,7 @@
 """Neutron ports in flows: created and bound to a host before the host uses them.
 
-    vifs = ports.bind_wanted(work, host)    # [Vif] of a new server: the requested ports, bound to this host
-    vif = ports.bind_one(work, wish)        # one more port of a server that is on a host
+    vifs = ports.bind_wanted(work, host, is_first)    # [Vif] of a new server: the requested ports, bound to this host
+    vif = ports.bind_one(work, wish)                  # one more port of a server that is on a host
 
 The binding of a port that is a function of a PCI device (SR-IOV) names the function which the host has claimed for it.
 If one call makes a host claim and start the guest, the host requests these bindings in between (``bind_devices``).
@@ -78,8 +78,8 @@ def bind_wanted(work: Work[Any], host: Choice, is_first: bool) -> list[Vif]:
     """Bind the requested ports of a new server to the host of this attempt, and return its interfaces.
 
     Existing ports are bound again, the others are created. ``is_first`` is True if no request for the server was sent
-    to the network service yet. May be repeated. Raises PortBindingFailed if another host may do it. Raises PortInUse,
-    PortNotFound, PortQuotaFull and other errors of the network client if the server can't have the ports.
+    to the network service yet. Repeated calls are safe. Raises PortBindingFailed if another host may do it. Raises
+    PortInUse, PortNotFound, PortQuotaFull and other errors of the network client if the server can't have the ports.
     """
     spec, client, uuid = work.args['request_spec'], work.env.networks, work.instance_uuid
     wanted, groups = [_on_network(work, wish) for wish in port_wishes.wishes(spec)], port_wishes.groups(spec)
@@ -129,8 +129,8 @@ def bind_one(work: Work[Any], wish: port_wishes.Wish, profile: Mapping[str, Any]
     """Bind one more port for a server on its host, and return its interface.
 
     It is the user's own port, a port of the server that its info cache lacks, or a new one. The binding contains
-    ``profile``, which names the claimed device, and the providers in ``mappings``. May be repeated. Raises the errors
-    of ``bind_wanted``.
+    ``profile``, which names the claimed device, and the providers in ``mappings``. Repeated calls are safe. Raises the
+    errors of ``bind_wanted``.
     """
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
@@ -243,9 +243,9 @@ def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uu
     """Bind ports of a server to the devices that a host has claimed for them, and return the server's interfaces.
 
     The host calls this with the step key of its operation. ``profiles`` is a dict from port id to binding profile. The
-    bindings are also written to the info cache. May be repeated. Raises KeyGone if the operation is not at the step any
-    more, PortBindingFailed if no network agent can bind a port, and BuildAbort if a port does not belong to the server
-    any more.
+    bindings are also written to the info cache. Repeated calls are safe. Raises KeyGone if the operation is not at the
+    step any more, PortBindingFailed if no network agent can bind a port, and BuildAbort if a port does not belong to
+    the server any more.
     """
     def check() -> None:
         with engine.silence(), db.read() as conn:

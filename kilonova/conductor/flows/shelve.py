@@ -156,7 +156,7 @@ class ShelveOffload(Flow[Outputs]):
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
         """Return whether the operation ends with this error.
 
-        It also ends if the host is of a release that is too old for the call, because then nothing was done.
+        It ends if it was cancelled, or if the host's release is too old for the call, because then nothing was done.
         """
         return isinstance(error, (Cancelled, VersionCapError))
 

@@ -149,8 +149,9 @@ def undo_take(work: Work[SnapshotOutputs]) -> None:
 def tell(work: Work[SnapshotOutputs]) -> None:
     """Notify the volume service that the snapshot is taken, and wait until it knows the new file.
 
-    That takes some seconds, during which the volume service would give the former file to another host of the server.
-    Raises SnapshotRefused if the volume service does not take the snapshot; the guest has the first file then.
+    That takes some seconds. If the server moved to another host in that time, the volume service would give that host
+    the former file. Raises SnapshotRefused if the volume service does not take the snapshot; the guest has the first
+    file then.
     """
     reason = beside.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
     if not _is_taken(work):
@@ -163,7 +164,8 @@ def tell(work: Work[SnapshotOutputs]) -> None:
 def _withdraw(work: Work[SnapshotOutputs]) -> None:
     """Have the guest use the first file again, and write that to the server's row.
 
-    Raises Unanswered if the host can't do it now. Another host would get the first file without the newer data.
+    Raises Unanswered if the host can't do it now. If the server went to another host without it, the volume service
+    would give that host the first file without the newer data.
     """
     files = work.args['files']
     try:

@@ -1,12 +1,12 @@
 """Attachments of Cinder volumes in flows: created before a host uses a volume, deleted when a server ends.
 
-    volumes.await_created(work)           # wait for volumes that are created for a new server
-    volumes.attach_wanted(work, host)     # attach the requested volumes of a new server to this host
-    volumes.to_host(work, 'gpu2')         # attach the volumes of a server that moves to this host
-    volumes.off_host(work)                # attach the volumes to no host, and keep them reserved for the server
-    volumes.reserve_root(work)            # the same for the root volume alone, while its content is replaced
-    volumes.announce(work, 'gpu2')        # attach the volumes to the destination of a live migration as well
-    volumes.drop(work, delete)            # delete the attachments, and these volumes
+    volumes.await_created(work)                     # wait for volumes that are created for a new server
+    volumes.attach_wanted(work, host, is_first)     # attach the requested volumes of a new server to this host
+    volumes.to_host(work, 'gpu2')                   # attach the volumes of a server that moves to this host
+    volumes.off_host(work)                          # detach the volumes from the host, and keep them reserved
+    volumes.reserve_root(work)                      # the same for the root volume alone, while its content is replaced
+    volumes.announce(work, 'gpu2')                  # attach the volumes to the destination of a live migration as well
+    volumes.drop(work, delete)                      # delete the attachments, and these volumes
 
 A server has the attachments of its rows in block_device_mapping, and no others. Each attachment has the server's uuid,
 so a conductor that takes an operation over finds all of them. If the volume service does not answer, an undo or a
@@ -63,7 +63,10 @@ class VolumeNotCreated(BuildAbort):
 
 # --- what was asked for ----------------------------------------------------------------------------------------------
 def wanted(bdms: Iterable[Mapping[str, Any]] | None) -> list[AttachedVolume]:
-    """Return the volumes among the disks of a boot request, which are columns of block_device_mapping."""
+    """Return the volumes among the disks of a boot request.
+
+    ``bdms`` are the disks as columns of block_device_mapping.
+    """
     return [AttachedVolume.read(row) for row in bdms or () if row['destination_type'] == 'volume']
 
 
@@ -76,8 +79,9 @@ def going_with(volumes: Iterable[AttachedVolume]) -> list[str]:
 def attach_wanted(work: Work[Any], host: Choice, is_first: bool) -> None:
     """Attach the requested volumes of a new server to the host of this attempt.
 
-    May be repeated. ``is_first`` is True if no request for the server was sent to the volume service yet. Raises
-    HostRejected if another host may have them, and VolumeInvalid or VolumeNotFound if the server can't have them.
+    Repeated calls are safe. ``is_first`` is True if no request for the server was sent to the volume service yet.
+    Raises HostRejected if another host may have them, and VolumeInvalid or VolumeNotFound if the server can't have
+    them.
     """
     to_host(work, host.host, has_strays=not is_first)
 
@@ -108,8 +112,8 @@ def _await_created(work: Work[Any], volume: AttachedVolume) -> None:
 def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | None = None) -> None:
     """Attach the volumes of a server to this host, and to no other.
 
-    May be repeated. Sends no request for a server without volumes. A volume that was deleted is removed from the
-    server, unless it was never attached or is the root disk. An operation that is being undone continues without
+    Repeated calls are safe. Sends no request for a server without volumes. A volume that was deleted is removed from
+    the server, unless it was never attached or is the root disk. An operation that is being undone continues without
     volumes that can't be attached now; a start tries them again (``attached_here``).
 
     Args:
@@ -250,7 +254,7 @@ def _drop_strays(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
 def attached_here(work: Work[Any]) -> None:
     """Attach volumes that could not be attached when the server came to its host.
 
-    Called before the server is started. Sends no request if there are no such volumes.
+    This is done before the server is started. Sends no request if there are no such volumes.
     """
     server = work.instance()
     if server.host and any(volume.host != server.host for volume in server.volumes):
@@ -258,7 +262,7 @@ def attached_here(work: Work[Any]) -> None:
 
 
 def off_host(work: Work[Any]) -> None:
-    """Attach the volumes of a server to no host, and keep them reserved for it."""
+    """Detach the volumes of a server from its host, and keep them reserved for the server."""
     if not work.instance().volumes:
         return
     server = work.instance(fresh=True)
@@ -267,9 +271,9 @@ def off_host(work: Work[Any]) -> None:
 
 
 def reserve_root(work: Work[Any]) -> None:
-    """Attach the root volume of a server to no host, and keep it reserved for the server.
+    """Detach the root volume of a server from its host, and keep it reserved for the server.
 
-    The guest must be off. May be repeated.
+    The guest must be off. Repeated calls are safe.
     """
     server = work.instance(fresh=True)
     _drop_strays(work, server.volumes)
@@ -302,8 +306,9 @@ def _name(server: objects.Instance, volume: AttachedVolume) -> str:
 def announce(work: Work[Any], host: str) -> None:
     """Attach the volumes of a running guest to the destination of its live migration as well.
 
-    May be repeated. Sends no request for a server without volumes. A volume that is not attached to the source is left
-    out. Raises HostRejected if the host can't have the volumes, and VolumeInvalid or VolumeNotFound if no host can.
+    Repeated calls are safe. Sends no request for a server without volumes. A volume that is not attached to the source
+    is left out. Raises HostRejected if the host can't have the volumes, and VolumeInvalid or VolumeNotFound if no host
+    can.
     """
     if not work.instance().volumes:
         return
@@ -320,9 +325,10 @@ def announce(work: Work[Any], host: str) -> None:
 
 
 def arrived(work: Work[Any], host: str) -> None:
-    """Make the attachments to the destination of a live migration the volumes' own, after the guest has arrived there.
+    """Complete the attachments to the destination of a live migration, and write them to the volumes' rows.
 
-    May be repeated. ``forget_source`` deletes the attachments to the source.
+    This is done after the guest has arrived there. ``forget_source`` deletes the attachments to the source. May be
+    repeated.
     """
     for volume in work.instance().volumes and work.instance(fresh=True).volumes:
         there = volume.coming(host)
@@ -344,7 +350,7 @@ def arrived(work: Work[Any], host: str) -> None:
 def renounce(work: Work[Any], host: str) -> None:
     """Delete the attachments to the destination of a failed live migration, which has released the volumes.
 
-    May be repeated.
+    Repeated calls are safe.
     """
     server = work.instance(fresh=True)
     for volume in server.volumes:
@@ -372,7 +378,7 @@ def forget_source(work: Work[Any], *, later: bool = False) -> None:
 def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[str, Any]:
     """Attach the volume ``copy_id``, which will replace a volume of the server, to the server's host as well.
 
-    Returns the columns that the row of the volume gets when the guest uses the copy. May be repeated. Raises
+    Returns the columns that the row of the volume gets when the guest uses the copy. Repeated calls are safe. Raises
     HostRejected if the host can't have the copy, and VolumeInvalid or VolumeNotFound if no host can.
     """
     server = work.instance(fresh=True)
@@ -388,7 +394,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
 def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
     """Have the volume service finish a swap, after the server's row and its guest use the copy.
 
-    May be repeated.
+    Repeated calls are safe.
     """
     server = work.instance(fresh=True)
     for volume in server.volumes:
@@ -429,8 +435,8 @@ def drop(work: Work[Any], delete: Sequence[str]) -> None:
 def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
     """Delete the attachment of one volume of the server.
 
-    May be repeated. If the volume service does not answer or refuses, a pending release does it after the volume's row
-    is deleted.
+    Repeated calls are safe. If the volume service does not answer or refuses, a pending release does it after the
+    volume's row is deleted.
     """
     kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
     beside.now_or_later(work, 'Volumes', lambda: beside.give_back_volumes(work, [one for one in kept if one], ()),
@@ -470,8 +476,8 @@ class VolumeExtended(Flow[Outputs]):
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
         """Return whether the operation ends with this error.
 
-        It also ends if the server or the volume is gone, or if the host refuses: then the guest sees the new size at
-        its next start.
+        It ends if it was cancelled, if the server or the volume is gone, or if the host refuses. After a refusal the
+        guest sees the new size at its next start.
         """
         return isinstance(error, (Cancelled, InstanceNotFound, VolumeNotFound, VolumeInvalid)) or (
             isinstance(error, KilonovaError) and not isinstance(error, Unanswered))
