@@ -1,1 +1,1 @@
-"""Kilonova: a compute control plane for clouds whose servers carry GPUs."""
+"""Kilonova, a compute control plane for clouds whose servers use GPUs."""

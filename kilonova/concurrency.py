@@ -1,7 +1,8 @@
-"""Eventlet or native threads: the only file that imports eventlet.
+"""Run the daemons with eventlet's green threads or with native threads. No other file imports eventlet.
 
-``setup()`` is called once, before anything else is imported (see ``cmd``). Afterwards the standard ``threading``,
-``queue``, ``time`` and ``socket`` are used everywhere; under eventlet they are green.
+Each command calls ``setup`` once, before it imports anything else (see ``cmd``). After that all code uses the standard
+modules ``threading``, ``queue``, ``time`` and ``socket``. Under eventlet these modules are patched, and their threads
+are green.
 
     setup('eventlet')
     info = native(connection.getInfo)       # a blocking C call that must not stop the other green threads
@@ -30,7 +31,11 @@ _backend = 'threading'
 
 
 def choose(configured: str | None = None) -> str:
-    """'eventlet' or 'threading' from the environment (KILONOVA_CONCURRENCY), the option, or the default."""
+    """Return the name of the backend, 'eventlet' or 'threading'.
+
+    The environment variable KILONOVA_CONCURRENCY is used first, then the option's value ``configured``, then the
+    default, which is eventlet. Raises ValueError if the name is unknown.
+    """
     wanted = os.environ.get('KILONOVA_CONCURRENCY') or configured or 'auto'
     names = {'auto': 'eventlet', 'eventlet': 'eventlet', 'native': 'threading', 'threading': 'threading'}
     if wanted not in names:
@@ -39,11 +44,14 @@ def choose(configured: str | None = None) -> str:
 
 
 def import_eventlet() -> Any:
-    """Oslo libraries import it for native threads, too. To be called in the main thread before others run: eventlet
-    makes a second module ``threading``, which takes the thread that imports it for a main thread; any other one then
-    never counts as ended, and a process that waits for it doesn't end."""
-    # Without this eventlet's hub asks its own resolver, which knows nothing of /etc/hosts changes; and that resolver is
-    # a tenth of what a process imports.
+    """Import eventlet and return the module, without its deprecation warning.
+
+    Call this in the main thread before other threads run, also with native threads, because oslo libraries import
+    eventlet in any case. Eventlet creates a second ``threading`` module, which takes the importing thread for a main
+    thread. If that is another thread, it never counts as ended, and a process that waits for it does not end.
+    """
+    # Without this variable eventlet uses its own DNS resolver. That resolver does not see changes of /etc/hosts, and
+    # importing it takes a tenth of a process's import time.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -52,9 +60,12 @@ def import_eventlet() -> Any:
 
 
 def setup(name: str) -> None:
-    """Choose the backend of this process: 'eventlet' patches the standard library, 'threading' changes nothing."""
+    """Choose the backend of this process. 'eventlet' patches the standard library, 'threading' patches nothing.
+
+    Raises ValueError if the name is unknown.
+    """
     global _backend  # noqa: PLW0603 - a process is patched once
-    # Whoever imports eventlet later, see above.
+    # Set here as well for code that imports eventlet later (see ``import_eventlet``).
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     if name == 'eventlet':
         with warnings.catch_warnings():
@@ -62,7 +73,7 @@ def setup(name: str) -> None:
             import_eventlet().monkey_patch()
     elif name != 'threading':
         raise ValueError(f'unknown concurrency backend {name!r}')
-    # oslo.messaging imports oslo.service, which chooses eventlet unless told otherwise.
+    # oslo.messaging imports oslo.service, which chooses eventlet if no backend is set.
     from oslo_service import backend as service_backend
     service_backend.init_backend(service_backend.BackendType.EVENTLET if name == 'eventlet'
                                  else service_backend.BackendType.THREADING)
@@ -70,12 +81,15 @@ def setup(name: str) -> None:
 
 
 def backend() -> str:
-    """'eventlet' or 'threading'."""
+    """Return the backend of this process, 'eventlet' or 'threading'."""
     return _backend
 
 
 def native(func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking C call; under eventlet in a native thread, so that the hub goes on."""
+    """Run a blocking C call and return its result.
+
+    Under eventlet the call runs in a native thread, so that the green threads continue.
+    """
     if _backend == 'eventlet':
         from eventlet import tpool
         found: R = tpool.execute(func, *args, **kwargs)
@@ -84,8 +98,11 @@ def native(func: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def native_thread(func: Callable[[*Ts], object], *args: *Ts, name: str) -> None:
-    """Run ``func`` in a thread of the operating system's, under eventlet too. Nothing green works there: no lock of
-    ``threading``, no logging. It says what happened by a ``Mailbox``, or by an attribute that others look at."""
+    """Run ``func`` in a native thread of the operating system, under eventlet as well.
+
+    Locks of ``threading`` and logging do not work in such a thread, because they are green. The function must report
+    its result through a ``Mailbox`` or through an attribute that other threads read.
+    """
     threads: Any = threading
     if _backend == 'eventlet':
         from eventlet import patcher
@@ -94,7 +111,7 @@ def native_thread(func: Callable[[*Ts], object], *args: *Ts, name: str) -> None:
 
 
 class Mailbox:
-    """What native threads have to tell (green) ones, in order."""
+    """A queue through which native threads send objects to (green) threads, in order."""
 
     def __init__(self) -> None:
         self._waiting: collections.deque[Any] = collections.deque()
@@ -103,14 +120,18 @@ class Mailbox:
         self._bell = plain(self._writer)
 
     def put(self, thing: Any) -> None:
-        """From any thread; never waits."""
+        """Add an object. Any thread may call this, and the call never blocks."""
         self._waiting.append(thing)
-        # A socket that is full rings, too.
+        # A full socket wakes the reader as well.
         with contextlib.suppress(BlockingIOError):
             self._bell.send(b'\0')
 
     def take(self) -> list[Any]:
-        """Wait until something is there; all of it. One (green) thread reads."""
+        """Wait until an object arrives, then remove and return all objects that are in the queue.
+
+        The list may be empty, if the previous call already returned the object that woke this one. Only one (green)
+        thread may read.
+        """
         self._reader.recv(4096)
         found = []
         while self._waiting:
@@ -119,7 +140,7 @@ class Mailbox:
 
 
 def spawn(func: Callable[[*Ts], object], *args: *Ts, name: str | None = None) -> threading.Thread:
-    """Start a (green) thread; an exception that leaves it is logged."""
+    """Start a (green) daemon thread and return it. An exception that ``func`` raises is logged."""
     def run() -> None:
         try:
             func(*args)
@@ -131,17 +152,20 @@ def spawn(func: Callable[[*Ts], object], *args: *Ts, name: str | None = None) ->
 
 
 def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecutor:
-    """A bounded pool of (green) threads."""
+    """Create a pool of at most ``size`` (green) threads."""
     return concurrent.futures.ThreadPoolExecutor(max_workers=size, thread_name_prefix=name)
 
 
 def plain(sock: socket.socket) -> socket.socket:
-    """The operating system's socket behind a green one, for who never waits on it."""
+    """Return the operating system's socket inside a green socket, for code that never waits on it."""
     return getattr(sock, 'fd', sock) if _backend == 'eventlet' else sock
 
 
 class Epoll:
-    """Many sockets that one (green) thread waits for; under eventlet its hub waits for all of them as for one."""
+    """A set of sockets on which one (green) thread waits.
+
+    Under eventlet the hub watches only the descriptor of the epoll object, however many sockets it contains.
+    """
 
     def __init__(self) -> None:
         if _backend == 'eventlet':
@@ -153,7 +177,11 @@ class Epoll:
         self.close = self._epoll.close
 
     def wait(self, seconds: float | None, most: int) -> list[int]:
-        """The descriptors, at most ``most``, that are ready; none after ``seconds`` (None: wait without end)."""
+        """Return at most ``most`` descriptors that are ready.
+
+        Returns an empty list if none is ready after ``seconds``. If ``seconds`` is None, the call waits without a
+        limit.
+        """
         if _backend == 'eventlet':
             from eventlet import hubs
             try:

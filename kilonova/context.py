@@ -1,7 +1,9 @@
-"""The request context: who asks, under which request id, and in which cell the objects work.
+"""The request context: the user, the request id, and the cell in which objects read and write.
+
+Example::
 
     ctxt = RequestContext(user_id='u', project_id='p', roles=['member'])
-    RequestContext.from_dict(ctxt.to_dict())      # what travels with each RPC message
+    RequestContext.from_dict(ctxt.to_dict())      # the part that each RPC message carries
 """
 from __future__ import annotations
 
@@ -10,16 +12,19 @@ from typing import Any
 
 from oslo_context import context as oslo_context
 
-# The catalog entries that other daemons need : the rest stays out of the messages.
+# Types of the service catalog's entries that other daemons need. All other entries are left out of the messages.
 CATALOG_TYPES = frozenset(('image', 'block-storage', 'volumev3', 'key-manager', 'placement', 'network',
                            'accelerator', 'sharev2'))
 
 
 class RequestContext(oslo_context.RequestContext):
-    """One request. ``cell`` is a ``db.engine.Database`` or None; it never travels."""
+    """The context of one request.
 
-    # Who asks the API always has them; a daemon's own context has neither user nor project, and nothing asks it for
-    # them.
+    ``cell`` is a ``db.engine.Database`` or None, and is never sent to another process.
+    """
+
+    # Requests to the API always have these values. A daemon's own context has neither user nor project, and no code
+    # reads them from it.
     user_id: str
     project_id: str
     is_admin: bool
@@ -40,8 +45,10 @@ class RequestContext(oslo_context.RequestContext):
         self.indirection: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What travels, and what operation rows and notifications keep: all but the token, which the API alone uses
-        (towards other services)."""
+        """Return the values that are sent in messages and stored in operation rows and notifications.
+
+        The token is left out, because only the API uses it, for its requests to other services.
+        """
         values = super().to_dict()
         del values['auth_token']
         values.update(remote_address=self.remote_address, timestamp=self.timestamp.isoformat(),
@@ -52,11 +59,15 @@ class RequestContext(oslo_context.RequestContext):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], **kwargs: Any) -> RequestContext:
+        """Build a context from the dict that ``to_dict`` returned.
+
+        ``kwargs`` are further arguments of the constructor.
+        """
         extra = {name: values.get(name) for name in
                  ('remote_address', 'timestamp', 'service_catalog', 'quota_class')}
         return super().from_dict(values, read_deleted=values.get('read_deleted') or 'no', **extra, **kwargs)
 
 
 def get_admin_context() -> RequestContext:
-    """The daemons' own context."""
+    """Return a new administrator's context for a daemon's own work, without user and project."""
     return RequestContext(is_admin=True, overwrite=False)

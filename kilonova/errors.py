@@ -1,7 +1,8 @@
-"""Errors by meaning.
+"""The error classes of all of Kilonova, arranged by meaning.
 
-Five kinds (NotFound, Conflict, Invalid, Forbidden, Unavailable) carry the HTTP code that the API answers with; leaves
-below them carry the field's text. The flow errors at the end steer operations and never reach a user as they are.
+Five base classes (NotFound, Conflict, Invalid, Forbidden, Unavailable) have the HTTP status code that the API returns.
+Their subclasses have the error texts of OpenStack Nova. The flow errors at the end of the file control operations, and
+are never shown to a user unchanged.
 
     raise InstanceNotFound(instance_id=uuid)      # str(): "Instance <uuid> could not be found."
 """
@@ -11,12 +12,14 @@ import enum
 import re
 from collections.abc import Iterable
 
-# An absolute path: not a part of a URL, a relative path or a word with slashes.
+# An absolute path, but not a part of a URL, a relative path, or a word with slashes.
 _PATH = re.compile(r"(?<![\w.:/~-])(?:/[^\s/'\":,;()]+)*/([^\s/'\":,;()]+)/?")
 
 
 def without_paths(text: str) -> str:
-    """A text for users: of absolute paths, which tell how a host is laid out, only the last name is left.
+    """Return an error text for users, in which each absolute path is reduced to its last name.
+
+    A full path would show how a host's file systems are arranged.
 
     >>> without_paths("Could not open '/srv/instances/x/disk': No space left")
     "Could not open 'disk': No space left"
@@ -25,7 +28,9 @@ def without_paths(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text with at most ``most`` characters: a longer one ends at the border of a word, with '…'.
+    """Return the text cut to at most ``most`` characters.
+
+    A text that is cut ends with '…', at the end of a word if possible.
 
     >>> shortened('the disk is full', 12)
     'the disk is…'
@@ -33,17 +38,17 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     head = text[:most]
-    # A word that takes more than half of the room is cut.
+    # A word that is longer than half of the allowed length is cut inside.
     border = max(head.rfind(' '), head.rfind('\n'))
     return (head[:border] if border >= most // 2 else head[:most - 1]).rstrip(' \n,;:(') + '…'
 
 
 class Cause(enum.StrEnum):
-    """Whose fault it is that a server could not be built or moved. It decides what is tried next.
+    """The cause of a failed build or move, which decides whether another host is tried.
 
-    HOST: this host can't do it now; the next host is tried. REQUEST: no host can do it; the operation ends at once,
-    and no host's count of failed builds grows. DEVICE: a device of this host failed; the next host is tried, and this
-    device is not offered again before it was looked at.
+    HOST means that this host can't do it now, and the next host is tried. REQUEST means that no host can do it. The
+    operation ends at once, and the count of failed builds of the host does not grow. DEVICE means that a device of this
+    host failed. The next host is tried, and the device is not offered again until it has been checked.
     """
 
     HOST = 'host'
@@ -52,9 +57,11 @@ class Cause(enum.StrEnum):
 
 
 class KilonovaError(Exception):
-    """Base of all our errors; ``msg_fmt`` is filled from the keyword fields unless a message is given.
+    """The base class of all errors of Kilonova.
 
-    ``cause``: whose fault it is, where the error ends a build or a move. A cause that nobody knows is the host's.
+    The message is ``msg_fmt``, filled from the keyword fields, unless a message is given. ``code`` is the HTTP status
+    code. ``cause`` is the cause of the failure if the error ends a build or a move. An unknown cause counts as the
+    host's.
     """
 
     msg_fmt = 'An unknown error occurred.'
@@ -72,18 +79,24 @@ class KilonovaError(Exception):
 
 
 class NotFound(KilonovaError):
+    """An object does not exist (404)."""
+
     msg_fmt = 'Resource could not be found.'
     code = 404
     safe = True
 
 
 class Conflict(KilonovaError):
+    """A request conflicts with the current state (409)."""
+
     msg_fmt = 'Resource state conflicts with the request.'
     code = 409
     safe = True
 
 
 class Invalid(KilonovaError):
+    """A request is invalid (400)."""
+
     msg_fmt = 'Bad request - invalid parameters'
     code = 400
     safe = True
@@ -91,6 +104,8 @@ class Invalid(KilonovaError):
 
 
 class Forbidden(KilonovaError):
+    """A request is not allowed (403)."""
+
     msg_fmt = 'Forbidden'
     code = 403
     safe = True
@@ -98,115 +113,159 @@ class Forbidden(KilonovaError):
 
 
 class Unavailable(KilonovaError):
+    """A service is not available at present (503)."""
+
     msg_fmt = 'Service is unavailable at this time.'
     code = 503
     safe = True
 
 
 def cause_of(error: BaseException) -> Cause:
-    """Return whose fault an error is. What is none of our errors is the host's."""
+    """Return the cause of an error, which is Cause.HOST for exceptions that are not a KilonovaError."""
     return error.cause if isinstance(error, KilonovaError) else Cause.HOST
 
 
 # NotFound
 class InstanceNotFound(NotFound):
+    """No such server exists."""
+
     msg_fmt = 'Instance %(instance_id)s could not be found.'
 
 
 class FlavorNotFound(NotFound):
+    """No such flavor exists."""
+
     msg_fmt = 'Flavor %(flavor_id)s could not be found.'
 
 
 class FlavorExtraSpecsNotFound(NotFound):
+    """The flavor has no such extra spec."""
+
     msg_fmt = 'Flavor %(flavor_id)s has no extra specs with key %(extra_specs_key)s.'
 
 
 class FlavorAccessNotFound(NotFound):
+    """The project has no access entry for the flavor."""
+
     msg_fmt = 'Flavor access not found for %(flavor_id)s / %(project_id)s combination.'
 
 
 class ImageNotFound(NotFound):
+    """No such image exists."""
+
     msg_fmt = 'Image %(image_id)s could not be found.'
     cause = Cause.REQUEST
 
 
 class ServiceNotFound(NotFound):
+    """No such service is registered."""
+
     msg_fmt = 'Service %(service_id)s could not be found.'
 
 
 class ComputeHostNotFound(NotFound):
+    """No such compute host exists."""
+
     msg_fmt = 'Compute host %(host)s could not be found.'
 
 
 class MigrationNotFound(NotFound):
+    """No such migration exists."""
+
     msg_fmt = 'Migration %(migration_id)s could not be found.'
 
 
 class CellMappingNotFound(NotFound):
+    """No such cell is mapped."""
+
     msg_fmt = 'Cell %(uuid)s has no mapping.'
 
 
 class ConsoleNotAvailable(NotFound):
+    """The guest has no console log that can be read."""
+
     msg_fmt = 'Guest does not have a console available.'
 
 
 class ConsoleTypeInvalid(Invalid):
+    """The console type does not exist for the requested protocol."""
+
     msg_fmt = 'Invalid console type %(console_type)s'
 
 
 class ConsoleTypeUnavailable(Invalid):
+    """The console type exists, but it is not available here."""
+
     msg_fmt = 'Unavailable console type %(console_type)s.'
 
 
 class MarkerNotFound(Invalid):
+    """The marker of a paged list does not exist."""
+
     msg_fmt = 'marker [%(marker)s] not found'
 
 
 class UnknownMarker(MarkerNotFound):
-    """As younger lists say it: key pairs, migrations, stories and usages."""
+    """A marker does not exist, with the text that Nova uses for key pairs, migrations, server actions and usages."""
 
     msg_fmt = 'Marker %(marker)s could not be found.'
 
 
 # Conflict
 class InstanceInvalidState(Conflict):
+    """The server's state does not allow the request."""
+
     msg_fmt = "Cannot '%(method)s' instance %(instance_uuid)s while it is in %(attr)s %(state)s"
 
 
 class InstanceBusy(InstanceInvalidState):
-    """Another operation is at work on the server."""
+    """Another operation of the server is running."""
 
 
 class GuestAgentNotEnabled(Conflict):
+    """The server's image does not enable the QEMU guest agent, which the request needs."""
+
     msg_fmt = 'QEMU guest agent is not enabled'
 
 
 class AdminPasswordNotSupported(Conflict):
+    """The guest can't change its administrator's password."""
+
     msg_fmt = 'Set admin password is not supported'
 
 
 class AdminPasswordNotSet(Conflict):
+    """The guest did not change its administrator's password."""
+
     msg_fmt = 'Failed to set admin password on %(instance)s because %(reason)s'
 
 
 class InstanceIsLocked(Conflict):
+    """The server is locked."""
+
     msg_fmt = 'Instance %(instance_uuid)s is locked'
 
 
 class InstanceNotReady(Conflict):
+    """The server has no host or no cell yet, and the request needs one."""
+
     msg_fmt = 'Instance %(instance_id)s is not ready'
 
 
 class FlavorExists(Conflict):
+    """A flavor with this name exists."""
+
     msg_fmt = 'Flavor with name %(name)s already exists.'
 
 
 class FlavorIdExists(Conflict):
+    """A flavor with this id exists."""
+
     msg_fmt = 'Flavor with ID %(flavor_id)s already exists.'
 
 
 class PlacementConflict(Conflict):
-    """Placement answered 409; ``placement_code`` is its error code (``placement.concurrent_update`` …)."""
+    """Placement answered 409. ``placement_code`` is its error code, such as ``placement.concurrent_update``."""
 
     msg_fmt = 'Placement refused the change: %(detail)s'
 
@@ -217,95 +276,116 @@ class PlacementConflict(Conflict):
 
 # Forbidden
 class OverQuota(Forbidden):
+    """The request would exceed a quota."""
+
     msg_fmt = ('Quota exceeded for %(overs)s: Requested %(req)s, but already used %(used)s of %(allowed)s %(overs)s')
 
 
 class PolicyNotAuthorized(Forbidden):
+    """The policy does not allow the request."""
+
     msg_fmt = "Policy doesn't allow %(action)s to be performed."
 
 
 # Scheduling and building
 class NoValidHost(KilonovaError):
+    """No host fits the request."""
+
     msg_fmt = 'No valid host was found. %(reason)s'
     safe = True
 
 
 class MaxRetriesExceeded(NoValidHost):
+    """No host was found in the allowed number of attempts."""
+
     msg_fmt = 'Exceeded maximum number of retries. %(reason)s'
 
 
 class UnableToMigrateToSelf(Invalid):
+    """The destination of a move is the server's current host."""
+
     msg_fmt = 'Unable to migrate instance (%(instance_id)s) to current host (%(host)s).'
 
 
 class ResizeError(KilonovaError):
+    """A resize can't be carried out."""
+
     msg_fmt = 'Resize error: %(reason)s'
     safe = True
 
 
 class PciDeviceUnsupportedHypervisor(Invalid):
+    """The hypervisor type can't pass PCI devices to guests."""
+
     msg_fmt = '%(type)s hypervisor does not support PCI devices'
 
 
 class InstanceNotRescuable(Invalid):
+    """The server can't be rescued."""
+
     msg_fmt = 'Instance %(instance_id)s cannot be rescued: %(reason)s'
 
 
 class ImageUnacceptable(Invalid):
+    """The content or the properties of an image can't be used."""
+
     msg_fmt = 'Image %(image_id)s is unacceptable: %(reason)s'
 
 
 class DBNotAllowed(KilonovaError):
+    """A daemon that must not open a database tried to open one."""
+
     msg_fmt = '%(binary)s attempted direct database access which is not allowed by policy'
 
 
-# Flow errors: what they mean to the one who runs an operation
+# Flow errors. Their docstrings say what they mean for the code that runs an operation.
 class ServerUnreadable(KilonovaError):
-    """A text of a server's row is cut, or of another form. No other server is concerned."""
+    """A text in a server's row is cut or has another form. Other servers are not affected."""
 
     msg_fmt = 'The column %(column)s of server %(uuid)s can not be read (%(reason)s).'
     cause = Cause.REQUEST
 
 
 class HostRejected(KilonovaError):
-    """This host can't take it; an alternate may."""
+    """This host can't take the server. An alternate host may be able to."""
 
     msg_fmt = 'Insufficient compute resources: %(reason)s.'
     safe = True
 
 
 class MigrationPreCheckError(HostRejected):
-    """A running guest can't go to this host; an alternate may take it."""
+    """A running guest can't be moved to this host. An alternate host may be able to take it."""
 
     msg_fmt = 'Migration pre-check error: %(reason)s'
 
 
 class MigrationError(KilonovaError):
-    """A live migration ended and the guest is where it was."""
+    """A live migration failed. The guest is still on the source host."""
 
     msg_fmt = 'Migration error: %(reason)s'
     safe = True
 
 
 class DisksUnmovable(HostRejected):
-    """A server's disks can't go from one host to another; an alternate may be in reach."""
+    """A server's disks can't be moved from one host to another. An alternate host may be reachable."""
 
     msg_fmt = 'The disks can not be carried from %(source)s to %(dest)s: %(reason)s'
     safe = True
 
 
 class NoRoom(HostRejected):
-    """A file system has no room for what is about to be written; ``need`` and ``free`` in bytes."""
+    """A file system has too little space for a file. ``need`` and ``free`` are in bytes."""
 
     msg_fmt = 'There is no room for %(what)s: it needs %(need)d bytes, %(free)d are free'
     safe = True
 
 
 class DevicesFailed(HostRejected):
-    """The hypervisor could not start a guest because of devices that it was given; an alternate may take the server.
+    """The hypervisor could not start a guest because of its devices. An alternate host may take the server.
 
-    ``addresses``: the PCI addresses, or uuids of mediated devices, that failed. ``reason``: what the hypervisor said.
-    A message between daemons carries the text alone: ``addresses`` is empty and ``reason`` is '' there.
+    ``addresses`` are the PCI addresses, or the uuids of mediated devices, that failed. ``reason`` is the text that the
+    hypervisor reported. A message between daemons carries only the text of the error, so at the receiver ``addresses``
+    is empty and ``reason`` is ''.
     """
 
     msg_fmt = 'Device(s) %(devices)s can not be used: %(reason)s'
@@ -317,20 +397,20 @@ class DevicesFailed(HostRejected):
 
 
 class DevicesMissing(HostRejected):
-    """PCI devices that a server holds are no longer on its host: unplugged, or fallen off the bus."""
+    """PCI devices that a server holds are no longer on its host, because they were unplugged or fell off the bus."""
 
     cause = Cause.DEVICE
     msg_fmt = 'PCI device(s) %(addresses)s of instance %(uuid)s are not on its host any more.'
 
 
 class GroupPolicyViolated(HostRejected):
-    """The server's group doesn't allow this host: others of the group came first."""
+    """The policy of the server's group does not allow this host, because other members were placed first."""
 
     msg_fmt = '%(policy)s instance group policy was violated.'
 
 
 class BuildAbort(KilonovaError):
-    """No host can take it: no other attempt makes sense."""
+    """No host can build the server, so that further attempts are useless."""
 
     msg_fmt = 'Build of instance %(instance_uuid)s aborted: %(reason)s'
     safe = True
@@ -338,60 +418,63 @@ class BuildAbort(KilonovaError):
 
 
 class VirtualInterfaceCreateException(KilonovaError):
-    """The network service didn't plug a guest's ports in time."""
+    """The network service did not plug a guest's ports in time."""
 
     msg_fmt = 'Virtual Interface creation failed: %(reason)s'
 
 
 class Unanswered(KilonovaError):
-    """Nobody answered (host, database, Placement, broker): ask again later, undo nothing."""
+    """A host, database, Placement or the broker did not answer. Retry later, and undo nothing."""
 
     msg_fmt = '%(who)s does not answer: %(reason)s'
     code = 503
 
 
 class Unsent(Unanswered):
-    """The message didn't even leave this process: that says nothing about the one it was for."""
+    """A message could not be sent by this process. This says nothing about the state of the receiver."""
 
 
 class HostIsBeingRemoved(Unanswered):
-    """A host of this name was deleted and isn't removed everywhere yet: a compute registers when it is."""
+    """A deleted host of the same name is not completely removed yet. The compute can register once it is."""
 
     msg_fmt = ("Host %(host)s can't register yet: the removal of the host that had this name before is not complete "
                '(operation %(operation)s%(reason)s)')
 
 
 class KeyGone(KilonovaError):
-    """The operation row no longer stands at this key: whatever was done under it is to be undone silently."""
+    """The operation is no longer at the step of this step key.
+
+    The host must undo the work that it did for the key, and report no failure.
+    """
 
     msg_fmt = 'No operation stands at %(key)s.'
 
 
 class ClaimConflict(Conflict):
-    """A device was not in the status that the claim expected."""
+    """A device did not have the status that the claim expected."""
 
     msg_fmt = 'Devices are not free: %(devices)s'
 
 
 class DeviceBarred(KilonovaError):
-    """A server holds a device that is not given out again."""
+    """A server holds a device that will not be offered again. Notifications to the server's user carry this error."""
 
 
 class Cancelled(KilonovaError):
-    """The operation was cancelled by a delete or a reset while it ran."""
+    """The operation was cancelled by a delete or a reset while it was running."""
 
     msg_fmt = 'Operation %(key)s was cancelled.'
 
 
 class LiveMigrationAborted(KilonovaError):
-    """A user ended a live migration."""
+    """A user aborted a live migration."""
 
     msg_fmt = 'The live migration was aborted.'
     safe = True
 
 
 class BuildTimedOut(KilonovaError):
-    """A server was in BUILD for longer than [DEFAULT]instance_build_timeout."""
+    """A server was in status BUILD for longer than [DEFAULT]instance_build_timeout."""
 
     msg_fmt = 'Instance build timed out. Set to error state.'
 
@@ -403,7 +486,10 @@ class LeaseLost(KilonovaError):
 
 
 class ReleasePending(KilonovaError):
-    """A host has something of the server still to give back; nothing new is done there before."""
+    """A host must first complete a pending release of the server, or is forced down.
+
+    It starts no new work for the server before that.
+    """
 
     msg_fmt = 'What an earlier operation left of the server on host %(host)s is still to be given back.'
 

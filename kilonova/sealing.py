@@ -1,12 +1,13 @@
-"""Secrets of a new server on their way from the API to its host, sealed with keys of the deployment.
+"""Seal the password and files of a new server with keys of the deployment, on their way from the API to the host.
 
-    keys = Keys.read(conf.secrets.key_file)              # NoKeys: what is the matter with the file
+    keys = Keys.read(conf.secrets.key_file)              # raises NoKeys if the file can't be used
     sealed = keys.seal(Secrets('hunter2'), server_uuid)  # text for a row or a message
-    keys.open(sealed, server_uuid).admin_password        # NotOpened: another key, or sealed for another server
+    keys.open(sealed, server_uuid).admin_password        # raises NotOpened if the key or the server is another one
 
-The file holds one key a line, 32 random bytes in URL-safe base64 (Fernet's form); lines that begin with # are comments.
-The first key seals, all of them open. The last one is there to seal after the next rotation: hosts know it before
-anybody uses it, so the copies of a rotated file may arrive in any order. The file is read anew each time it is needed.
+The key file has one key per line, 32 random bytes in URL-safe base64 (the form of Fernet). Lines that begin with # are
+comments. The first key seals, and each key can open. The last key is the one that seals after the next rotation. Hosts
+know it before it is used, so the copies of a rotated file may arrive at the hosts in any order. The file is read again
+each time it is needed.
 """
 from __future__ import annotations
 
@@ -23,43 +24,51 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from kilonova import errors
 
 OPTION = '[secrets]key_file'
-# Of a rotated file: the one that seals, the one that did before (rows under way), the one that will.
+# Number of keys in a rotated file: the key that seals, the previous one (for rows that are still under way), and the
+# next one.
 KEPT = 3
 _HEADER = ('# Keys of Kilonova: kilonova-manage secrets rotate_key makes a new one.\n'
            '# Each host of kilonova-api and kilonova-compute needs this file, readable for its daemon alone.\n')
 
 
 class NoKeys(errors.Unavailable):
-    """There is no file of keys, or none that may be used; ``missing`` tells the first from the second."""
+    """The key file does not exist or can't be used."""
 
     @property
     def missing(self) -> bool:
+        """True if no key file is configured or it does not exist, False if it exists and can't be used."""
         return bool(self.fields.get('missing'))
 
 
 class NotOpened(errors.KilonovaError):
-    """Sealed with a key that isn't here, for another server, or damaged."""
+    """A sealed text can't be opened: its key is not here, it was sealed for another server, or it is damaged."""
 
     msg_fmt = f'{OPTION} of this host has no key for the sealed password and files of server %(uuid)s'
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """``files``: (path in the guest, base64 content)."""
+    """The administrator's password and the files of a new server.
+
+    ``files`` are pairs (path in the guest, base64 content).
+    """
 
     admin_password: str | None = field(default=None, repr=False)
     files: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
 
 class Keys:
-    """Keys in the order of the file: the first one seals."""
+    """The keys of a key file, in the file's order. The first key seals."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._fernet = MultiFernet([Fernet(key) for key in keys])
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """The keys of a file. NoKeys: it isn't there, can't be read, is open to others, or holds no keys."""
+        """Read the keys from a file.
+
+        Raises NoKeys if the file does not exist, can't be read, is accessible to others, or contains no valid keys.
+        """
         keys = read_file(path)
         try:
             return cls(keys)
@@ -67,17 +76,21 @@ class Keys:
             raise NoKeys(f'{OPTION}: {path} holds a line that is no key, 32 bytes in URL-safe base64') from error
 
     def seal(self, secrets: Secrets, uuid: str) -> str:
-        """Text that only these keys open, and only for the server ``uuid``."""
+        """Return the secrets as a text that only these keys can open, and only for the server ``uuid``."""
         content = {'server': uuid, 'admin_password': secrets.admin_password, 'files': list(secrets.files)}
         return self._fernet.encrypt(json.dumps(content).encode()).decode()
 
     def open(self, sealed: str, uuid: str) -> Secrets:
-        """What was sealed for the server ``uuid``; NotOpened."""
+        """Return the secrets that were sealed for the server ``uuid``.
+
+        Raises NotOpened if no key fits, if the text is damaged, or if it was sealed for another server.
+        """
         try:
             content = json.loads(self._fernet.decrypt(sealed.encode()))
         except InvalidToken:
             raise NotOpened(uuid=uuid) from None
-        # Whoever writes into the database can't let one server's password appear in another's config drive.
+        # This check prevents somebody with write access to the database from copying one server's password into the
+        # config drive of another server.
         if content['server'] != uuid:
             raise NotOpened(uuid=uuid)
         return Secrets(content['admin_password'], [(where, text) for where, text in content['files']])
@@ -85,7 +98,10 @@ class Keys:
 
 # --- the file --------------------------------------------------------------------------------------------------------
 def read_file(path: str) -> list[str]:
-    """The keys as they are written; NoKeys."""
+    """Return the keys of a file as they are written.
+
+    Raises NoKeys if the file does not exist, can't be read, is accessible to others, or contains no key.
+    """
     if not path:
         raise NoKeys(f'{OPTION} is empty', missing=True)
     try:
@@ -104,10 +120,13 @@ def read_file(path: str) -> list[str]:
 
 
 def create_file(path: str) -> bool:
-    """A file with two new keys, one that seals and the next; False, and nothing done, when there is one."""
+    """Create a key file with two new keys, one that seals and the next one.
+
+    Return False, and change nothing, if the file exists.
+    """
     aside = _write_aside(path, [_new_key(), _new_key()])
     try:
-        # Unlike a rename a link never replaces what somebody else made meanwhile.
+        # Unlike a rename, a link never replaces a file that another process has created meanwhile.
         os.link(aside, path)
     except FileExistsError:
         return False
@@ -117,8 +136,11 @@ def create_file(path: str) -> bool:
 
 
 def rotate_file(path: str) -> int:
-    """Let the last key seal from now on, add a new one behind it, drop what is older than one rotation; owner and mode
-    stay. How many keys the file has now; NoKeys."""
+    """Rotate the keys of a file and return how many keys it has now.
+
+    The last key becomes the first one, which seals. A new key is added as the last one. Keys that are older than one
+    rotation are dropped. Owner and mode of the file are kept. Raises NoKeys if the file can't be used.
+    """
     path = os.path.realpath(path)
     Keys.read(path)
     keys = read_file(path)

@@ -1,14 +1,14 @@
-"""The HTTP server under our WSGI applications: whole requests only reach a worker, whole answers leave it.
+"""The HTTP server of our WSGI applications. Workers receive complete requests only, and return complete responses.
 
     server = WsgiServer(listener, application, threads=100, log=LOG)
     server.start()
     server.stop(timeout=10.0)
 
-A connection takes none of the ``threads`` while its request arrives or its answer leaves: one loop (epoll) reads and
-writes for all of them, in a thread of its own under both runtimes. Each part has a deadline that counts from
-its begin, so that a byte now and then gains nothing. Where there are more connections than may be open, or more bytes
-are held than may be, the one that has kept us waiting the longest is closed. What the bytes mean is h11's to say; it
-refuses what two programs could read in two ways.
+A connection occupies none of the ``threads`` while its request arrives or its response is sent. One epoll loop in a
+thread of its own reads and writes for all connections, under both concurrency backends. Each phase of a connection has
+a deadline that counts from the beginning of the phase, so a client gains nothing by sending a byte now and then. If
+there are too many connections, or too many bytes in memory, the connections that have been waiting for their client the
+longest are closed. h11 parses the bytes. It refuses messages that two programs could read in two ways.
 """
 from __future__ import annotations
 
@@ -37,25 +37,31 @@ from kilonova import concurrency
 Environ = dict[str, Any]
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
-# Linux's numbers: eventlet takes them away from the select module.
+# The numbers of Linux, because eventlet removes these names from the select module.
 EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
-# Open connections; a process whose limit of open files is lower keeps RESERVED for others. Of more a twentieth is
-# closed at once, so that looking for them costs little.
+# Maximum of open connections. If the process's limit of open files is lower, RESERVED files of that limit stay free for
+# other uses, but at least FEWEST connections are allowed. At the maximum one connection in SHARE is closed at once, so
+# that selecting them costs little.
 CONNECTIONS, RESERVED, FEWEST, SHARE = 2560, 256, 64, 20
-# Bytes of a request's line, of it and its headers, and of a body unless the server gets other bounds.
+# Maximum bytes of a request's target, of its headers, and of its body unless the server has another limit.
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
-# Bytes of all unfinished requests, and of all unread answers; what each may hold without being asked.
+# Maximum bytes of all unfinished requests together, and of all unsent responses together. A connection that holds at
+# most SMALL bytes is not counted.
 MOST_IN, MOST_OUT, SMALL = 8 << 20, 64 << 20, 16384
-# After so many looks in a row that brought no whole request the next one waits for so many seconds: bytes that come one
-# by one are then read together, and cost little.
+# After FRUITLESS iterations of the loop that brought no complete request, each iteration begins with a pause of PAUSE
+# seconds. Bytes that arrive one by one are then read together, which costs less.
 FRUITLESS, PAUSE = 8, 0.005
-# Bytes that are read at once, and connections that are looked at before other (green) threads come to their turn.
+# Bytes that are read at once, and connections that are handled before other (green) threads may run.
 BLOCK, TURN = 65536, 128
 
 
 class State(enum.Enum):
-    """What a connection waits for: its next request, the rest of its head, the rest of its body, our answer, its
-    reading of the answer, the end of what nobody reads any more."""
+    """The phase of a connection.
+
+    IDLE waits for the next request, HEAD for the rest of its headers, BODY for the rest of its body. WORK waits for the
+    application's response, and ANSWER until the client has received it. REST discards what the client still sends
+    before the connection is closed.
+    """
 
     IDLE = 'idle'
     HEAD = 'head'
@@ -65,17 +71,17 @@ class State(enum.Enum):
     REST = 'rest'
 
 
-# For how many seconds; those of the body count from the request's begin.
+# Maximum duration of each phase in seconds. The time for BODY counts from the beginning of the request.
 SECONDS = {State.IDLE: 75.0, State.HEAD: 10.0, State.BODY: 30.0, State.WORK: float('inf'), State.ANSWER: 60.0,
            State.REST: 2.0}
 
 
 class Gone(Exception):
-    """The client has closed its side; there is no reader for an answer."""
+    """The client has closed the connection, so that nothing can be sent to it."""
 
 
 class Refused(Exception):
-    """No request: ``status`` is answered, and the connection closed."""
+    """The bytes are no valid request. The response has this ``status``, and the connection is closed."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -84,7 +90,7 @@ class Refused(Exception):
 
 @dataclass
 class Request:
-    """A request with its body. ``length`` is what the client said, ``body`` is left out where that is too much."""
+    """A complete request. ``length`` is the length of the body, and ``body`` is empty if that is over the limit."""
 
     head: h11.Request
     body: bytes
@@ -92,7 +98,7 @@ class Request:
 
 
 class Channel:
-    """One connection: what of its present request has come, and what of the answer hasn't left."""
+    """One connection, with the received part of its current request and the unsent part of the response."""
 
     def __init__(self, sock: socket.socket, address: tuple[Any, ...] | str, most_body: int) -> None:
         self.sock, self.address, self._most_body = sock, address, most_body
@@ -105,26 +111,33 @@ class Channel:
 
     @functools.cached_property
     def http(self) -> h11.Connection:
-        """What has been understood so far; none is made for a connection without a request."""
+        """The parser of this connection. It is created with the first bytes of a request."""
         return h11.Connection(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
 
     def turn(self, state: State) -> None:
-        """Wait for something else from now on."""
+        """Change to another phase, whose time begins now."""
         self.state, self.since = state, time.monotonic()
 
     @property
     def deadline(self) -> float:
-        """When the client must have done its part."""
+        """The monotonic time at which the current phase must be over."""
         return self.since + SECONDS[self.state]
 
     @property
     def held(self) -> int:
-        """Bytes that we keep for it."""
+        """The number of bytes that this connection holds in memory."""
         return self.arrived + len(self.out)
 
     # -- requests ------------------------------------------------------------------------------------------------------
     def feed(self, data: bytes) -> Request | None:
-        """More bytes (none: the client's end); the request once it is whole. Gone, Refused."""
+        """Parse received bytes and return the request if it is complete now, else None.
+
+        ``data`` is empty if the client has closed its end of the connection.
+
+        Raises:
+            Gone: The client has closed the connection before a request was complete.
+            Refused: The bytes are no valid request.
+        """
         if not (data or self.arrived):
             raise Gone
         if self.state is State.IDLE:
@@ -135,12 +148,15 @@ class Channel:
             return self._advance()
         except h11.RemoteProtocolError as error:
             if not data:
-                # It has hung up in the middle.
+                # The client has closed the connection in the middle of a request.
                 raise Gone from None
             raise Refused(error.error_status_hint, str(error)) from None
 
     def following(self) -> Request | None:
-        """The request behind the one that is answered, if it has come already. Gone, Refused."""
+        """Prepare for the next request, and return it if it has been received already, else None.
+
+        Raises Gone if the client has closed the connection, and Refused if the bytes are no valid request.
+        """
         self.http.start_next_cycle()
         self._head, self._body = None, bytearray()
         waiting, _ = self.http.trailing_data
@@ -182,12 +198,16 @@ class Channel:
             return self._cut(claimed)
         self.state = State.BODY
         if self.http.they_are_waiting_for_100_continue:
-            # A few bytes on a connection that has nothing else to send: they always fit.
+            # These few bytes always fit, because nothing else is being sent on the connection.
             self.sock.send(self.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b'')
         return None
 
     def _cut(self, length: int) -> Request:
-        """What is too long isn't read: the application refuses it by its length, and the connection ends."""
+        """Return a request without its body, which is too long.
+
+        The body is not read. The application refuses the request by its length, and the connection is closed
+        afterwards.
+        """
         if self._head is None:
             raise Refused(400, 'A body without a head')
         self.closing = True
@@ -195,7 +215,7 @@ class Channel:
 
     # -- answers -------------------------------------------------------------------------------------------------------
     def answer(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Put a whole answer into ``out``."""
+        """Put a complete response into ``out``."""
         given = [(name.encode('latin-1'), value.encode('latin-1')) for name, value in headers]
         names = {name.lower() for name, _ in given}
         if b'date' not in names:
@@ -205,7 +225,7 @@ class Channel:
         if self.closing and b'connection' not in names:
             given.append((b'Connection', b'close'))
         without = status in (204, 304) or (self._head is not None and self._head.method == b'HEAD')
-        # Headers and body are sent as one: two small packets would wait for each other's acknowledgement.
+        # Headers and body are sent together, because two small packets would wait for each other's acknowledgement.
         self.served = True
         parts = [self.http.send(h11.Response(status_code=status, headers=given, reason=_phrase(status))),
                  b'' if without else self.http.send(h11.Data(data=body)), self.http.send(h11.EndOfMessage())]
@@ -216,14 +236,17 @@ class Channel:
         self.turn(State.ANSWER)
 
     def refuse(self, refused: Refused) -> None:
-        """The same for what is no request."""
+        """Put the response to an invalid request into ``out``. The connection is closed after it."""
         self.closing = True
         text = f'{refused.reason}\n'.encode('latin-1', 'replace')
         with contextlib.suppress(h11.LocalProtocolError):
             self.answer(refused.status, [('Content-Type', 'text/plain')], text)
 
     def send(self) -> bool:
-        """Send what the socket takes; True once all has left. OSError."""
+        """Send as much of ``out`` as the socket accepts.
+
+        Return True if everything has been sent. Raises OSError if the connection is broken.
+        """
         while self.out:
             try:
                 self.out = self.out[self.sock.send(self.out):]
@@ -232,14 +255,16 @@ class Channel:
         return True
 
     def rest(self) -> None:
-        """End our side; what the client still sends is thrown away for a moment. Closed at once, it would lose the
-        answer with its own bytes."""
+        """Close our end of the connection, and discard for a moment what the client still sends.
+
+        If the socket were closed at once, the client could lose the response.
+        """
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         self.turn(State.REST)
 
     def hang_up(self) -> None:
-        """End both directions; whoever waits for the socket learns of it."""
+        """Close both directions of the socket, which wakes code that waits for it."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -252,7 +277,10 @@ def _phrase(status: int) -> bytes:
 
 
 def open_files(wanted: int) -> int:
-    """How many this process may have open, at most ``wanted``; raised as far as it may."""
+    """Raise this process's limit of open files as far as possible, up to ``wanted``, and return it.
+
+    The return value is at most ``wanted``.
+    """
     soft, hard = (wanted if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(
         resource.RLIMIT_NOFILE))
     if soft < wanted and soft < hard:
@@ -262,8 +290,11 @@ def open_files(wanted: int) -> int:
 
 
 class WsgiServer:
-    """A WSGI application on a listening socket. ``threads``: requests at once; ``most_body``: bytes of a body that are
-    read, a longer one is given to the application without it."""
+    """A WSGI application on a listening socket.
+
+    ``threads`` is the number of requests that are handled at the same time. ``most_body`` is the maximum length of a
+    body in bytes. A request with a longer body is passed to the application without the body.
+    """
 
     def __init__(self, sock: socket.socket, app: Application, threads: int, log: logging.Logger,
                  most_body: int = MOST_BODY) -> None:
@@ -274,12 +305,12 @@ class WsgiServer:
         self._loop: _Loop | None = None
 
     def start(self) -> None:
-        """Accept connections from now on."""
+        """Start the loop and the workers, and accept connections."""
         self._loop = _Loop(self, self._sock, self._threads)
         self._loop.start()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Close the listening socket; requests under way get ``timeout`` seconds."""
+        """Close the listening socket, and give running requests ``timeout`` seconds to complete."""
         if self._loop is None:
             self._sock.close()
             return
@@ -300,7 +331,10 @@ class WsgiServer:
 
     # -- connections ---------------------------------------------------------------------------------------------------
     def opened(self, sock: socket.socket, address: tuple[Any, ...] | str) -> Channel:
-        """A new connection."""
+        """Register a new connection and return its channel.
+
+        If there are too many connections, some waiting ones are closed.
+        """
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.channels) >= self._most:
@@ -309,20 +343,23 @@ class WsgiServer:
         return channel
 
     def closed(self, channel: Channel) -> None:
-        """A connection that ended."""
+        """Close a connection and forget it."""
         if self.channels.pop(channel.sock.fileno(), None) is not None:
             channel.hang_up()
             channel.sock.close()
 
     def check_held(self, channel: Channel) -> None:
-        """Make room where a connection holds much, and all of its kind together too much."""
+        """Close the oldest large connections if this one is large and all large ones of its kind hold too many bytes.
+
+        The two kinds are connections with an unfinished request and connections with an unsent response.
+        """
         if channel.held <= SMALL:
             return
         answers = channel.state is State.ANSWER
         large = sorted((each for each in self._waiting() if each.held > SMALL and
                         (each.state is State.ANSWER) is answers), key=lambda each: each.since)
         too_much = sum(each.held for each in large) - (MOST_OUT if answers else MOST_IN)
-        # The newest may be as large as it is.
+        # The newest connection is never closed for its size.
         for oldest in large[:-1]:
             if too_much <= 0:
                 break
@@ -330,7 +367,10 @@ class WsgiServer:
             self._drop(oldest)
 
     def give_way(self) -> None:
-        """Close the connections that have kept us waiting the longest; first those that never had a whole request."""
+        """Close some of the connections that have waited for their client the longest.
+
+        Connections that have never had a complete request are closed first.
+        """
         waiting = self._waiting()
         for oldest in heapq.nsmallest(len(waiting) // SHARE + 1, waiting, key=lambda each: (each.served, each.since)):
             self._drop(oldest)
@@ -346,13 +386,16 @@ class WsgiServer:
         oldest.since = float('inf')
 
     def late(self) -> list[Channel]:
-        """Those that have kept us waiting too long."""
+        """Return the connections whose deadline is over."""
         now = time.monotonic()
         return [each for each in list(self.channels.values()) if each.deadline < now]
 
     # -- requests ------------------------------------------------------------------------------------------------------
     def work(self, channel: Channel, request: Request) -> None:
-        """Ask the application; its answer is in the channel's ``out`` afterwards."""
+        """Call the application for a request and put its response into the channel's ``out``.
+
+        An exception of the application is logged and leads to status 500.
+        """
         told: list[Any] = []
 
         def start_response(status: str, headers: list[tuple[str, str]], _error: Any = None) -> Callable[..., Any]:
@@ -374,7 +417,7 @@ class WsgiServer:
 
     def _environ(self, channel: Channel, request: Request) -> Environ:
         target = request.head.target.decode('latin-1')
-        # A proxy's form names the host, too.
+        # The form of a request to a proxy contains the host as well.
         path, _, query = (target if target.startswith('/') else _relative(target)).partition('?')
         host, port = self._sock_name
         environ: Environ = {
@@ -388,7 +431,8 @@ class WsgiServer:
         for raw, value in request.head.headers:
             name = raw.decode('latin-1')
             has_body = has_body or name in ('content-length', 'transfer-encoding')
-            # A name with '_' would be taken for the one with '-', which a proxy in front of us may have checked.
+            # In the environment a name with '_' would look like the same name with '-', which a proxy in front of this
+            # server may have checked.
             if '_' in name or name in ('content-length', 'transfer-encoding'):
                 continue
             key = name.replace('-', '_').upper()
@@ -414,7 +458,7 @@ def _relative(target: str) -> str:
 
 
 class _Loop:
-    """One thread that reads and writes, and workers that each have one request."""
+    """The thread that reads and writes all connections, and the worker threads that handle one request each."""
 
     def __init__(self, server: WsgiServer, sock: socket.socket, threads: int) -> None:
         self._server, self._sock, self._threads = server, sock, threads
@@ -426,7 +470,7 @@ class _Loop:
         self._fruitless = 0
 
     def start(self) -> None:
-        # Another process may take the connection that epoll told of: then accept() must not wait for the next one.
+        # If another process takes the connection that epoll reported, accept() must not wait for the next one.
         self._sock.setblocking(False)
         self._ear.setblocking(False)
         self._epoll.register(self._sock.fileno(), EPOLLIN | EPOLLEXCLUSIVE)
@@ -454,7 +498,8 @@ class _Loop:
             self._fruitless += 1
             if self._fruitless > FRUITLESS:
                 time.sleep(PAUSE)
-            # Without a connection nothing can be late: the thread sleeps until one comes, or until end() rings.
+            # Without connections no deadline can expire, so the thread sleeps until a connection arrives or end() wakes
+            # it.
             found = self._epoll.wait(1.0 if self._server.channels else None, TURN)
             if not found:
                 self._fruitless = 0
@@ -480,7 +525,7 @@ class _Loop:
             except BlockingIOError:
                 return
             except OSError:
-                # No descriptor is left; epoll tells again.
+                # No file descriptor is free. epoll will report the connection again.
                 self._server.give_way()
                 time.sleep(0.01)
                 return
@@ -493,7 +538,7 @@ class _Loop:
             self._epoll.modify(channel.sock.fileno(), what | EPOLLONESHOT)
 
     def _serve(self, channel: Channel) -> None:
-        """The socket can be read, or written while an answer leaves. The loop's thread alone comes here."""
+        """Read from a channel's socket, or send its response. Only the loop's thread calls this."""
         try:
             if channel.state is State.ANSWER:
                 self._send(channel)
@@ -530,7 +575,7 @@ class _Loop:
             self._send(item[0])
 
     def _send(self, channel: Channel) -> None:
-        """Send what can be sent, by whoever made it; the rest is the loop's."""
+        """Send as much of the response as possible, in the thread that made it. The loop's thread sends the rest."""
         try:
             if not channel.send():
                 self._wait(channel, EPOLLOUT)
@@ -548,7 +593,11 @@ class _Loop:
             self._end(channel)
 
     def _end(self, channel: Channel) -> None:
-        """Closed by the loop: a number that is free at once may be another connection's before it was removed."""
+        """Let the loop's thread close the connection.
+
+        If another thread closed the socket, its descriptor could be reused for a new connection before the old one is
+        removed.
+        """
         channel.hang_up()
         channel.turn(State.REST)
         self._wait(channel, EPOLLIN)

@@ -1,8 +1,8 @@
-"""Server states and the ONE table of transitions.
+"""The states of servers, and the only table of their transitions.
 
-``TRANSITIONS['stop.start']`` says from which vm and task states an event is allowed and where it leads. The
-compare-and-swap in ``db.queries.instances``, the only writer of states, the API's checks and the docs read this table.
-Strings: the field's.
+``TRANSITIONS['stop.start']`` says in which vm and task states an event is allowed, and which states it leads to. The
+table is read by the compare-and-swap in ``db.queries.instances`` (the only code that writes states), by the API's
+checks and by the documentation. The names of the states are those of OpenStack Nova.
 """
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 
 class VmState(enum.StrEnum):
+    """A server's stable state, column ``vm_state``."""
+
     ACTIVE = 'active'
     BUILDING = 'building'
     PAUSED = 'paused'
@@ -26,6 +28,8 @@ class VmState(enum.StrEnum):
 
 
 class TaskState(enum.StrEnum):
+    """The work that is being done on a server, column ``task_state``. None means no work."""
+
     SCHEDULING = 'scheduling'
     BLOCK_DEVICE_MAPPING = 'block_device_mapping'
     NETWORKING = 'networking'
@@ -65,6 +69,8 @@ class TaskState(enum.StrEnum):
 
 
 class PowerState(enum.IntEnum):
+    """The state of a server's guest as its hypervisor reports it, column ``power_state``."""
+
     NOSTATE = 0
     RUNNING = 1
     PAUSED = 3
@@ -73,16 +79,16 @@ class PowerState(enum.IntEnum):
     SUSPENDED = 7
 
 
-# What diagnostics call them.
+# Names of the power states in diagnostics and notifications.
 POWER_WORDS = {PowerState.NOSTATE: 'pending', PowerState.RUNNING: 'running', PowerState.PAUSED: 'paused',
                PowerState.SHUTDOWN: 'shutdown', PowerState.CRASHED: 'crashed', PowerState.SUSPENDED: 'suspended'}
 
 _V, _T = VmState, TaskState
 ANY: frozenset[str | None] = frozenset(['*'])
-# Of a server that isn't there yet.
+# The states before an event that creates the server.
 NEW: frozenset[str | None] = frozenset()
 IDLE = frozenset([None])
-# In these vm states metadata and tags may be changed, whatever the server is at.
+# In these vm states metadata and tags may be changed, in any task state.
 EDITABLE = frozenset([_V.ACTIVE, _V.PAUSED, _V.SUSPENDED, _V.STOPPED])
 REBUILDABLE = frozenset([_V.ACTIVE, _V.STOPPED, _V.ERROR])
 REBUILDING = frozenset([_T.REBUILDING, _T.REBUILD_SPAWNING])
@@ -91,9 +97,11 @@ SNAPSHOTTING = frozenset([_T.IMAGE_SNAPSHOT_PENDING, _T.IMAGE_SNAPSHOT, _T.IMAGE
 SHELVING = frozenset([_T.SHELVING, _T.SHELVING_IMAGE_PENDING_UPLOAD, _T.SHELVING_IMAGE_UPLOADING])
 UNSHELVING = frozenset([_T.UNSHELVING, _T.SPAWNING])
 STARTING = frozenset([_T.UNSHELVING, _T.POWERING_ON])
-# A soft delete is accepted beside whatever runs but a delete; a server in a move is confirmed on the way.
+# A soft delete is accepted while any other work except a delete is running. A server that is being moved has its move
+# confirmed in the course of it.
 ENDING = frozenset([_T.DELETING, _T.SOFT_DELETING])
-# While it is at this, nobody opens its console: an address of one that goes to another host would open nothing there.
+# In these task states no console is opened, because the address of a console would be useless after a move to another
+# host.
 NO_CONSOLE = ENDING | {_T.MIGRATING}
 NOT_DELETING = frozenset([None, *_T]) - ENDING
 KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DELETED, _V.DELETED))
@@ -101,8 +109,11 @@ KEPT = frozenset(state for state in _V if state not in (_V.BUILDING, _V.SOFT_DEL
 
 @dataclass(frozen=True)
 class Rule:
-    """``vm`` and ``task``: allowed before (ANY = all, NEW = there is no server). ``to_vm`` None keeps the vm state.
-    ``method``: name in the 409."""
+    """One transition of a server's states.
+
+    ``vm`` and ``task`` are the states in which it is allowed. ANY means all states, NEW means that the server does not
+    exist yet. ``to_vm`` None keeps the vm state. ``method`` is the name of the action in the text of error 409.
+    """
 
     vm: frozenset[str | None]
     task: frozenset[str | None]
@@ -111,10 +122,11 @@ class Rule:
     method: str
 
     def allows(self, vm_state: str | None, task_state: str | None) -> bool:
+        """Return whether a server in these states may make the transition."""
         return (self.vm is ANY or vm_state in self.vm) and (self.task is ANY or task_state in self.task)
 
 
-# States as the table below writes them.
+# The forms in which the table of transitions may give states.
 _Some = str | None | tuple[str | None, ...] | frozenset[str | None]
 
 
@@ -129,10 +141,11 @@ def _rule(vm: _Some, task: _Some, to_vm: VmState | None, to_task: TaskState | No
 _BUILD = (_T.SCHEDULING, _T.BLOCK_DEVICE_MAPPING, _T.NETWORKING, _T.SPAWNING, None)
 _OFF_ON = (_V.ACTIVE, _V.STOPPED)
 
-# event: allowed vm states, allowed task states, vm state after (None: same), task state after, name in the 409
+# By event: allowed vm states, allowed task states, vm state afterwards (None: unchanged), task state afterwards, name
+# of the action in error 409.
 TRANSITIONS: dict[str, Rule] = {
     'build.start':     _rule(NEW, NEW, _V.BUILDING, _T.SCHEDULING, 'build'),
-    # No host takes it: it comes into cell0 as what its user sees of it.
+    # No host fits, so the server is recorded in cell0, where its user can see it.
     'build.buried':    _rule(NEW, NEW, _V.ERROR, None, 'build'),
     'build.claim':     _rule(_V.BUILDING, _BUILD, None, _T.SPAWNING, 'build'),
     'build.done':      _rule(_V.BUILDING, _BUILD, _V.ACTIVE, None, 'build'),
@@ -140,7 +153,7 @@ TRANSITIONS: dict[str, Rule] = {
     'delete.start':    _rule(ANY, ANY, None, _T.DELETING, 'delete'),
     'delete.done':     _rule(ANY, ANY, _V.DELETED, None, 'delete'),
     'soft_delete.start': _rule(KEPT, NOT_DELETING, None, _T.SOFT_DELETING, 'soft_delete'),
-    # A reset of the state in the middle doesn't stop it: what was asked for is that the server goes.
+    # A reset of the state does not stop a soft delete, because its user wants the server deleted.
     'soft_delete.done': _rule(ANY, (_T.SOFT_DELETING, None), _V.SOFT_DELETED, None, 'soft_delete'),
     'reclaim.start':   _rule(_V.SOFT_DELETED, IDLE, None, _T.DELETING, 'delete'),
     'restore.start':   _rule(_V.SOFT_DELETED, IDLE, None, _T.RESTORING, 'restore'),
@@ -169,21 +182,22 @@ TRANSITIONS: dict[str, Rule] = {
     'resume.start':    _rule(_V.SUSPENDED, IDLE, None, _T.RESUMING, 'resume'),
     'resume.done':     _rule(ANY, _T.RESUMING, _V.ACTIVE, None, 'resume'),
     'resume.failed':   _rule(ANY, _T.RESUMING, None, None, 'resume'),
-    # Nothing of the server changes: what its guest does with the interrupt is the guest's.
+    # No state changes, because only the guest decides what the interrupt does.
     'trigger_crash_dump.start': _rule((_V.ACTIVE, _V.PAUSED, _V.RESCUED, _V.RESIZED, _V.ERROR), IDLE, None, None,
                                       'trigger_crash_dump'),
     'trigger_crash_dump.done': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
     'trigger_crash_dump.failed': _rule(ANY, IDLE, None, None, 'trigger_crash_dump'),
-    # No state is changed: its guest is plugged into one network more, or less.
+    # No state changes. The guest gets or loses a network interface.
     'attach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'attach_interface'),
     'detach_interface.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'detach_interface'),
-    # Nor here: it gets a volume, gives one up, one of them has grown, or is replaced by another.
+    # No state changes. A volume is attached, detached, extended or replaced.
     'attach_volume.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None,
                                  'attach_volume'),
     'detach_volume.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None,
                                  'detach_volume'),
     'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
-    # The files behind one of them are more, or less. Saved memory (suspended) knows the file that it had.
+    # The number of files of a volume changes. Suspended servers are excluded, because their saved memory refers to the
+    # file that was in use.
     'volume_snapshot_create.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None,
                                           'volume_snapshot_create'),
     'volume_snapshot_delete.start': _rule((_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None,
@@ -206,12 +220,12 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.uploading': _rule(ANY, SNAPSHOTTING, None, _T.IMAGE_UPLOADING, 'createImage'),
     'snapshot.done':   _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
-    # Beside what still works on it: its host is off, so all that ends.
+    # Allowed while other work is running on the server, because its host is down and that work ends.
     'evacuate.start':  _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
-    # That has ended, and may have written its own end.
+    # The other work has ended, and may have changed the task state.
     'evacuate.begin':  _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
     'rebuild.start':   _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
-    # From here on its disks are thrown away.
+    # From this event on the server's disks are discarded.
     'rebuild.spawning': _rule(REBUILDABLE, REBUILDING, None, _T.REBUILD_SPAWNING, 'rebuild'),
     'rebuild.active':  _rule(REBUILDABLE, REBUILDING, _V.ACTIVE, None, 'rebuild'),
     'rebuild.stopped': _rule(REBUILDABLE, REBUILDING, _V.STOPPED, None, 'rebuild'),
@@ -222,11 +236,11 @@ TRANSITIONS: dict[str, Rule] = {
     'shelve.uploading': _rule(ANY, SHELVING, None, _T.SHELVING_IMAGE_UPLOADING, 'shelve'),
     'shelve.done':     _rule(ANY, SHELVING, _V.SHELVED, None, 'shelve'),
     'shelve.offload':  _rule(ANY, SHELVING, _V.SHELVED, _T.SHELVING_OFFLOADING, 'shelve'),
-    # The memory of a paused or suspended guest was given up, and then it was not shelved after all.
+    # The memory of a paused or suspended guest was discarded, and the shelving failed after that.
     'shelve.stopped':  _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
     'shelve.failed':   _rule(ANY, SHELVING, None, None, 'shelve'),
     'shelve_offload.start': _rule(_V.SHELVED, IDLE, None, _T.SHELVING_OFFLOADING, 'shelve_offload'),
-    # A reset of the state in the middle doesn't bring its disks back.
+    # Also allowed after a reset of the state, because the reset does not restore the disks.
     'shelve_offload.done': _rule((_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None),
                                  _V.SHELVED_OFFLOADED, None, 'shelve_offload'),
     'shelve_offload.failed': _rule(ANY, _T.SHELVING_OFFLOADING, None, None, 'shelve_offload'),
@@ -237,7 +251,7 @@ TRANSITIONS: dict[str, Rule] = {
     'unshelve.start':  _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
     'unshelve.claim':  _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
     'unshelve.done':   _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
-    # A reset of the state in the middle doesn't make a guest of it.
+    # Also allowed after a reset of the state, because the reset does not create a guest.
     'unshelve.failed': _rule((_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED,
                              None, 'unshelve'),
     'resize.start':    _rule(_OFF_ON, IDLE, None, _T.RESIZE_PREP, 'resize'),
@@ -249,7 +263,7 @@ TRANSITIONS: dict[str, Rule] = {
     'live_migrate.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, _T.MIGRATING, 'os-migrateLive'),
     'live_migrate.done': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     'live_migrate.failed': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
-    # Beside the migration, which goes on to its end or back.
+    # Allowed while the migration runs. It continues until it is completed or rolled back.
     'live_migrate.force': _rule(_V.ACTIVE, _T.MIGRATING, None, _T.MIGRATING, 'force_complete'),
     'live_migrate.abort': _rule(ANY, _T.MIGRATING, None, _T.MIGRATING, 'abort live migration'),
     'confirm.start':   _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),
@@ -286,13 +300,17 @@ _STATUS_TASK = {
 
 
 def status(vm_state: str | None, task_state: str | None) -> str:
-    """The REST status of a vm and task state."""
+    """Return the REST status of a server with this vm and task state, 'UNKNOWN' for an unknown vm state."""
     special = _STATUS_TASK.get(vm_state or '', {}).get(task_state or '')
     return special or _STATUS_DEFAULT.get(vm_state or '', 'UNKNOWN')
 
 
 def from_status(wanted: str) -> list[tuple[str, set[str] | None]]:
-    """(vm_state, task states) pairs that show as REST status ``wanted``; None = all tasks without an exception."""
+    """Return the pairs (vm state, task states) that the API shows as REST status ``wanted``.
+
+    Task states None means all task states for which the vm state has no other status. The list is empty if the status
+    is unknown.
+    """
     wanted = wanted.upper()
     found: list[tuple[str, set[str] | None]] = [(vm, None) for vm, name in _STATUS_DEFAULT.items() if name == wanted]
     for vm, tasks in _STATUS_TASK.items():

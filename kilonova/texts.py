@@ -1,9 +1,9 @@
-"""Read the JSON texts of rows that a restore or a script of an operator may have cut or written in another form.
+"""Read JSON texts of rows, which a restore or an operator's script may have cut or written in another form.
 
     stats = texts.read('stats of node gpu1', row['stats'], texts.mapping, {})
     values, why = texts.split(row, ('args', 'outputs'))     # {'args': {…}, 'outputs': {}}, 'outputs (ValueError: …)'
 
-Objects, queries, the scheduler and the audit call this, so that one such text concerns no other row.
+Objects, queries, the scheduler and the audit use these functions, so that an unreadable text affects no other row.
 """
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from oslo_versionedobjects import exception as ovo_exception
 LOG = logging.getLogger(__name__)
 ValueT = TypeVar('ValueT')
 
-# What reading a text raises that is no JSON, or is JSON of another form.
+# Errors that readers raise for a text that is not JSON, or is JSON of another form.
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ovo_exception.VersionedObjectsException)
 
 
 def read(what: str, text: str | None, reader: Callable[[str], ValueT], otherwise: Any) -> ValueT:
-    """Return what ``reader`` makes of a text, ``otherwise`` if there is none or it cannot be read, which is logged.
+    """Return the result of ``reader(text)``, or ``otherwise`` if the text is empty or can't be read.
 
-    ``what``: the column and its row, for the log.
+    A text that can't be read is logged. ``what`` names its column and row in the log.
     """
     if not text:
         return cast('ValueT', otherwise)
@@ -36,9 +36,9 @@ def read(what: str, text: str | None, reader: Callable[[str], ValueT], otherwise
 
 
 def mapping(text: str | None) -> dict[str, Any]:
-    """Return the object of a text, an empty one if there is no text.
+    """Return the object of a JSON text as a dict, or an empty dict if the text is empty.
 
-    Raises ValueError if the text is no JSON, TypeError if it is JSON and no object.
+    Raises ValueError if the text is not JSON, and TypeError if it is JSON but not an object.
     """
     if not text:
         return {}
@@ -49,15 +49,19 @@ def mapping(text: str | None) -> dict[str, Any]:
 
 
 def triples(text: str) -> list[list[str]]:
-    """Return the lists of three words each of a text. Raises an error of BROKEN if it is of another form."""
+    """Return the lists of three words each that a JSON text contains.
+
+    Raises one of the errors in BROKEN if the text has another form.
+    """
     found = json.loads(text)
     return [[str(arch), str(kind), str(mode)] for arch, kind, mode in found]
 
 
 def split(row: Mapping[Any, Any], names: Iterable[str]) -> tuple[dict[str, dict[str, Any]], str]:
-    """Return the objects in those of the columns that a row has, and which of them could not be read and why.
+    """Return the objects in a row's JSON columns by column, and a text that says which columns could not be read.
 
-    A column that cannot be read counts as an empty object. The second value is '' if all can be read.
+    Columns that are not in the row are left out. A column that can't be read counts as an empty object. The text gives
+    the reason for each column, and is '' if all columns could be read.
     """
     values: dict[str, dict[str, Any]] = {}
     problems = []

@@ -1,4 +1,6 @@
-"""Work that comes round: each task has a thread of its own, so that a slow one holds up no other.
+"""Periodic tasks of a daemon. Each task has its own thread, so that a slow task delays no other.
+
+Example::
 
     timers = Timers(stopping)
     timers.every(10, heartbeat.beat, 'report_state')
@@ -18,13 +20,17 @@ from kilonova import concurrency, errors
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two runs of a task whose option says 0.
+# Seconds between two runs of a task whose option is 0.
 DEFAULT_PERIOD = 60
 
 
 class Told(TypedDict):
-    """A task: seconds between two runs (-1: an option turned it off); when the last one that ended began (ISO 8601,
-    UTC) and how many seconds it took (None: none has ended yet), 'ok' or the class of its error."""
+    """A report about one periodic task.
+
+    ``spacing`` is the number of seconds between two runs, or -1 if an option turned the task off. ``last_run`` is the
+    start of the last completed run (ISO 8601, UTC), ``took`` its duration in seconds, and ``result`` 'ok' or the name
+    of its error class. These three are None if no run has completed yet.
+    """
 
     name: str
     spacing: float
@@ -34,7 +40,7 @@ class Told(TypedDict):
 
 
 class Timers:
-    """``stopping`` ends them all. Tasks that are told to run each ``seconds`` first do so after that time."""
+    """The periodic tasks of one process. Setting the event ``stopping`` ends them all."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
@@ -45,7 +51,11 @@ class Timers:
 
     def every(self, seconds: float, task: Callable[[], object], name: str, *,
               at_once: bool = False) -> None:
-        """``seconds`` 0: the default period; negative: never. ``at_once``: for the first time now."""
+        """Run a task every ``seconds`` seconds in a thread of its own.
+
+        0 means the default period, and a negative number turns the task off. The first run is after ``seconds``, or at
+        once if ``at_once`` is True.
+        """
         if seconds < 0:
             self._off.add(name)
             return
@@ -54,16 +64,16 @@ class Timers:
                                                name=name))
 
     def once(self, task: Callable[[], object], name: str) -> None:
-        """Now, beside whoever asks."""
+        """Run a task once, at once, in a thread of its own."""
         concurrency.spawn(self._run, task, name, name=name)
 
     def join(self, timeout: float) -> None:
-        """Wait for tasks that are under way."""
+        """Wait for tasks that are running, at most ``timeout`` seconds for each."""
         for thread in self._threads:
             thread.join(timeout)
 
     def told(self) -> list[Told]:
-        """The tasks of this process, by name."""
+        """Return a report for each periodic task of this process, sorted by name."""
         known = {**dict.fromkeys(self._off, -1.0), **self.spacing}
         return [self._last.get(name) or Told(name=name, spacing=spacing, last_run=None, took=None, result=None)
                 for name, spacing in sorted(known.items())]

@@ -1,11 +1,12 @@
-"""The compute API for a WSGI server, instead of kilonova-api.
+"""The compute API as a WSGI application for a foreign WSGI server, instead of the daemon kilonova-api.
 
     gunicorn --threads 10 --worker-class gthread kilonova.wsgi:application
 
-``application`` is built with the first request of a process, so that nothing is open when a server forks. Its
-configuration: the files of KILONOVA_CONFIG_FILES (or OS_KILONOVA_CONFIG_FILES; several with ';' between), relative ones
-in OS_KILONOVA_CONFIG_DIR (default /etc/kilonova); without the variable what kilonova-api reads without arguments. The
-server brings the threads: green ones are not patched in here.
+``application`` is built at the first request of a process, so that no connection is open when the server forks. The
+environment variable KILONOVA_CONFIG_FILES (or OS_KILONOVA_CONFIG_FILES) names the configuration files, separated by
+';'. Relative names are relative to OS_KILONOVA_CONFIG_DIR (default /etc/kilonova). Without the variable the files are
+read that kilonova-api reads without arguments. The WSGI server provides native threads, because nothing is patched for
+green threads here.
 """
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ DIRECTORY = 'OS_KILONOVA_CONFIG_DIR'
 
 
 def config_arguments(environment: Mapping[str, str]) -> list[str]:
-    """kilonova-api's command line for these environment variables."""
+    """Return the command line arguments of kilonova-api that these environment variables correspond to."""
     named = next((environment[name] for name in FILES if environment.get(name)), '')
     directory = Path(environment.get(DIRECTORY) or '/etc/kilonova')
     files = [directory / name.strip() for name in named.split(';') if name.strip()]
@@ -37,8 +38,11 @@ def config_arguments(environment: Mapping[str, str]) -> list[str]:
 
 
 def build(environment: Mapping[str, str]) -> Callable[..., Iterable[bytes]]:
-    """The application from the configuration; a mistake in it is a SystemExit, as for the daemon."""
-    # The oslo libraries import eventlet whatever is chosen, and it says at each import that it is deprecated.
+    """Build the application from the configuration.
+
+    Raises SystemExit if the configuration has an error, as the daemon does.
+    """
+    # The oslo libraries import eventlet with each backend, and eventlet warns at each import that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     concurrency.setup('threading')
     from kilonova.cmd import api, caps, options
@@ -53,8 +57,11 @@ def build(environment: Mapping[str, str]) -> Callable[..., Iterable[bytes]]:
 
 
 class Application:
-    """Built by the first request; one that comes meanwhile waits. A mistake in the configuration is logged and
-    answered with 500 until it is mended."""
+    """A WSGI application that is built by the first request. Requests that arrive during the build wait for it.
+
+    If the configuration has an error, the error is logged and each request gets status 500, until the error is
+    corrected.
+    """
 
     def __init__(self, make: Callable[[], Callable[..., Iterable[bytes]]]) -> None:
         self._make = make
@@ -81,6 +88,6 @@ class Application:
         return self._built
 
 
-# The first request comes in a thread of the server.
+# Eventlet must be imported in the main thread, but the first request is handled in another thread of the server.
 concurrency.import_eventlet()
 application = Application(lambda: build(os.environ))
