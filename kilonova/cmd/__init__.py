@@ -1,5 +1,5 @@
-"""The programs: parse, build, serve. Nothing else imports this package.
+"""The programs of Kilonova: daemons and command-line tools. No other package imports this one.
 
-The choice of eventlet or threads falls before anything is imported (``early``), so the programs import what they are
-made of inside their functions.
+A daemon chooses between eventlet and threads before anything else is imported (``early``). The programs therefore
+import most modules inside functions.
 """

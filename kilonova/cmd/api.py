@@ -1,4 +1,4 @@
-"""kilonova-api: the compute REST API and the metadata service, as [DEFAULT]enabled_apis says."""
+"""kilonova-api: the compute REST API and the metadata service, as ``[DEFAULT]enabled_apis`` says."""
 from __future__ import annotations
 
 import sys
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from kilonova.rpc.notify import Notifications
     from kilonova.rpc.routing import RoutedTransport
 
-# Seconds that requests under way get; longer ones are operations that only begin here.
+# Seconds that running requests get at the end. No request takes longer, because longer work is an operation.
 REQUEST_TIME = 10.0
 
 
 def main() -> int:
-    """The console script."""
+    """Run kilonova-api; the entry point of the console script."""
     early.setup(sys.argv[1:], 'kilonova-api')
     from kilonova.cmd import daemon
     return daemon.run('api', build, sys.argv[1:], listens)
 
 
 def listens(conf: cfg.ConfigOpts) -> dict[str, tuple[str, int]]:
-    """The sockets that all workers share, by name."""
+    """Return the sockets that all workers share, by name."""
     found = {'osapi_compute': ('api', (conf.osapi_compute_listen, conf.osapi_compute_listen_port)),
              'metadata': ('metadata', (conf.metadata_listen, conf.metadata_listen_port))}
     return dict(found[name] for name in dict.fromkeys(conf.enabled_apis))
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """The daemon's parts, wired; nothing is started."""
+    """Return the assembled parts of the daemon. Nothing is started."""
     from kilonova.api.app import make_app
     from kilonova.cmd import database_parts, parts
     from kilonova.cmd.caps import Levels
@@ -69,7 +69,11 @@ def build(conf: cfg.ConfigOpts) -> Any:
 
 
 def threads(conf: cfg.ConfigOpts) -> int:
-    """Of green threads one a connection, as they come, up to the option; of native ones a tenth of it, all started."""
+    """Return the number of threads of a server.
+
+    With eventlet that is the maximum number of green threads, one for each connection. With native threads it is a
+    tenth of the option, and all are started at once.
+    """
     from kilonova import concurrency
     size = conf.wsgi.default_pool_size
     found: int = size if concurrency.backend() == 'eventlet' else max(size // 10, 1)
@@ -77,7 +81,7 @@ def threads(conf: cfg.ConfigOpts) -> int:
 
 
 class ApiPart:
-    """A listening socket and its server for each of what is served: ``app``, the compute API, and ``metadata``."""
+    """The API daemon, with one listening socket and server each for ``app`` (the compute API) and ``metadata``."""
 
     timers = None
 
@@ -89,7 +93,7 @@ class ApiPart:
         self._servers: list[Any] = []
 
     def start(self) -> None:
-        """Bind and serve; a port that is taken is an OSError."""
+        """Bind the sockets and start to serve. Raises OSError if a port is in use."""
         import logging
 
         from kilonova import serving
@@ -105,11 +109,11 @@ class ApiPart:
             log.info('Listening on %s:%s (%s)', *address, name)
 
     def reload(self) -> None:
-        """What the other daemons understand is looked up again."""
+        """Look up again which message versions the other daemons understand."""
         self._levels.reset()
 
     def stop(self) -> None:
-        """Requests under way are answered, REQUEST_TIME at most."""
+        """Stop the service. Running requests are still answered, for at most REQUEST_TIME seconds."""
         for server in self._servers:
             server.stop(min(REQUEST_TIME, self._conf.manager_shutdown_timeout))
         self._notify.stop()

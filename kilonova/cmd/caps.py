@@ -1,15 +1,15 @@
-"""How new messages to the other daemons may be: [upgrade_levels], and what 'auto' comes to.
+"""Message versions for other daemons: ``[upgrade_levels]``, and what 'auto' means.
 
     levels = Levels(conf, cells)
     compute = Client(Compute, transport, levels.of('compute'))
-    levels.reset()                              # SIGHUP: look again
+    levels.reset()                              # after SIGHUP, look up the versions again
 
-'auto' (or nothing) is the lowest version of the services of that kind in all cells: looked up with the first message,
-kept until SIGHUP. So the daemons of a new release talk to computes of the release before, and a SIGHUP after the last
-compute was upgraded lets them use all that is new.
+'auto' (or an empty value) means the lowest version of the services of that kind in all cells. It is looked up with the
+first message and kept until SIGHUP. So daemons of a new release can send messages to computes of the previous release,
+and a SIGHUP after the last compute was upgraded lets them use all new messages.
 
-Services that have not reported for long count, too, unless they are forced down or deleted. So whatever goes by the
-lowest version also says which hosts have it, and when they reported last.
+Services that have not reported for a long time count as well, unless they are forced down or deleted. Messages about
+the lowest version therefore say which hosts have it, and when these reported last.
 """
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 
-# Services that one text names; the others are counted.
+# Maximum number of services that one text names. The others are counted.
 MOST_NAMED = 5
-# Seconds, and their names in texts.
+# Units of time in seconds, with their names in texts.
 _UNITS = ((86400, 'day'), (3600, 'hour'), (60, 'minute'), (1, 'second'))
 
 
 class TooOldComputeService(errors.KilonovaError):
+    """A compute service is older than the oldest release that this one supports."""
+
     msg_fmt = ('Current Kilonova version does not support computes older than %(oldest)d but the minimum compute '
                'service level in your system is %(minimum)d%(named)s. Upgrade them first, or set '
                '[workarounds]disable_compute_service_check_for_ffu while no compute runs. A host that is gone for good '
@@ -43,7 +45,10 @@ class TooOldComputeService(errors.KilonovaError):
 
 
 class Levels:
-    """``cells``: db.queries.cells.Cells; None: a daemon without a database, for which 'auto' is no cap."""
+    """The version caps of this daemon's RPC clients.
+
+    ``cells`` is None for a daemon without a database; 'auto' then sets no cap.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, cells: Cells | None = None) -> None:
         self._conf, self._cells = conf, cells
@@ -52,7 +57,10 @@ class Levels:
         self._fresh: set[str] = set()
 
     def of(self, interface: str) -> str | Callable[[], str | None] | None:
-        """The cap of a client of this interface (a name of ``rpc.versions``)."""
+        """Return the version cap for a client of this interface (a name of ``rpc.versions``).
+
+        The result is a fixed cap, a function that returns the cap, or None if there is no cap.
+        """
         pinned = options.cap(self._conf, interface)
         if pinned is not None or self._cells is None:
             return pinned
@@ -60,7 +68,7 @@ class Levels:
         return lambda: self._auto(cells, interface)
 
     def reset(self) -> None:
-        """What services speak is looked up again with the next message."""
+        """Look up the versions of services again with the next message."""
         with self._lock:
             self._fresh.clear()
         LOG.info('What the other services understand is looked up again')
@@ -80,7 +88,8 @@ class Levels:
                     return self._known[interface]
             raise errors.Unanswered(who='the database', reason=f'versions of {binary} services: {error}') from error
         found = versions.cap(interface, minimum)
-        # Without such a service whatever starts next is of this release, or is found by the next message.
+        # If there is no such service, the result is not kept: a service that starts next has this release, or the next
+        # message finds it.
         if minimum:
             LOG.info('Automatically selected %s RPC version %s from minimum service version %d', interface,
                      found or versions.HISTORY[versions.SERVICE_VERSION][interface], minimum)
@@ -93,8 +102,10 @@ class Levels:
 
 
 def minimum_version(cells: Cells, binary: str) -> int:
-    """The lowest version of the services of this kind in all cells but cell0; 0 when there are none. One statement a
-    cell."""
+    """Return the lowest version of the services of this kind in all cells except cell0, or 0 if there are none.
+
+    Runs one SQL statement for each cell.
+    """
     found, buried = [], cells.cell0()
     for database in cells.databases():
         if database is buried:
@@ -105,10 +116,11 @@ def minimum_version(cells: Cells, binary: str) -> int:
 
 
 def named(cells: Cells, binary: str, below: int, silent_for: float | None = None) -> str:
-    """Return a text with the services of this kind whose version is lower than ``below``: host, version, last report.
+    """Return a text with host, version and last report of the services of this kind with a version below ``below``.
 
-    Names MOST_NAMED of them and counts the others. ``silent_for``: those alone that have not reported for so many
-    seconds. An empty text if there are none, or if a database does not answer. Two statements a cell.
+    At most MOST_NAMED services are named, the others counted. With ``silent_for``, only services count that have not
+    reported for so many seconds. The text is empty if there are none, or if a database does not answer. Runs two SQL
+    statements for each cell.
     """
     found, total, buried = list[services.Outdated](), 0, cells.cell0()
     try:
@@ -130,7 +142,7 @@ def named(cells: Cells, binary: str, below: int, silent_for: float | None = None
 
 
 def _report(silent: float | None) -> str:
-    """Return how long ago a service reported, in its largest unit."""
+    """Return how long ago a service reported, in its largest unit of time."""
     if silent is None:
         return 'no report yet'
     seconds = max(int(silent), 0)
@@ -140,7 +152,7 @@ def _report(silent: float | None) -> str:
 
 
 def too_old(cells: Cells) -> TooOldComputeService | None:
-    """Return what to raise if a compute is older than the release before, or None."""
+    """Return the error to raise if a compute is older than the previous release, otherwise None."""
     minimum = minimum_version(cells, 'nova-compute')
     if not minimum or minimum >= versions.OLDEST_SUPPORTED:
         return None
@@ -149,7 +161,11 @@ def too_old(cells: Cells) -> TooOldComputeService | None:
 
 
 def refuse_old_computes(conf: cfg.ConfigOpts, cells: Cells) -> None:
-    """TooOldComputeService when a compute is older than the release before; nothing when the databases are silent."""
+    """Raise TooOldComputeService if a compute is older than the previous release.
+
+    Nothing is raised if the databases don't answer, or if ``[workarounds]disable_compute_service_check_for_ffu`` is
+    set.
+    """
     try:
         refusal = too_old(cells)
     except Exception as error:

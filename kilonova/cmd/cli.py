@@ -1,9 +1,9 @@
-"""What kilonova-manage and kilonova-status share: the cloud that commands work on, and how a program of commands runs.
+"""What the command-line tools share: the ``Cloud`` that commands work on, and the code that runs a command.
 
     TREE = {'db': {'sync': Command(db_sync, (VERSION,))}}
     sys.exit(run('kilonova-manage', parser(TREE), argv))
 
-A command gets the ``Cloud`` and its arguments, prints, and returns the exit code.
+A command is a function. It gets the ``Cloud`` and its arguments, prints its output, and returns the exit code.
 """
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from kilonova import concurrency
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-# The exit code of an error that no command expects.
+# Exit code for an error that no command expects.
 ERROR = 255
-# What a shell shows of a program that SIGPIPE ended.
+# Exit code that a shell shows for a program ended by SIGPIPE.
 READER_GONE = 141
 
 
 class Cloud:
-    """What the commands work on, made when it is first needed. ``takes_long``: statements have no limit of time."""
+    """The databases and settings that commands work on, created at their first use.
+
+    ``takes_long`` removes the time limit of SQL statements.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, takes_long: bool = False) -> None:
         self.conf = conf
@@ -52,7 +55,7 @@ class Cloud:
 
     @cached_property
     def transport_url(self) -> str | None:
-        """[DEFAULT]transport_url as it is written."""
+        """The value of ``[DEFAULT]transport_url`` as configured."""
         import oslo_messaging
         oslo_messaging.TransportURL.parse(self.conf)
         found: str | None = self.conf.transport_url
@@ -60,14 +63,17 @@ class Cloud:
 
 
 def argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """One argument of a command, as argparse takes it."""
+    """Return one argument of a command, as argparse takes it."""
     return names, settings
 
 
 @dataclass(frozen=True)
 class Command:
-    """A function and its arguments. ``takes_long``: its statements work through whole tables. ``unanswered``: the exit
-    code where a service that it asks does not answer."""
+    """A command: a function and its arguments.
+
+    ``takes_long`` is for commands whose SQL statements process whole tables. ``unanswered`` is the exit code if a
+    service that the command needs does not answer.
+    """
 
     run: Callable[[Cloud, argparse.Namespace], int]
     arguments: Sequence[tuple[tuple[str, ...], dict[str, Any]]] = field(default=())
@@ -75,12 +81,12 @@ class Command:
     unanswered: int = ERROR
 
 
-# A command, or more words, by word.
+# A dict from word to a command or to a further dict of words.
 Tree: TypeAlias = 'Mapping[str, Command | Tree]'
 
 VERBOSE = argument('--verbose', action='store_true', help='tell more')
 
-# Those of every program, before the command.
+# Arguments of every program, before the command.
 COMMON = (
     argument('--config-file', action='append', default=[], metavar='PATH', help='may be repeated'),
     argument('--config-dir', action='append', default=[], metavar='DIR', help='may be repeated'),
@@ -90,7 +96,7 @@ COMMON = (
 
 
 def parser(prog: str, description: str, tree: Tree) -> argparse.ArgumentParser:
-    """The whole command line of a program; ``tree``: {word: Command, or more words}."""
+    """Return the command-line parser of a program. ``tree`` is a dict from word to a command or a further dict."""
     made = argparse.ArgumentParser(prog=prog, description=description,
                                    epilog='Exit code 255: an error that no command expects.')
     for names, settings in COMMON:
@@ -113,7 +119,7 @@ def _grow(branches: Any, tree: Tree) -> None:
 
 
 def config_arguments(args: argparse.Namespace) -> list[str]:
-    """The part of the command line that is oslo.config's."""
+    """Return the part of the command line that is for oslo.config."""
     words = [word for path in args.config_file for word in ('--config-file', path)]
     words += [word for path in args.config_dir for word in ('--config-dir', path)]
     words += ['--log-file', args.log_file] if args.log_file else []
@@ -121,16 +127,19 @@ def config_arguments(args: argparse.Namespace) -> list[str]:
 
 
 def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | None, trouble: str) -> int:
-    """Parse, run the command, and give back its exit code; ``trouble`` is printed before the traceback of an error that
-    nobody expects. Of others there is one line, and the traceback with --debug."""
+    """Parse the command line, run the command, and return its exit code.
+
+    For an unexpected error, ``trouble`` and the traceback are printed. For other errors one line is printed, and the
+    traceback with --debug.
+    """
     try:
         try:
             return _run(prog, command_line, argv, trouble)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # As in 'kilonova-manage device list | head': what is left has nowhere to go, and Python would say so at its
-        # end.
+        # For example 'kilonova-manage device list | head'. The rest of the output can't be written, and Python would
+        # report that at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
 
@@ -138,7 +147,7 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
 def _run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | None, trouble: str) -> int:
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     args = command_line.parse_args(argv)
-    # A command is short, and most of it are imports: what they make is no garbage.
+    # A command runs only briefly, and imports create most of its objects, which are no garbage.
     gc.set_threshold(100_000, 50, 50)
     concurrency.setup('threading')
     from kilonova.cmd import options
@@ -176,7 +185,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def moment(text: str) -> datetime.datetime:
-    """A date as people write it ('2026-03-01', 'Mar 1 2026 12:00'), naive UTC; ValueError."""
+    """Return the naive UTC time of a date as people write it ('2026-03-01', 'Mar 1 2026 12:00').
+
+    Raises ValueError if the text is not a date.
+    """
     from dateutil import parser as dates
     try:
         found = dates.parse(text)

@@ -1,9 +1,9 @@
-"""kilonova-manage completion: bash completes the commands and options of the programs of commands.
+"""kilonova-manage completion: bash completion for the commands and options of the command-line tools.
 
     kilonova-manage completion > /etc/bash_completion.d/kilonova
 
-What is printed holds the words themselves, so that no program is started at each Tab. It is made from the tables that
-the command lines are made from.
+The output contains all words, so that no program is started when Tab is pressed. It is made from the same tables as the
+command-line parsers.
 """
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 from kilonova.cmd.cli import COMMON, Command, Tree
 
-# What an option takes: one of these words, a path, or something that nobody can guess.
+# Values that an option takes, other than a list of words: a path, or any text.
 _PATH, _ANYTHING = '<path>', '<anything>'
 _HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
-# For each path of words that are commands ("kilonova-manage device list"): the commands below it, its options, and for
-# each option that takes a value ("kilonova-manage device list --format") which. -g: bash may read this in a function.
+# For each path of command words ("kilonova-manage device list"): the commands below it, its options, and the values of
+# each option that takes one ("kilonova-manage device list --format"). -g is needed because bash may read this in a
+# function.
 _TABLES = """declare -gA _kilonova_commands=(
 {commands})
 declare -gA _kilonova_options=(
@@ -58,7 +59,7 @@ _FUNCTION = r"""_kilonova() {
 
 
 def bash(programs: Mapping[str, Any]) -> str:
-    """The file for these programs: {name: tree of its commands, as of ``cli.parser``}."""
+    """Return the completion file for these programs, a dict from name to the command tree of ``cli.parser``."""
     commands: dict[str, list[str]] = {}
     options: dict[str, list[str]] = {}
     values: dict[str, str] = {}
@@ -66,7 +67,7 @@ def bash(programs: Mapping[str, Any]) -> str:
         for path, below, arguments in _walk(program, tree, COMMON):
             commands[path] = below
             flags = [(names, settings) for names, settings in arguments if names[0].startswith('-')]
-            # Of two spellings (--max-count, --max_count) the first is offered, both are understood.
+            # Of two spellings (--max-count, --max_count) only the first is offered, but both are understood.
             options[path] = [names[0] for names, _ in flags] + ['--help']
             values |= {f'{path} {name}': _taken(settings) for names, settings in flags for name in names
                        if settings.get('action') != 'store_true'}
@@ -77,12 +78,12 @@ def bash(programs: Mapping[str, Any]) -> str:
         _TABLES.format(**{name: ''.join(f"    ['{key}']='{words}'\n" for key, words in table.items())
                           for name, table in tables.items()}),
         _FUNCTION,
-        # kn is kilonova-manage on the one-machine cloud.
+        # kn is the name of kilonova-manage on the one-machine cloud.
         f'complete -F _kilonova {" ".join(programs)} kn\n'])
 
 
 def _walk(path: str, node: Command | Tree, arguments: Any = ()) -> Iterator[tuple[str, list[str], Any]]:
-    """(path, commands below, its own arguments) of a node and of all below it."""
+    """Yield path, commands below it and its own arguments, for a node and all nodes below it."""
     if isinstance(node, Command):
         yield path, [], node.arguments
         return

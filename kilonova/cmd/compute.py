@@ -1,4 +1,7 @@
-"""kilonova-compute: one host and its guests. It has no database: its objects live at the conductor."""
+"""kilonova-compute: the daemon of one host and its guests.
+
+It has no database. Its objects are read and written through a conductor.
+"""
 from __future__ import annotations
 
 import sys
@@ -13,19 +16,19 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# Of the time to end, the share that orders under way get before their waiting for others is cut short.
+# Share of the shutdown time that running steps get before their waiting for other services is cut short.
 ORDERS_SHARE = 0.8
 
 
 def main() -> int:
-    """The console script."""
+    """Run kilonova-compute; the entry point of the console script."""
     early.setup(sys.argv[1:], 'kilonova-compute')
     from kilonova.cmd import daemon
     return daemon.run('compute', build, sys.argv[1:])
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """The daemon's parts, wired; nothing is started."""
+    """Return the assembled parts of the daemon. Nothing is started."""
     from kilonova.cmd import options, parts
     from kilonova.cmd.sole import SoleUse
     from kilonova.compute.manager import ComputeManager
@@ -36,14 +39,14 @@ def build(conf: cfg.ConfigOpts) -> Any:
     from kilonova.rpc.reports import Sender
     from kilonova.virt import driver
     access.forbid('nova-compute')
-    # Two would both take the host's messages, and work on its guests and devices without knowing of one another.
+    # Two processes would both receive the host's messages and change its guests and devices at the same time.
     sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')
     transport = parts.transport(conf)
     conductor = Client(Conductor, transport, options.cap(conf, 'conductor'))
     base.set_indirection(conductor)
     parts.warn_without_keys(conf, 'this host refuses new servers that have a password or files')
     broker = parts.broker(conf)
-    # A report that is older than the next one says nothing.
+    # A report is worthless once the next one is sent.
     report = Sender(broker, expires=conf.report_interval).send if broker else None
     manager = ComputeManager(conf, report=report, driver=driver.load(conf, parts.images(conf)), conductor=conductor,
                              placement=parts.placement(conf), accelerators=parts.accelerators(conf),
@@ -57,8 +60,11 @@ def build(conf: cfg.ConfigOpts) -> Any:
 
 
 class ComputePart:
-    """The manager looks at its host before it listens; at the end it listens no more, finishes, and lets go.
-    ``ended`` is called last."""
+    """The compute daemon.
+
+    At the start it reads its host before it listens. At the end it stops listening, finishes its work and closes its
+    connections. ``ended`` is called last.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, manager: ComputeManager, transport: OsloTransport,
                  checks: Mapping[str, Any], ended: Callable[[], None] = lambda: None) -> None:
@@ -71,7 +77,7 @@ class ComputePart:
         self.timers = manager.timers
 
     def start(self) -> None:
-        """Returns when the host reports up."""
+        """Start the service. Returns when the host reports as up."""
         self._manager.start(self._serve)
 
     def _serve(self) -> None:
@@ -79,10 +85,10 @@ class ComputePart:
         self._serving = True
 
     def reload(self) -> None:
-        """Nothing that it learnt from outside is kept."""
+        """Do nothing: the daemon caches nothing from other services."""
 
     def stop(self) -> None:
-        """Orders under way end, or stop asking a conductor that doesn't answer when their time is over."""
+        """Stop the service. Running steps end, or stop waiting for a conductor when their time is over."""
         from kilonova import concurrency
         if self._serving:
             self._server.stop()

@@ -1,4 +1,4 @@
-"""kilonova-conductor: runs operations, and is the database of the computes."""
+"""kilonova-conductor: the daemon that runs operations and accesses databases for the computes."""
 from __future__ import annotations
 
 import sys
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from kilonova.db.queries.cells import Cells
     from kilonova.rpc.routing import RoutedTransport
 
-# Of the time to end, the share that steps under way get; a step that takes longer is left to the next conductor.
+# Share of the shutdown time that running steps get. A step that takes longer is left to another conductor.
 FLOWS_SHARE = 0.8
 
 
 def main() -> int:
-    """The console script."""
+    """Run kilonova-conductor; the entry point of the console script."""
     early.setup(sys.argv[1:], 'kilonova-conductor')
     from kilonova.cmd import daemon
     return daemon.run('conductor', build, sys.argv[1:])
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """The daemon's parts, wired; nothing is started."""
+    """Return the assembled parts of the daemon. Nothing is started."""
     from kilonova.cmd import database_parts, parts
     from kilonova.cmd.caps import Levels
     from kilonova.cmd.service import ServiceRecord
@@ -58,7 +58,7 @@ def build(conf: cfg.ConfigOpts) -> Any:
 
 
 class ConductorPart:
-    """Serve, report up; in the opposite order at the end."""
+    """The conductor daemon. It serves first and then reports as up; at the end the order is reversed."""
 
     def __init__(self, conf: cfg.ConfigOpts, databases: Databases, manager: ConductorManager, record: ServiceRecord,
                  transport: RoutedTransport, levels: Levels, cells: Cells, checks: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class ConductorPart:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Serve, then report up."""
+        """Start to serve, then report as up."""
         from kilonova.cmd import caps, database_parts
         database_parts.await_all(self._databases, self._stopping)
         if not self._stopping.is_set():
@@ -78,11 +78,11 @@ class ConductorPart:
             self._record.start()
 
     def reload(self) -> None:
-        """What the other daemons understand is looked up again."""
+        """Look up again which message versions the other daemons understand."""
         self._levels.reset()
 
     def stop(self) -> None:
-        """Steps under way end, rows are given back."""
+        """Stop the service. Running steps end, and their operation rows are released."""
         self._stopping.set()
         self._record.stop()
         self._manager.stop(timeout=self._conf.manager_shutdown_timeout * FLOWS_SHARE)

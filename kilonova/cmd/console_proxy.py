@@ -1,6 +1,8 @@
-"""kilonova-novncproxy, kilonova-serialproxy, kilonova-spicehtml5proxy: one program, told apart by what they serve.
+"""kilonova-novncproxy, kilonova-serialproxy and kilonova-spicehtml5proxy: one program for three kinds of consoles.
 
     python -m kilonova.cmd.console_proxy novncproxy --config-file kilonova.conf
+
+Each proxy is a daemon with one listening socket.
 """
 from __future__ import annotations
 
@@ -22,14 +24,17 @@ if TYPE_CHECKING:
     from kilonova.db.engine import Databases
     from kilonova.rpc.routing import RoutedTransport
 
-# Seconds that consoles get to be closed.
+# Seconds that ``stop`` waits for consoles to close.
 CLOSING = 10.0
 
 
 @dataclass(frozen=True)
 class Kind:
-    """``section`` of the configuration with its ``address`` and ``port``; ``types`` of consoles; ``web``: where pages
-    are as distributions install them."""
+    """One kind of proxy.
+
+    ``section`` is its section of the configuration, with the options ``address`` and ``port``. ``types`` are its
+    console types. ``web`` is the directory where distributions install its pages.
+    """
 
     section: str
     address: str
@@ -48,29 +53,29 @@ _VERSIONS = {'tlsv1_1': ssl.TLSVersion.TLSv1_1, 'tlsv1_2': ssl.TLSVersion.TLSv1_
 
 
 def novncproxy() -> int:
-    """The console script."""
+    """Run kilonova-novncproxy; the entry point of the console script."""
     return _run('novncproxy', sys.argv[1:])
 
 
 def serialproxy() -> int:
-    """The console script."""
+    """Run kilonova-serialproxy; the entry point of the console script."""
     return _run('serialproxy', sys.argv[1:])
 
 
 def spicehtml5proxy() -> int:
-    """The console script."""
+    """Run kilonova-spicehtml5proxy; the entry point of the console script."""
     return _run('spicehtml5proxy', sys.argv[1:])
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
-    # Its loop is asyncio's, which eventlet's threads can't run.
+    # The proxy uses asyncio's loop, which does not work in eventlet's threads.
     early.setup(argv, f'kilonova-{name}', native=True)
     from kilonova.cmd import daemon
     return daemon.run(name, lambda conf: build(conf, name), argv)
 
 
 def build(conf: cfg.ConfigOpts, name: str) -> ProxyPart:
-    """The daemon's parts, wired; nothing is started."""
+    """Return the assembled parts of the daemon. Nothing is started."""
     from kilonova.cmd import database_parts, parts
     from kilonova.cmd.caps import Levels
     from kilonova.console.authority import Authority
@@ -92,7 +97,7 @@ def build(conf: cfg.ConfigOpts, name: str) -> ProxyPart:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Refused: what the configuration asks for is not built."""
+    """Raise Refused if the configuration asks for something that the proxy does not support."""
     from kilonova.cmd.daemon import Refused
     if list(conf.vnc.auth_schemes) != ['none']:
         raise Refused(f"[vnc]auth_schemes is {', '.join(conf.vnc.auth_schemes)}: only none is served; there is no TLS "
@@ -100,13 +105,16 @@ def check(conf: cfg.ConfigOpts) -> None:
 
 
 def pages(conf: cfg.ConfigOpts, kind: Kind) -> str | None:
-    """The directory of the pages, if there is one."""
+    """Return the directory of the pages, or None if it does not exist."""
     web: str | None = conf.web or kind.web
     return web if web is not None and os.path.isdir(web) else None
 
 
 def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
-    """What [DEFAULT]ssl_only asks for; Refused: its files can't be read."""
+    """Return the TLS context that ``[DEFAULT]ssl_only`` asks for, or None if it is off.
+
+    Raises Refused if its files can't be read.
+    """
     from kilonova.cmd.daemon import Refused
     if not conf.ssl_only:
         return None
@@ -124,9 +132,9 @@ def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
 
 
 class ProxyPart:
-    """One listening socket and its proxy."""
+    """The proxy daemon, with one listening socket."""
 
-    # Conductors delete tokens that are over.
+    # Conductors delete expired tokens, so the proxy has no periodic tasks.
     timers = None
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, proxy: Proxy, databases: Databases, transport: RoutedTransport,
@@ -136,7 +144,7 @@ class ProxyPart:
         self._tls, self._stopping = tls(conf), threading.Event()
 
     def start(self) -> None:
-        """Wait for the databases, bind and serve; a port that is taken is an OSError."""
+        """Wait for the databases, bind the socket and start to serve. Raises OSError if the port is in use."""
         import logging
 
         from kilonova.cmd import database_parts, sockets
@@ -153,11 +161,11 @@ class ProxyPart:
                         self._name)
 
     def reload(self) -> None:
-        """What the computes understand is looked up again."""
+        """Look up again which message versions the computes understand."""
         self._levels.reset()
 
     def stop(self) -> None:
-        """Consoles are closed."""
+        """Close the consoles and stop the service."""
         self._stopping.set()
         self._proxy.stop(min(CLOSING, self._conf.manager_shutdown_timeout))
         self._transport.close()

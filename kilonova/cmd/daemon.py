@@ -3,9 +3,10 @@
     def build(conf): ...                    # returns a Part: start(), stop()
     sys.exit(daemon.run('scheduler', build, sys.argv[1:]))
 
-SIGTERM and SIGINT end it gracefully within [DEFAULT]manager_shutdown_timeout, a second one at once. SIGHUP reads the
-configuration files again and takes over what may change in place, log settings and files with it. SIGUSR2 writes a
-report of all threads and options. One process, as started, unless an option asks for several workers (``workers``).
+SIGTERM and SIGINT end the daemon gracefully within ``[DEFAULT]manager_shutdown_timeout``; a second one ends it at once.
+SIGHUP reads the configuration files again and applies the options that may change at run time, and it reopens the log
+files. SIGUSR2 writes a report of all threads and options. The daemon is one process, unless an option asks for several
+workers (``workers``).
 """
 from __future__ import annotations
 
@@ -29,58 +30,64 @@ from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
 
-# No signal has these numbers.
+# Numbers that no signal has, for wake-ups of the main thread.
 _FAILED, _STOPPED, _TOLD, _TOLD_AGAIN = 0xfe, 0xff, 0xfc, 0xfb
 
 
 class Refused(Exception):
-    """Why a daemon doesn't start, in words for its operator: a traceback would say nothing more."""
+    """The daemon can't start, for a reason that its operator understands without a traceback."""
 
 
 class Part(Protocol):
-    """What a daemon consists of. ``start`` may take long; ``stop`` may be called while it does."""
+    """The program of a daemon. ``start`` may take long, and ``stop`` may be called meanwhile."""
 
     @property
     def checks(self) -> Mapping[str, health.Ask]:
-        """What it can't work without, and how each is asked for (see ``health``)."""
+        """The services that the daemon can't work without, each with its check (see ``health``)."""
 
     @property
     def timers(self) -> Timers | None:
-        """Its periodic tasks, if it has any."""
+        """The daemon's periodic tasks, or None."""
 
     def start(self) -> None:
-        """Serve; returns once it does."""
+        """Start to serve. Returns when the daemon serves."""
 
     def reload(self) -> None:
-        """SIGHUP: look anew at what was learnt from outside and kept."""
+        """Read again what was cached from other services. Called after SIGHUP."""
 
     def stop(self) -> None:
-        """End what is under way, give everything back."""
+        """End running work and release all resources."""
 
 
 class Version:
-    """What the report of SIGUSR2 asks for."""
+    """The version information for the report of SIGUSR2."""
 
     def vendor_string(self) -> str:
+        """Return the vendor's name."""
         return 'Kilonova'
 
     def product_string(self) -> str:
+        """Return the product's name."""
         return 'Kilonova'
 
     def version_string_with_package(self) -> str:
+        """Return the version of this installation."""
         return options.version()
 
 
 def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
         listens: Callable[[cfg.ConfigOpts], dict[str, sockets.Address]] | None = None) -> int:
-    """The whole life of the daemon ``kilonova-<name>``; the exit code. ``listens``: its own listening sockets."""
+    """Run the daemon ``kilonova-<name>`` from start to end, and return the exit code.
+
+    ``listens`` returns the daemon's own listening sockets.
+    """
     conf = options.parse(argv, f'kilonova-{name}')
     options.setup_logging(conf)
     try:
         return _run(conf, name, build, listens)
     except (Refused, cfg.Error) as error:
         why = str(error)
-    # Not while the error is handled: oslo.log would add it to the line.
+    # Logged outside the except block, because oslo.log would add the error to the line.
     LOG.error('kilonova-%s does not start: %s', name, why)
     return 1
 
@@ -95,7 +102,7 @@ def _run(conf: cfg.ConfigOpts, name: str, build: Callable[[cfg.ConfigOpts], Part
             shared = (listens(conf) if listens else {}) | health.addresses(conf, name)
             return workers.Workers(conf, name, wanted, shared).run()
         report = guru_meditation_report.TextGuruMeditation
-        # Its own section shows the global configuration, which nothing here uses.
+        # The report's own section shows the global configuration, which Kilonova does not use.
         report.register_section('Options', ConfigReportGenerator(conf))
         report.setup_autorun(Version(), service_name=workers.title(name), conf=conf)
         options.check_intervals(conf)
@@ -108,7 +115,7 @@ def _run(conf: cfg.ConfigOpts, name: str, build: Callable[[cfg.ConfigOpts], Part
         return 1
     if not workers.is_worker():
         options.warn_unread(conf)
-    # What was made so far stays: the collector needn't look at it again and again.
+    # The objects created so far stay, so the garbage collector must not scan them again and again.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -117,14 +124,17 @@ def _run(conf: cfg.ConfigOpts, name: str, build: Callable[[cfg.ConfigOpts], Part
         LOG.debug('Native threads are used, not eventlet')
     code = life.run()
     if code:
-        # Somebody still works in a thread that Python would wait for.
+        # A thread for which Python would wait is still running.
         stdlib_logging.shutdown()
         os._exit(code)
     return code
 
 
 class Life:
-    """From start to end, in the main thread: it sleeps until a signal or one of its own two threads wakes it."""
+    """The life of one daemon process, in its main thread.
+
+    The thread sleeps until a signal or another thread wakes it.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, part: Part) -> None:
         self._conf, self._name, self._part = conf, name, part
@@ -134,7 +144,10 @@ class Life:
         self._channel: workers.Channel
 
     def run(self) -> int:
-        """Start, serve until told to end, end. 0: gracefully; 1: not started, or not ended in time."""
+        """Start the daemon, serve until it must end, and end it.
+
+        Return 0 if it ended gracefully, or 1 if it did not start or did not end in time.
+        """
         with self._ears:
             self._channel = workers.Channel(lambda at_once: self._ears.ring(_TOLD_AGAIN if at_once else _TOLD))
             if self._health is not None:
@@ -194,7 +207,7 @@ class Life:
             if self._health is not None:
                 self._health.stop()
         except Exception as error:
-            # What never started can't be expected to end well.
+            # A part that has not started may fail to stop. Only a debug line is logged then.
             LOG.log(stdlib_logging.DEBUG if self._failed else stdlib_logging.ERROR, 'Ending met an error: %s', error,
                     exc_info=True)
         finally:

@@ -1,8 +1,10 @@
-"""What those daemons are put together from that have databases.
+"""Create what daemons with databases need: databases, cells, message routing and checks.
 
     databases, cells = database_parts.opened(conf)
     database_parts.await_all(databases, stopping)
     checks = database_parts.checks(databases)
+
+``parts`` has what all daemons need.
 """
 from __future__ import annotations
 
@@ -22,19 +24,19 @@ from kilonova.rpc.transport import OsloTransport
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether a database answers.
+# Seconds between two checks whether a database answers.
 PAUSE = 2.0
 
 
 def opened(conf: cfg.ConfigOpts) -> tuple[Databases, Cells]:
-    """The API and main databases, and those of the cells. Needs ``transport`` to have been made."""
+    """Return the API and main databases, and the databases of the cells. ``transport`` must have been called before."""
     explain.check_urls(conf)
     made = engine.configure(conf)
     return made, Cells(made, conf.transport_url)
 
 
 def await_all(databases: Databases, stopping: threading.Event) -> None:
-    """Wait until both databases answer, or until ``stopping``; it is told once that they don't."""
+    """Wait until the API and main databases answer, or until ``stopping`` is set. The wait is logged once."""
     told = False
     for database in (databases.api(), databases.main()):
         while not stopping.is_set():
@@ -53,13 +55,16 @@ def await_all(databases: Databases, stopping: threading.Event) -> None:
 
 
 def routed(conf: cfg.ConfigOpts, local: OsloTransport, cells: Cells) -> RoutedTransport:
-    """``local``, and for messages to hosts of cells that have a queue of their own that queue."""
+    """Return a transport that sends messages for hosts of a cell with its own queue to that queue.
+
+    All other messages use ``local``.
+    """
     return RoutedTransport(local, conf.transport_url, cells.transport_url_of,
                            lambda url: OsloTransport(conf, url, entities=Serializer()))
 
 
 def checks(databases: Databases) -> dict[str, Ask]:
-    """The API database and the main one: each tells its time."""
+    """Return the checks that the API database and the main database answer. Each reads the database's time."""
     def ask(database: Callable[[], engine.Database]) -> None:
         with database().read() as connection:
             engine.now(connection)

@@ -1,9 +1,9 @@
-"""The first thing that a daemon does: eventlet or native threads, before anything else is imported.
+"""Choose eventlet or native threads. A daemon does this first, before it imports anything else.
 
     early.setup(sys.argv[1:])
 
-Only the standard library is used here. The environment variable KILONOVA_CONCURRENCY wins over the option
-``[DEFAULT]concurrency_backend``, which is looked up in the files that oslo.config will read.
+The module uses only the standard library. The environment variable KILONOVA_CONCURRENCY has priority over the option
+``[DEFAULT]concurrency_backend``, which is read from the files that oslo.config will read later.
 """
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _SECTION = re.compile(r'^\[([^]]*)\]')
 
 
 def setup(argv: Sequence[str], prog: str = PROJECT, native: bool = False) -> None:
-    """Choose for this process; a value that means nothing ends it. ``native``: it can't work with eventlet.
+    """Set up the chosen backend for this process. An invalid value ends the process.
 
-    Garbage is not looked for until the daemon runs:
-    what is imported stays."""
+    ``native`` is for a program that can't work with eventlet. Garbage collection is off until the daemon runs, because
+    imported objects stay.
+    """
     gc.disable()
-    # The oslo libraries import eventlet whatever is chosen, and it says at each import that it is deprecated.
+    # The oslo libraries import eventlet in any case, and each import warns that it is deprecated.
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     try:
         chosen = concurrency.choose(configured(config_files(argv, prog)))
@@ -37,14 +38,14 @@ def setup(argv: Sequence[str], prog: str = PROJECT, native: bool = False) -> Non
 
 
 def configured(files: Sequence[Path]) -> str | None:
-    """The option's value in these files, the last one wins; None when none has it."""
+    """Return the option's value in these files, or None if no file has it. The last value counts."""
     found = None
     for path in files:
         section = ''
         try:
             lines = path.read_text(errors='replace').splitlines()
         except OSError:
-            # oslo.config will say so when it reads the file.
+            # oslo.config will report the error when it reads the file.
             continue
         for line in lines:
             if header := _SECTION.match(line):
@@ -55,7 +56,7 @@ def configured(files: Sequence[Path]) -> str | None:
 
 
 def config_files(argv: Sequence[str], prog: str = PROJECT, places: Sequence[Path] | None = None) -> list[Path]:
-    """The files that oslo.config reads for these arguments, in its order: files, then those of directories."""
+    """Return the files that oslo.config reads for these arguments, in its order: files, then those of directories."""
     given, directories = list(_values(argv, '--config-file')), list(_values(argv, '--config-dir'))
     places = _places() if places is None else places
     names = (PROJECT,) if prog == PROJECT else (PROJECT, prog)

@@ -1,12 +1,12 @@
-"""GET /health on a small port of each daemon's own ([health]): what it can reach, and what not.
+"""GET /health on a separate port of each daemon ([health]): which services the daemon can reach.
 
-    server = Server.of(conf, 'scheduler', {'database': ask})      # None where the option names no port
+    server = Server.of(conf, 'scheduler', {'database': ask})      # None if the option sets no port
     server.start()
     server.state = 'serving'
 
-Each thing is asked for by a function that raises when it doesn't answer, all at the same time, [health]timeout seconds
-long at most. 200 while all of them answer and the daemon serves, else 503. No error's text is shown, only its class:
-texts may hold addresses and accounts; they are in the log.
+Each service is checked by a function that raises an error if it does not answer. All checks run at the same time, for
+at most [health]timeout seconds. The response is 200 if all services answer and the daemon serves, otherwise 503. Of an
+error only the class is shown, because its text may contain addresses and accounts; the text is logged.
 """
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Ask = Callable[[], Any]
 
 PATH = '/health'
 NAME = 'health'
-# Requests that are answered at once; more wait.
+# Number of requests that are answered at the same time. Further ones wait.
 THREADS = 2
 OK, SILENT = 'ok', 'no answer'
 
 
 def addresses(conf: cfg.ConfigOpts, name: str) -> dict[str, sockets.Address]:
-    """The socket of ``kilonova-<name>``, by its name; none without the option."""
+    """Return the health socket of ``kilonova-<name>`` by its name, or an empty dict if the option is not set."""
     port = conf.health[f'{name}_port'] if f'{name}_port' in conf.health else None  # noqa: SIM401 - its get() raises
     return {NAME: (conf.health.listen, port)} if port else {}
 
 
 class Check:
-    """One thing that the daemon needs. A question that hangs is not asked again beside itself."""
+    """The check of one service that the daemon needs. A check that hangs is not started a second time."""
 
     def __init__(self, name: str, ask: Ask) -> None:
         self.name, self._ask = name, ask
@@ -49,7 +49,7 @@ class Check:
         self._last = OK
 
     def begin(self) -> None:
-        """Ask, in a thread of its own."""
+        """Start the check in a thread of its own."""
         if self._asked is None or self._asked.done():
             self._asked = concurrent.futures.Future()
             concurrency.spawn(self._run, self._asked, name=f'health-{self.name}')
@@ -63,7 +63,10 @@ class Check:
             asked.set_result(None)
 
     def outcome(self, deadline: float) -> str:
-        """'ok', the class of what went wrong, or 'no answer'."""
+        """Return 'ok', the class of the error, or 'no answer' if the check has not ended at ``deadline``.
+
+        Raises RuntimeError if ``begin`` was not called first.
+        """
         if self._asked is None:
             raise RuntimeError('begin() comes first')
         reason: object = f'nothing within {deadline - time.monotonic():.0f} s'
@@ -86,7 +89,7 @@ class Check:
 
 
 class Health:
-    """The WSGI application. ``state``: starting, serving or ending."""
+    """The WSGI application of /health. ``state`` is starting, serving or ending."""
 
     def __init__(self, service: str, host: str, checks: Mapping[str, Ask], timeout: float,
                  timers: Timers | None = None) -> None:
@@ -96,7 +99,7 @@ class Health:
         self.state = 'starting'
 
     def report(self) -> dict[str, Any]:
-        """What is answered, with ``healthy`` and the names of what is ``unreachable``."""
+        """Return the body of the response, with ``healthy`` and the names of ``unreachable`` services."""
         deadline = time.monotonic() + self._timeout
         for check in self._checks:
             check.begin()
@@ -107,6 +110,7 @@ class Health:
                 **({'periodic': self._timers.told()} if self._timers is not None else {})}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer one WSGI request."""
         if environ.get('PATH_INFO') != PATH:
             return _answer(start_response, environ, '404 Not Found', {'error': f'there is {PATH} only'})
         if environ['REQUEST_METHOD'] not in ('GET', 'HEAD'):
@@ -124,7 +128,7 @@ def _answer(start_response: Callable[..., Any], environ: dict[str, Any], status:
 
 
 class Server:
-    """The application on its socket."""
+    """The WSGI server of /health."""
 
     def __init__(self, health: Health, address: sockets.Address) -> None:
         self._health = health
@@ -133,7 +137,10 @@ class Server:
     @classmethod
     def of(cls, conf: cfg.ConfigOpts, name: str, checks: Mapping[str, Ask],
            timers: Timers | None = None) -> Server | None:
-        """The server that [health] asks for; a port that is taken is an OSError. ``timers``: whose tasks it tells."""
+        """Return the server that [health] asks for, or None if the option sets no port.
+
+        ``timers`` are the periodic tasks to report. Raises OSError if the port is in use.
+        """
         address = addresses(conf, name).get(NAME)
         if address is None:
             return None
@@ -141,6 +148,7 @@ class Server:
 
     @property
     def state(self) -> str:
+        """The state of the daemon: starting, serving or ending."""
         return self._health.state
 
     @state.setter
@@ -148,9 +156,9 @@ class Server:
         self._health.state = state
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start to answer requests."""
         self._server.start()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering requests."""
         self._server.stop(0.0)

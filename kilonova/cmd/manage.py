@@ -1,8 +1,8 @@
-"""kilonova-manage: schemas, cells, keys, devices, operations, periodic tasks, the audit, completion; for operators.
+"""kilonova-manage: the operators' tool for schemas, cells, keys, devices, operations, periodic tasks and the audit.
 
     kilonova-manage --config-file kilonova.conf cell_v2 discover_hosts --verbose
 
-Each branch of the table is a module beside this one.
+Each group of commands is in a module of its own in this package.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROG = 'kilonova-manage'
 
 
 def print_completion(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Print what bash needs to complete the commands of kilonova-manage, kilonova-status and kilonova-policy"""
+    """Print the bash completion for the commands of kilonova-manage, kilonova-status and kilonova-policy."""
     from kilonova.cmd import policy, status
     print(completion.bash({PROG: TREE, status.PROG: status.TREE, policy.PROG: policy.TREE}), end='')
     return 0
@@ -51,12 +51,12 @@ TREE: dict[str, dict[str, Command] | Command] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     return cli.parser(PROG, 'Schemas, cells, archiving, keys, devices and the audit of a Kilonova cloud.', TREE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script."""
+    """Run kilonova-manage; the entry point of the console script."""
     return cli.run(PROG, parser(), argv, 'An error has occurred:')
 
 

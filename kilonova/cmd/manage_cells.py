@@ -1,4 +1,4 @@
-"""kilonova-manage cell_v2: cells, their hosts, and where a server lives."""
+"""kilonova-manage cell_v2: manage cells and their hosts, and find the cell of a server."""
 from __future__ import annotations
 
 import argparse
@@ -23,7 +23,7 @@ def map_cell0(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def simple_cell_setup(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Map cell0 and one cell of this configuration, with the hosts that there are. May be repeated."""
+    """Map cell0 and one cell of this configuration, with the hosts that exist. The command may be repeated."""
     from kilonova.db import migration
     from kilonova.db.queries import cells
     url = args.transport_url or cloud.transport_url
@@ -44,7 +44,7 @@ def simple_cell_setup(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def create_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Map a cell; its URLs are this configuration's unless they are given."""
+    """Map a cell. Its URLs are those of this configuration unless they are given."""
     from kilonova.db.queries import cells
     given = {'transport-url': (args.transport_url, cloud.transport_url, TRANSPORT_OPTION),
              'database_connection': (args.database_connection, cloud.conf.database.connection, DATABASE_OPTION)}
@@ -82,9 +82,9 @@ def map_cell_and_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
-# -- changing and ending ----------------------------------------------------------------------------------------------
+# -- changing and deleting ---------------------------------------------------------------------------------------------
 def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Change a cell. Without any change named, its URLs become those of this configuration."""
+    """Change a cell. If no change is given, its URLs become those of this configuration."""
     from kilonova.db.queries import cell_changes, cells
     from kilonova.errors import CellMappingNotFound
     if args.enable and args.disable:
@@ -117,8 +117,10 @@ def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def delete_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Take a cell out of the cloud; its database stays. 2 to 4: it has hosts, servers, or what is left of deleted
-    ones."""
+    """Remove a cell from the cloud. Its database stays.
+
+    Exit code 1: there is no such cell. 2: it has hosts. 3: it has servers. 4: it has remains of deleted servers.
+    """
     from kilonova.db.queries import cell_changes
     from kilonova.errors import CellMappingNotFound
     try:
@@ -133,7 +135,7 @@ def delete_cell(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def delete_host(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Take a host out of a cell: an empty one; discover_hosts maps it again when it reports."""
+    """Remove a host without servers from a cell. The command discover_hosts maps it again when it reports."""
     from kilonova.db.queries import cell_changes
     from kilonova.errors import CellMappingNotFound
     try:
@@ -147,9 +149,9 @@ def delete_host(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- finding and listing -----------------------------------------------------------------------------------------------
 def discover_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Map the hosts that report to a cell and are in none yet."""
+    """Map the hosts that report to a cell and are not mapped to a cell yet."""
     from kilonova.db.queries import cells
     from kilonova.errors import CellMappingNotFound
     try:
@@ -182,7 +184,7 @@ def _tell_discovered(cloud: Cloud, args: argparse.Namespace, found: Sequence[Any
 
 
 def list_cells(cloud: Cloud, args: argparse.Namespace) -> int:
-    """All cells; passwords are hidden unless --verbose."""
+    """List all cells. Passwords are hidden unless --verbose is given."""
     from kilonova.db.queries import cells
     mask = '' if args.verbose else 'masked_'
     table(('Name', 'UUID', 'Transport URL', 'Database Connection', 'Disabled'), [
@@ -193,7 +195,7 @@ def list_cells(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def list_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
-    """The hosts of all cells, or of one."""
+    """List the hosts of all cells, or of one."""
     from kilonova.db.queries import cells
     from kilonova.errors import CellMappingNotFound
     try:
@@ -207,7 +209,10 @@ def list_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
 
 # -- servers ----------------------------------------------------------------------------------------------------------
 def map_instances(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Map the servers of a cell that have no mapping, as after the loss of the API database. 1: there are more."""
+    """Map the servers of a cell that have no mapping, for example after the loss of the API database.
+
+    Exit code 1: there are more such servers.
+    """
     from kilonova.db.queries import cell_changes
     from kilonova.errors import CellMappingNotFound
     if args.max_count is not None and args.max_count < 1:
@@ -224,7 +229,10 @@ def map_instances(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def verify_instance(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Tell which cell a server lives in. 1: unknown; 2: in none yet; 3: deleted; 4: deleted and archived."""
+    """Print which cell a server is in.
+
+    Exit code 1: the server is unknown. 2: it is in no cell yet. 3: it is deleted. 4: it is deleted and archived.
+    """
     from kilonova.db.queries import cell_changes
     found = cell_changes.locate(cloud.databases, args.uuid, cloud.transport_url)
     if not args.quiet:
@@ -233,7 +241,7 @@ def verify_instance(cloud: Cloud, args: argparse.Namespace) -> int:
     return LOCATED_CODES[found.state]
 
 
-# By what cells.locate says.
+# Texts and exit codes by the state that ``cell_changes.locate`` returns.
 LOCATED = {
     'here': 'Instance {uuid} is in cell: {cell} ({cell_uuid})',
     'unknown': 'Instance {uuid} is not mapped to a cell (upgrade is incomplete) or instance does not exist',

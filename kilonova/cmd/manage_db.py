@@ -1,4 +1,4 @@
-"""kilonova-manage api_db and db: schemas, archiving of deleted rows, and the end of what was archived."""
+"""kilonova-manage api_db and db: update schemas, archive deleted rows, and delete archived rows."""
 from __future__ import annotations
 
 import argparse
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kilonova.db.engine import Database
     from kilonova.db.migration import Schema
 
-# What an INT column holds (the field's bound of --max_rows).
+# The maximum of an INT column, which is Nova's limit of --max_rows.
 MAX_ROWS = 0x7FFFFFFF
 BAD_BEFORE = 'Invalid value for --before: {}'
 NO_API = 'Unable to get cell list from API DB. Is it configured?'
@@ -23,7 +23,7 @@ NO_API = 'Unable to get cell list from API DB. Is it configured?'
 
 # -- schemas ----------------------------------------------------------------------------------------------------------
 def api_db_sync(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Bring the API database to the newest (or the given) revision."""
+    """Upgrade the API database to the newest (or the given) revision."""
     return _sync([cloud.databases.api()], 'api', args.version)
 
 
@@ -33,7 +33,7 @@ def api_db_version(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def db_sync(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Bring the main database, and cell0 unless --local_cell, to the newest (or the given) revision."""
+    """Upgrade the main database, and cell0 unless --local_cell is given, to the newest (or the given) revision."""
     databases = [cloud.databases.main()]
     if not args.local_cell:
         cell0 = _cell0(cloud)
@@ -77,8 +77,11 @@ def _version(database: Database, schema: Schema) -> int:
 
 # -- archiving --------------------------------------------------------------------------------------------------------
 def archive_deleted_rows(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Move deleted rows to the shadow tables. 0: there was none; 1: some were moved; 2 to 4: bad arguments, no API
-    database, bad date."""
+    """Move deleted rows to the shadow tables.
+
+    Exit code 0: there were no such rows. 1: some rows were moved. 2: an argument is wrong. 3: the API database can not
+    be used. 4: the date is wrong.
+    """
     if args.max_rows <= 0:
         print('Must supply a positive value for max_rows')
         return 2
@@ -108,9 +111,9 @@ def archive_deleted_rows(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def _chosen(cloud: Cloud, all_cells: bool) -> list[Any] | None:
-    """Return the databases to work on, or None if the API database can't tell or lacks its tables.
+    """Return the databases to work on, or None if the API database does not answer or has no tables.
 
-    The reason is printed to standard error. Raises what is wrong with another database than the API's.
+    The reason is printed to standard error. Errors of databases other than the API database are raised.
     """
     from kilonova.db import engine, explain, migration
     from kilonova.errors import KilonovaError
@@ -130,7 +133,7 @@ def _chosen(cloud: Cloud, all_cells: bool) -> list[Any] | None:
 
 def _archive(cloud: Cloud, databases: Sequence[Any], args: argparse.Namespace,
              before: datetime.datetime | None) -> Counter[str]:
-    """What was moved, by table; a cell's name stands before its tables with --all-cells."""
+    """Return the number of rows moved, by table. With --all-cells the cell's name is put before its tables."""
     from kilonova.db.queries import archive
     told = args.verbose and args.until_complete
     total: Counter[str] = Counter()
@@ -156,8 +159,11 @@ def _archive(cloud: Cloud, databases: Sequence[Any], args: argparse.Namespace,
 
 
 def purge(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Delete what was archived. 0: done; 1: neither --all nor --before; 2: bad date; 3: nothing to do; 4: no API
-    database."""
+    """Delete archived rows.
+
+    Exit code 0: rows were deleted. 1: neither --all nor --before is given. 2: the date is wrong. 3: there was nothing
+    to delete. 4: the API database can not be used.
+    """
     if not args.all and args.before is None:
         print('Either --before or --all is required')
         return 1

@@ -1,4 +1,4 @@
-"""kilonova-manage device disable, enable and set-type: what hosts are asked to do with their devices."""
+"""kilonova-manage device disable, enable and set-type: commands that make hosts change their devices."""
 from __future__ import annotations
 
 import argparse
@@ -12,20 +12,28 @@ BINARY = 'nova-compute'
 
 
 def disable(cloud: Cloud, args: argparse.Namespace) -> int:
-    """A device is not given out any more; a server that holds it keeps it. 0: it is so; 1: its host is down or doesn't
-    answer; 2: there is no such host or device, or the reason is none."""
+    """Stop offering a device to servers. A server that holds the device keeps it.
+
+    Exit code 0: the device is disabled. 1: its host is down or does not answer. 2: there is no such host or device, or
+    the reason is not accepted.
+    """
     return _set(cloud, args, args.reason)
 
 
 def enable(cloud: Cloud, args: argparse.Namespace) -> int:
-    """A device is given out again. 0: it is so; 1: its host is down or doesn't answer; 2: there is no such host or
-    device."""
+    """Offer a device to servers again.
+
+    Exit code 0: the device is enabled. 1: its host is down or does not answer. 2: there is no such host or device.
+    """
     return _set(cloud, args, None)
 
 
 def set_type(cloud: Cloud, args: argparse.Namespace) -> int:
-    """A card has mediated devices of another type from now on. 0: it has; 1: its host is down or doesn't answer, or
-    servers hold devices of the card; 2: there is no such host or card, or it doesn't give that type."""
+    """Change the type of the mediated devices of a card.
+
+    Exit code 0: the type is changed. 1: the host is down or does not answer, or servers hold devices of the card. 2:
+    there is no such host or card, or the card does not provide that type.
+    """
     address = args.address.lower()
 
     def ask(compute: Any, ctxt: Any) -> list[str]:
@@ -49,7 +57,7 @@ def _set(cloud: Cloud, args: argparse.Namespace, reason: str | None) -> int:
 
 
 def _asked(cloud: Cloud, host: str, ask: Callable[[Any, Any], list[str]]) -> int:
-    """Ask a host, and print what it came to."""
+    """Call a host, print the result, and return the exit code."""
     from kilonova import errors
     from kilonova.cmd import database_parts, options, parts
     from kilonova.context import get_admin_context
@@ -93,7 +101,7 @@ def _refused(code: int, text: str) -> int:
 
 
 def _is_up(cloud: Cloud, host: str) -> bool | None:
-    """Whether the compute service of a host is up; None: there is none."""
+    """Return whether the compute service of a host is up, or None if there is no such service."""
     from kilonova.db.queries import services
     for database in cloud.cells.databases():
         with database.read() as connection:

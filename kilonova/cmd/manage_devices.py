@@ -1,4 +1,4 @@
-"""kilonova-manage device list, show, history, metrics, check and release, and audit."""
+"""kilonova-manage device list, show, history, metrics, check and release, and kilonova-manage audit."""
 from __future__ import annotations
 
 import argparse
@@ -11,12 +11,12 @@ from kilonova.cmd.cli import Cloud, Command, argument, table
 COLUMNS = ('host', 'address', 'vendor_id', 'product_id', 'dev_type', 'numa_node', 'status', 'instance_uuid')
 HISTORY_COLUMNS = ('host', 'address', 'kind', 'server_id', 'project_id', 'began_at', 'ended_at')
 FREE = ('available',)
-# Entries that one command prints at most.
+# Maximum number of entries that one command prints.
 MOST = 10_000
 
 
 def device_list(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Devices of all cells: whose they are and what state they are in."""
+    """List the devices of all cells, with their state and the servers that hold them."""
     from kilonova.db.queries import pci_devices
     from kilonova.pci.shown import shown
     rows: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ def device_list(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def device_show(cloud: Cloud, args: argparse.Namespace) -> int:
-    """One device, with what REST shows of it. 2: there is no such device."""
+    """Show one device with all its fields, as the REST API does. Exit code 2: there is no such device."""
     from kilonova.db.queries import pci_devices
     from kilonova.pci.shown import shown
     for database in _cells(cloud):
@@ -55,7 +55,7 @@ def device_show(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def device_history(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Who held which device from when to when, the last one to give it back first."""
+    """List which server held which device from when to when, the latest release first."""
     from kilonova.db.queries import device_history as queries
     from kilonova.pci.shown import shown_entry
     found: list[dict[str, Any]] = []
@@ -73,7 +73,7 @@ def device_history(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def device_metrics(cloud: Cloud, args: argparse.Namespace) -> int:
-    """How many devices there are, in the text format of Prometheus: for the textfile collector of its node exporter."""
+    """Print the number of devices in the text format of Prometheus, for the textfile collector of its node exporter."""
     from kilonova.db.queries import device_counts
     from kilonova.pci import metrics
     from kilonova.pci.device import BARS
@@ -99,7 +99,10 @@ def _text(value: Any) -> str:
 
 
 def device_check(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Devices that are held by nobody who is there any more. 0: there is none; 1: there are some."""
+    """List devices that are marked as held although no existing server holds them.
+
+    Exit code 0: there are none. 1: there are some.
+    """
     from kilonova.db.queries import device_owners, pci_devices
     busy, number, lost = _busy(cloud), 0, []
     for database in _cells(cloud):
@@ -116,7 +119,10 @@ def device_check(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def device_release(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Give back a device that 'device check' names. 1: it is free, or somebody holds it; 2: there is no such device."""
+    """Release a device that 'device check' lists.
+
+    Exit code 1: the device is free, or a server or operation holds it. 2: there is no such device.
+    """
     from kilonova.db.queries import device_owners, pci_devices
     what, busy = f'{args.host} {args.address}', _busy(cloud)
     for database in _cells(cloud):
@@ -153,15 +159,18 @@ def _cells(cloud: Cloud) -> list[Any]:
 
 
 def _busy(cloud: Cloud) -> dict[str, dict[str, Any]]:
-    """Servers that operations of the API database work on."""
+    """Return the operations of the API database, by the uuid of their server."""
     from kilonova.db.queries import operations_shown
     with cloud.databases.api().read() as connection:
         return {row['instance_uuid']: row for row in operations_shown.shown(connection)}
 
 
 def audit(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Compare databases, Placement, domains and files, again where they disagree. 0: they agree; 1: they don't; 2: a
-    host doesn't answer, or Placement doesn't, without which nothing is compared."""
+    """Compare databases, Placement, domains and files, and compare again where they disagree.
+
+    Exit code 0: they agree. 1: they disagree. 2: a host does not answer, or Placement does not answer, in which case
+    nothing is compared.
+    """
     from kilonova.errors import Unanswered
     away = broker_away(cloud)
     try:
@@ -205,7 +214,10 @@ def _compared(cloud: Cloud, ask_hosts: bool) -> Any:
 
 
 def broker_away(cloud: Cloud) -> str | None:
-    """Why no host can be asked; None: hosts can. Looked at first, as RPC waits for its broker to come back."""
+    """Return why no host can be called, or None if the broker accepts connections.
+
+    This is checked first, because RPC would wait until the broker is back.
+    """
     import oslo_messaging
 
     from kilonova.cmd import parts

@@ -1,4 +1,4 @@
-"""kilonova-manage operation: work that was accepted and hasn't ended, in all databases."""
+"""kilonova-manage operation: list and show operations that have not ended, in all databases."""
 from __future__ import annotations
 
 import argparse
@@ -11,23 +11,23 @@ from kilonova.errors import shortened
 
 COLUMNS = ('operation', 'kind', 'server', 'state', 'step', 'attempt', 'host', 'conductor', 'since', 'database',
            'reason')
-# Characters of a reason in a table.
+# Maximum number of characters of a reason in a table.
 LONGEST = 160
 UNREADABLE = 'unreadable: it is neither run nor undone'
-# What an operator can do about a row that no conductor can read.
+# Advice for operators about a row that no conductor can read.
 REMEDY = ("Put these columns back from a backup, and it goes on within five minutes; or 'kilonova-manage operation "
           "forget {uuid}', then delete the server or set its state, and run 'kilonova-manage audit'")
-# Kinds of operations that are about no server.
+# Kinds of operations that belong to no server.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
-# Outputs that no step has written.
+# Outputs that the conductor itself writes, not a step.
 OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 
 def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
-    """List operations under way, pending releases and servers that wait for their start after their host went down.
+    """List running operations, pending releases, and servers that wait to be started after their host went down.
 
-    Each has its step, who works on it, and the reason why it had to wait the last time.
+    Each line shows the step, the conductor, and the reason for the last waiting.
     """
     rows = [_told(row) for row in _rows(cloud, server=args.server)]
     if args.format == 'json':
@@ -39,8 +39,10 @@ def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
-    """One operation, or those of a server, with the error so far. What it carries for the conductor alone (tokens,
-    passwords) is left out. 1: there is none."""
+    """Show one operation, or those of a server, with the last error.
+
+    Data for the conductor only (tokens, passwords) is left out. Exit code 1: there is no such operation.
+    """
     rows = list(_rows(cloud, uuid=args.which)) or list(_rows(cloud, server=args.which))
     for row in rows:
         more = {'request': row['request_id'], 'arguments': ', '.join(row['args']),
@@ -53,9 +55,10 @@ def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def operation_forget(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Delete the row of an operation that no conductor can read; a delete of its server that waits for it goes on.
+    """Delete the row of an operation that no conductor can read.
 
-    What the operation had done stays as it is. 1: there is none, or it can be read.
+    A delete of its server that waits for it then continues. What the operation has done so far stays. Exit code 1:
+    there is no such operation, or it can be read.
     """
     from kilonova.conductor.flows import unreadable
     from kilonova.db.queries import operations, operations_shown
@@ -84,7 +87,7 @@ def _rows(cloud: Cloud, **which: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row by COLUMNS."""
+    """Return a row of the table with COLUMNS."""
     from kilonova.conductor.flows import FLOWS, hosts_of
     flow = FLOWS.get(row['kind'])
     step = flow.steps[row['position']].name if flow and row['position'] < len(flow.steps) else str(row['position'])

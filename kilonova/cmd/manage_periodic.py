@@ -1,4 +1,4 @@
-"""kilonova-manage periodic: the tasks that come round in daemons, as the daemons tell them on their /health ports."""
+"""kilonova-manage periodic: list the periodic tasks of daemons, as their /health ports report them."""
 from __future__ import annotations
 
 import argparse
@@ -11,16 +11,19 @@ from typing import Any
 from kilonova.cmd.cli import Cloud, Command, argument, table
 
 COLUMNS = ('name', 'service', 'host', 'spacing', 'last run', 'took', 'result')
-# The daemons that have such tasks.
+# The daemons that have periodic tasks.
 DAEMONS = ('compute', 'conductor')
-# Bytes of an answer that are read.
+# Maximum number of bytes that are read of an answer.
 MOST = 1 << 20
 
 
 def periodic_list(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Periodic tasks of running daemons: seconds between two runs (-1: turned off), when the last one that ended began
-    and how many seconds it took. Asks the ports in [health] of the configuration, or each --url. Of several processes
-    of a daemon one answers. 1: somebody did not."""
+    """List the periodic tasks of running daemons.
+
+    The list shows the seconds between two runs (-1: turned off), when the last run that ended began, and how many
+    seconds it took. The ports in [health] of the configuration are asked, or each --url. If a daemon has several
+    processes, one of them answers. Exit code 1: a daemon did not answer.
+    """
     urls = args.url or _configured(cloud)
     if not urls:
         print(f"Neither {' nor '.join(f'[health]{name}_port' for name in DAEMONS)} is set, and no --url is given.",
@@ -47,12 +50,15 @@ def _configured(cloud: Cloud) -> list[str]:
 
 
 def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
-    """A daemon's tasks by COLUMNS. OSError, HTTPException, ValueError: it doesn't answer, or as nobody of ours does."""
+    """Return the tasks of one daemon, as rows of COLUMNS.
+
+    Raises OSError or HTTPException if it does not answer, or ValueError if it answers as no daemon of Kilonova does.
+    """
     from kilonova.cmd import health
     where = urllib.parse.urlsplit(url)
     if where.scheme != 'http' or not where.hostname:
         raise ValueError(f'it is not http://HOST:PORT{health.PATH}')
-    # A daemon that looks at what it needs takes that long to answer.
+    # A daemon checks the services that it needs before it answers, which may take its whole timeout.
     connection = http.client.HTTPConnection(where.hostname, where.port or 80, timeout=timeout + 5)
     try:
         connection.request('GET', where.path or health.PATH)

@@ -1,4 +1,4 @@
-"""kilonova-manage placement: what Placement mirrors of our databases."""
+"""kilonova-manage placement: repair copies of Kilonova's data in Placement."""
 from __future__ import annotations
 
 import argparse
@@ -10,8 +10,11 @@ SILENT, REFUSED, NO_PROVIDER = 2, 3, 6
 
 
 def sync_aggregates(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Bring the aggregates of compute nodes in Placement to what host aggregates say. 0: they are; 2: Placement
-    doesn't answer; 3: it refuses; 6: a compute node has no resource provider."""
+    """Update the aggregates of compute nodes in Placement from the host aggregates.
+
+    Exit code 0: they are up to date. 2: Placement does not answer. 3: Placement refuses the change. 6: a compute node
+    has no resource provider.
+    """
     from kilonova import errors
     from kilonova.clients import aggregates
     from kilonova.clients.placement import ProviderNotFound

@@ -1,4 +1,4 @@
-"""kilonova-manage scheduler: why a server went where it went, where one would go, how many more fit."""
+"""kilonova-manage scheduler: explain decisions, try requests without claiming, and count how many servers still fit."""
 from __future__ import annotations
 
 import argparse
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 FORMAT = argument('--format', choices=('table', 'json'), default='table')
 SHOWN = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
-# The exit code where Placement or the image service doesn't answer.
+# Exit code if Placement or the image service does not answer.
 SILENT = 3
 
 
 # -- explain ----------------------------------------------------------------------------------------------------------
 def explain(cloud: Cloud, args: argparse.Namespace) -> int:
-    """What the scheduler decided for a server or in a request, and why. 1: nothing is known of it."""
+    """Show what the scheduler decided for a server or a request, and why. Exit code 1: no decision is stored."""
     from kilonova.db.queries import decisions
     with cloud.databases.api().read() as connection:
         found = decisions.find(connection, args.which)
@@ -38,7 +38,7 @@ def explain(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def _tell(body: Mapping[str, Any]) -> None:
-    """One decision, for people."""
+    """Print one decision as readable text."""
     wanted = ', '.join(f'{name} {value}' for name, value in (body.get('asked') or {}).items() if value)
     print(f'asked for: {wanted}')
     print(f'{body.get("considered") or "no"} hosts considered; chosen: {body.get("chosen") or "none"}'
@@ -66,8 +66,11 @@ def _host(one: Mapping[str, Any]) -> str:
 
 # -- dry-run, capacity ------------------------------------------------------------------------------------------------
 def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Where servers would land now, and why; nothing is claimed or written. 1: nowhere; 3: Placement or the image
-    service doesn't answer."""
+    """Show where servers would be placed now, and why. Nothing is claimed or written.
+
+    Exit code 1: no host fits. 2: there is no such flavor, image, zone or host. 3: Placement or the image service does
+    not answer.
+    """
     from oslo_utils import uuidutils
 
     from kilonova.db.queries import decisions
@@ -101,8 +104,10 @@ def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def capacity(cloud: Cloud, args: argparse.Namespace) -> int:
-    """How many more servers of a flavor fit, by host, zone and cell; nothing is claimed. 2: no such flavor or image; 3:
-    Placement or the image service doesn't answer."""
+    """Show how many more servers of a flavor fit, by host, zone and cell. Nothing is claimed.
+
+    Exit code 2: there is no such flavor, image, zone or host. 3: Placement or the image service does not answer.
+    """
     from kilonova.scheduler import what_if
     spec = _request(cloud, args)
     if spec is None:
@@ -129,7 +134,10 @@ def capacity(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
-    """The request that the arguments describe; None, which was told: there is no such thing."""
+    """Return the request that the arguments describe.
+
+    Return None, after printing the reason, if the flavor, image, zone or host does not exist.
+    """
     from kilonova.cmd import parts
     from kilonova.db.queries import flavors, owners
     from kilonova.errors import Forbidden, Invalid, NotFound
@@ -162,7 +170,10 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
 
 
 def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
-    """What isn't there of ZONE:HOST. The API refuses an unknown zone, too, so that no such request gets here."""
+    """Return a text if the zone or host of ZONE:HOST does not exist, otherwise None.
+
+    The API refuses an unknown zone as well, so no such request reaches the scheduler.
+    """
     from kilonova.db.queries import aggregates
     zone, host = [*(az or '').split(':'), ''][:2]
     if zone:
@@ -182,11 +193,11 @@ def _has(database: Database, host: str) -> bool:
 
 
 def _manager(cloud: Cloud) -> Any:
-    """A scheduler of this configuration that serves nobody."""
+    """Return a scheduler with this configuration that does not listen for calls."""
     from kilonova.cmd import parts
     from kilonova.scheduler.manager import SchedulerManager
     if not cloud.conf.debug:
-        # Each host that is tried would be a line.
+        # Otherwise each tried host would log a line.
         logging.getLogger('kilonova.scheduler').setLevel(logging.WARNING)
     return SchedulerManager(cloud.conf, cloud.databases, cloud.cells, parts.placement(cloud.conf))
 

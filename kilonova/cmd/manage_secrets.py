@@ -1,4 +1,4 @@
-"""kilonova-manage secrets: the keys that seal passwords and files of new servers ([secrets]key_file)."""
+"""kilonova-manage secrets: manage the keys that encrypt passwords and files of new servers ([secrets]key_file)."""
 from __future__ import annotations
 
 import argparse
@@ -10,7 +10,7 @@ COPY = ('Copy it to each host of kilonova-compute and kilonova-api, where its da
 
 
 def create_key(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Make the file of keys; one that is there stays as it is. 1: it can't be made, or used."""
+    """Create the key file. An existing file stays as it is. Exit code 1: the file can not be created or used."""
     from kilonova import sealing
     path = cloud.conf.secrets.key_file
     try:
@@ -26,8 +26,11 @@ def create_key(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def rotate_key(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Seal with the next key from now on, and make the one after it. Copies may arrive on the hosts in any order, but
-    all of them before the next rotation. 1: there are no keys, or the file can't be written."""
+    """Encrypt with the next key from now on, and add a further key to the file.
+
+    The copies may arrive on the hosts in any order, but all of them must arrive before the next rotation. Exit code 1:
+    there are no keys, or the file can not be written.
+    """
     from kilonova import sealing
     path = cloud.conf.secrets.key_file
     try:

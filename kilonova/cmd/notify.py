@@ -1,6 +1,6 @@
-"""Tell the service manager (systemd, Type=notify) how far this process is: READY=1, STOPPING=1.
+"""Report the state of this process to the service manager (systemd, Type=notify): READY=1, STOPPING=1.
 
-Without NOTIFY_SOCKET in the environment nothing is sent (sd_notify(3)).
+Nothing is sent if the environment has no NOTIFY_SOCKET (sd_notify(3)).
 """
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ VARIABLE = 'NOTIFY_SOCKET'
 
 
 def tell(state: str) -> None:
-    """Send one line; a manager that doesn't listen is no error."""
+    """Send one line to the service manager. It is no error if the manager does not listen."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    # A leading @ stands for the null byte of an abstract address.
+    # A leading @ means the null byte of an abstract address.
     address = '\0' + path[1:] if path.startswith('@') else path
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(state.encode(), address)

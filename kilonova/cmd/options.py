@@ -1,7 +1,9 @@
-"""The configuration of a program: parsed, checked, and what in its files is never read.
+"""Read and check the configuration of a program, and find options in its files that are never read.
 
     conf = options.parse(argv, 'kilonova-compute')
     options.warn_unread(conf)
+
+All programs use it.
 """
 from __future__ import annotations
 
@@ -23,16 +25,16 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 PROJECT = 'kilonova'
-# Libraries whose options take effect in one of the daemons, by their names for oslo-config-generator.
+# Libraries whose options have an effect in one of the daemons, by their names for oslo-config-generator.
 LIBRARIES = ('castellan.config', 'keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
-# Each report_interval of this many a service_down_time is one late heartbeat from being down.
+# Minimum number of report_intervals in service_down_time. With less, one late heartbeat makes a service count as down.
 LATE_HEARTBEATS = 2.5
 
 Name = tuple[str, str]
 
 
 def version() -> str:
-    """The release of this installation."""
+    """Return the release of this installation."""
     try:
         return importlib.metadata.version(PROJECT)
     except importlib.metadata.PackageNotFoundError:
@@ -40,7 +42,10 @@ def version() -> str:
 
 
 def new() -> cfg.ConfigOpts:
-    """Every option of ours and those of the libraries that don't register theirs by themselves."""
+    """Return a configuration with all options of Kilonova.
+
+    It also has the options of libraries that don't register them by themselves.
+    """
     conf = kilonova.conf.new()
     logging.register_options(conf)
     report_opts.set_defaults(conf)
@@ -49,13 +54,13 @@ def new() -> cfg.ConfigOpts:
 
 
 def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
-    """The configuration of a program; a mistake in arguments or files ends it with a message."""
+    """Return the configuration of a program. A mistake in arguments or files ends the program with a message."""
     conf = conf or new()
     try:
         conf(list(argv), project=PROJECT, prog=prog, version=version())
         for group, opts in kilonova.conf.list_opts():
             for opt in opts:
-                # A value is only checked when it is read, which may be much later.
+                # Read each value now, because it is checked only when it is read, which may be much later.
                 _ = (conf if group == 'DEFAULT' else conf[group])[opt.dest]
         for mdev_type in conf.devices.enabled_mdev_types:
             section = devices.mdev_section(conf, mdev_type)
@@ -66,8 +71,8 @@ def parse(argv: Sequence[str], prog: str, conf: cfg.ConfigOpts | None = None) ->
 
 
 def setup_logging(conf: cfg.ConfigOpts) -> None:
-    """Logging as the options say; called again it opens the files anew."""
-    # The plugins that it loads are not worth a line each; the revisions that it runs are.
+    """Set up logging as the options say. A further call opens the log files again."""
+    # Alembic's lines about loaded plugins are left out. Those about revisions that it runs are kept.
     quiet = ['alembic.runtime.plugins=WARNING', 'alembic.ddl=WARNING']
     logging.set_defaults(default_log_levels=[*logging.get_default_log_levels(), *quiet])
     logging.setup(conf, PROJECT, version())
@@ -75,23 +80,26 @@ def setup_logging(conf: cfg.ConfigOpts) -> None:
 
 
 def reload(conf: cfg.ConfigOpts) -> bool:
-    """Read the files again (SIGHUP) and take over what may change in place; False: all stays as it was."""
+    """Read the configuration files again after SIGHUP, and apply options that may change at run time.
+
+    Return False if an error occurred and everything stays as it was.
+    """
     LOG.info('Caught SIGHUP, reading the configuration again')
     try:
-        # A bad value would be taken over, and raise whenever it is read.
+        # Parse a copy first, because a wrong value would be applied and then raise an error whenever it is read.
         parse([argument for option, paths in (('--config-file', conf.config_file), ('--config-dir', conf.config_dir))
                for path in paths or () for argument in (option, path)], PROJECT)
         conf.mutate_config_files()
         setup_logging(conf)
     except (Exception, SystemExit):
-        # oslo.config ends the program for a bad value of an option that the command line has too.
+        # SystemExit: oslo.config ends the program for a wrong value of an option that is also on the command line.
         LOG.exception('The configuration stays as it was')
         return False
     return True
 
 
 def check_intervals(conf: cfg.ConfigOpts) -> None:
-    """Raise a service_down_time that live services would not keep."""
+    """Increase service_down_time if it is so short that running services would count as down."""
     least = int(conf.report_interval * LATE_HEARTBEATS)
     if conf.service_down_time <= least:
         LOG.warning('Report interval must be less than service down time. Current config: <service_down_time: %d, '
@@ -101,10 +109,11 @@ def check_intervals(conf: cfg.ConfigOpts) -> None:
 
 
 def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
-    """The version to which [upgrade_levels] pins messages to an interface (a name of ``rpc.versions``); None: to none.
+    """Return the version to which [upgrade_levels] limits messages to an interface, or None if there is no limit.
 
-    The option ``conductor`` is for both of the conductor's interfaces: 1.x for compute tasks, 3.x for the other. What
-    no release has that works beside this one is refused (ConfigFileValueError).
+    ``interface`` is a name of ``rpc.versions``. The option ``conductor`` is for both interfaces of the conductor: 1.x
+    for compute tasks, 3.x for the other one. Raises ConfigFileValueError for a version of no release that can run
+    together with this one.
     """
     option = 'conductor' if interface == 'compute_task' else interface
     value = conf.upgrade_levels[option]
@@ -119,8 +128,11 @@ def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
 
 
 def warn_unread(conf: cfg.ConfigOpts) -> None:
-    """One WARNING with the options of the configuration files that no program here reads: misspelt, or of something
-    we lack; the API has another for a paste file. Once a daemon, not once a worker."""
+    """Log one WARNING with the options in the configuration files that no program of Kilonova reads.
+
+    Such options are misspelt or not supported. The API logs another WARNING for a paste file. Called once for a daemon,
+    not for each worker.
+    """
     names = unread(conf)
     if names:
         LOG.warning('The configuration files set options that nobody here reads: %s',
@@ -130,7 +142,7 @@ def warn_unread(conf: cfg.ConfigOpts) -> None:
 
 
 def _warn_of_paste(conf: cfg.ConfigOpts) -> None:
-    """One WARNING that names an operator's api-paste.ini: who changed it there would look for the effect in vain."""
+    """Log a WARNING that names an operator's api-paste.ini, because changes in that file have no effect."""
     name = conf.wsgi.api_paste_config
     found = conf.find_file(name)
     if found or name != wsgi.PASTE:
@@ -139,7 +151,10 @@ def _warn_of_paste(conf: cfg.ConfigOpts) -> None:
 
 
 def unread(conf: cfg.ConfigOpts) -> list[Name]:
-    """(section, option) of the configuration files that neither we nor a library registers, by name."""
+    """Return the options in the configuration files that neither Kilonova nor a library registers.
+
+    The result is a sorted list of pairs (section, option).
+    """
     found = set(_in_files(conf))
     found -= {(group, name) for group, name in found if name in _registered(conf, group)}
     if found:
@@ -189,7 +204,7 @@ def _library_options() -> Iterator[tuple[str | None, Iterable[cfg.Opt]]]:
 
 
 def _register_hidden(conf: cfg.ConfigOpts) -> None:
-    """oslo.messaging reads these of any configuration, and registers them with the global one only."""
+    """Register options that oslo.messaging reads in any configuration but registers only in the global one."""
     for name in ('tracing', 'metrics'):
         group = f'oslo_messaging_{name}'
         try:

@@ -1,10 +1,10 @@
-"""One line of oslo.messaging an outage of the broker, in place of thousands.
+"""Log one line of oslo.messaging for an outage of the broker instead of thousands.
 
-    outages.quieten()           # after logging is set up; again does nothing
+    outages.quieten()           # after logging is set up; a second call does nothing
 
-Each connection and each waiting thread of a daemon logs each of its attempts: 4,700 lines in ten minutes (measured). Of
-the messages that say the same of one outage the first is logged, then one in ten minutes with the number of those left
-out, and that it is over. With [DEFAULT]default_log_levels at oslo.messaging=DEBUG all are logged.
+During an outage each connection and each waiting thread logs each attempt: 4,700 lines in ten minutes (measured). Of
+the messages about one outage, the first is logged, then one in ten minutes with the number of messages left out, and
+one when the broker is back. If ``[DEFAULT]default_log_levels`` contains oslo.messaging=DEBUG, all are logged.
 """
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable
 
-# Loggers as oslo.log names them, and as the standard library would.
+# Logger names as oslo.log uses them, and as the standard library would.
 LOGGERS = tuple(f'{package}._drivers.{module}' for package in ('oslo.messaging', 'oslo_messaging')
                 for module in ('impl_rabbit', 'amqpdriver'))
-# How what they log begins, before its arguments are filled in, and of what it speaks.
+# {beginning of a message before its arguments are filled in: kind of event}
 AWAY, REFUSED, BACK = 'away', 'refused', 'back'
 KINDS = {
     'Connection failed: %s (retrying in': AWAY,
@@ -35,23 +35,24 @@ KINDS = {
     '[%(connection_id)s] AMQP server %(hostname)s:%(port)s closed the connection. Check login': REFUSED,
     '[%(connection_id)s] Reconnected to AMQP server': BACK,
 }
-# Seconds between two lines of one outage, and between two of outages that follow one another.
+# Seconds between two lines about one outage, and between lines about outages that follow one another.
 AGAIN, AT_LEAST = 600.0, 30.0
 
 
 class Outages(logging.Filter):
-    """A filter for the loggers above; all share one, as they tell of the same broker."""
+    """A filter for ``LOGGERS``. All of them share one filter, because they log about the same broker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock, self._lock = clock, threading.Lock()
-        # By kind: when a line was let through last, whether the broker was back since, lines left out since.
+        # By kind: the time of the last logged line, whether the broker has been back since, and the lines left out
+        # since.
         self._logged: dict[str, float] = {}
         self._over: set[str] = set()
         self._left_out: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is logged; says in it what is left out."""
+        """Return whether the record is logged. Add the number of messages left out to its text."""
         text = str(record.msg)
         kind = next((kind for prefix, kind in KINDS.items() if text.startswith(prefix)), None)
         if kind is None or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
@@ -74,7 +75,7 @@ class Outages(logging.Filter):
                 'broker is back)')
 
     def _back(self) -> str | None:
-        """Each connection comes back by itself; the first of them is told."""
+        """Return the text to add if this is the first connection that is back, or None for each further one."""
         began = [kind for kind in self._logged if kind not in self._over]
         if not began:
             return None
@@ -91,6 +92,6 @@ _OUTAGES = Outages()
 
 
 def quieten() -> None:
-    """Let the loggers of this process leave out what repeats itself."""
+    """Add the filter to the loggers of this process."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_OUTAGES)

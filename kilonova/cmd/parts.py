@@ -1,9 +1,9 @@
-"""What the daemons are put together from: messages and clients, each made from the configuration.
+"""Create the transport and the service clients of a daemon from its configuration.
 
     transport = parts.transport(conf)
     checks = parts.broker_checks(conf) | parts.placement_checks(conf)
 
-What needs a database is in ``database_parts``: a compute has none, and loads nothing of it.
+``database_parts`` has what needs a database, because a compute has no database and must not load that code.
 """
 from __future__ import annotations
 
@@ -35,19 +35,23 @@ AMQP_PORT = 5672
 
 
 def transport(conf: cfg.ConfigOpts) -> OsloTransport:
-    """The message queue of [DEFAULT]transport_url, with objects on it."""
+    """Return the transport for the message queue of ``[DEFAULT]transport_url``, which can carry objects."""
     return OsloTransport(conf, entities=Serializer())
 
 
 def broker(conf: cfg.ConfigOpts) -> Broker | None:
-    """Where hosts report and conductors take it; None where messages don't go through RabbitMQ. Needs ``transport`` to
-    have been made."""
+    """Return the broker connection for heartbeats of hosts, or None if messages don't go through RabbitMQ.
+
+    ``transport`` must have been called before.
+    """
     return Broker(conf) if oslo_messaging.TransportURL.parse(conf).transport.startswith('rabbit') else None
 
 
 def notifications(conf: cfg.ConfigOpts, states: bool = False) -> Notifications:
-    """What this process tells other programs; ``states``: it writes states of servers. Needs ``transport`` to have been
-    made."""
+    """Return the sender of notifications. ``states`` also sends a notification for each state change of a server.
+
+    ``transport`` must have been called before.
+    """
     made = Notifications(conf)
     if states:
         from kilonova.rpc import updates
@@ -56,41 +60,47 @@ def notifications(conf: cfg.ConfigOpts, states: bool = False) -> Notifications:
 
 
 def placement(conf: cfg.ConfigOpts) -> PlacementClient:
-    """The client of [placement]."""
+    """Return the client of Placement, from section [placement]."""
     return PlacementClient(session.adapter(conf, 'placement'))
 
 
 def limits(conf: cfg.ConfigOpts) -> Any:
-    """The client of [oslo_limit] where limits are Keystone's, else None."""
+    """Return the client of [oslo_limit] if Keystone has the limits, otherwise None."""
     if not conf.quota.driver.endswith('.UnifiedLimitsDriver'):
         return None
-    # Its library loads a whole SDK, which nobody else needs.
+    # Imported here, because its library loads a whole SDK that nothing else needs.
     from kilonova.clients.limits import LimitsClient
     return LimitsClient(conf)
 
 
 def images(conf: cfg.ConfigOpts) -> ImageClient:
-    """The client of [glance], with the service's own credentials where the section has none."""
+    """Return the client of [glance], with the service's own credentials if the section has none."""
     return ImageClient(session.adapter(conf, 'glance', fallback='keystone_authtoken'), conf.glance.num_retries)
 
 
 def accelerators(conf: cfg.ConfigOpts) -> AcceleratorClient | None:
-    """The client of [cyborg], with the service's own credentials where the section has none; None where there are none
-    either."""
+    """Return the client of [cyborg], with the service's own credentials if the section has none.
+
+    Return None if there are no credentials at all.
+    """
     adapter = session.adapter(conf, 'cyborg', fallback='keystone_authtoken')
     return AcceleratorClient(adapter) if adapter.session.auth is not None else None
 
 
 def networks(conf: cfg.ConfigOpts) -> NetworkClient | None:
-    """The client of [neutron]; None where the section has no credentials: then the cloud has no network service."""
+    """Return the client of [neutron], or None if the section has no credentials.
+
+    None means that the cloud has no network service.
+    """
     adapter = session.adapter(conf, 'neutron')
     return NetworkClient(adapter) if adapter.session.auth is not None else None
 
 
 def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
-    """Return the client of [cinder]; None where the section has no credentials: then the cloud has no volume service.
+    """Return the client of [cinder], or None if the section has no credentials.
 
-    Raises ConfigFileValueError for [cinder]cross_az_attach = False: the operator would count on what nobody checks.
+    None means that the cloud has no volume service. Raises ConfigFileValueError if ``[cinder]cross_az_attach`` is
+    False, because the operator would rely on a check that does not exist.
     """
     if not conf.cinder.cross_az_attach:
         raise cfg.ConfigFileValueError('[cinder]cross_az_attach is False: only True is accepted, as the availability '
@@ -100,8 +110,10 @@ def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
 
 
 def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:
-    """One WARNING when [secrets]key_file can't be used, and what that means; it may come at any time. None where the
-    option was emptied on purpose."""
+    """Log a WARNING with ``meaning`` if ``[secrets]key_file`` can't be used.
+
+    The file may still be created later. Nothing is logged if the option is empty.
+    """
     try:
         sealing.Keys.read(conf.secrets.key_file)
     except sealing.NoKeys as error:
@@ -109,9 +121,9 @@ def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:
             LOG.warning('%s: %s', error, meaning)
 
 
-# --- what /health asks for
+# --- checks of /health
 def broker_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
-    """Whether one of the brokers of [DEFAULT]transport_url accepts connections."""
+    """Return the check that one of the brokers of ``[DEFAULT]transport_url`` accepts connections."""
     hosts = oslo_messaging.TransportURL.parse(conf).hosts
 
     def ask() -> None:
@@ -126,13 +138,16 @@ def broker_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
 
 
 def placement_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
-    """Whether Placement, and Keystone before it, answers to our account."""
+    """Return the check that Placement, and Keystone before it, answers with this service's account."""
     adapter = session.adapter(conf, 'placement')
     return {'placement': lambda: session.send(adapter, 'Placement', 'GET', '/')}
 
 
 def ping_checks(transport: OsloTransport, **targets: tuple[str, str | None]) -> dict[str, Ask]:
-    """Whether RPC servers answer over the broker: name=(topic, server or None for any)."""
+    """Return the checks that RPC servers answer through the broker.
+
+    Each keyword argument is ``name=(topic, server)``; server None means any server of the topic.
+    """
     def ask(topic: str, server: str | None) -> Ask:
         return lambda: baseapi.ping(transport, topic, server, get_admin_context())
     return {name: ask(topic, server) for name, (topic, server) in targets.items()}

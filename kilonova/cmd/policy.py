@@ -1,10 +1,10 @@
-"""kilonova-policy: the rules that operators may change, what their file says twice, and who may do what.
+"""kilonova-policy: print the policy rules, find redundant rules in the policy file, and show who may do what.
 
     kilonova-policy sample --output-file /etc/kilonova/policy.yaml.sample
     kilonova-policy --config-file kilonova.conf list-redundant
     kilonova-policy --config-file kilonova.conf check --roles member,reader --project 6f70656e --rule servers:
 
-The same rules are there for oslo.policy's own programs, under the name ``kilonova``.
+The programs of oslo.policy can use the same rules under the name ``kilonova``.
 """
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ NAMESPACE = 'kilonova'
 
 
 def sample(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Print every rule with its default and what it guards, commented out"""
+    """Print every rule with its default and what it protects, commented out."""
     from oslo_policy import generator
     words = ['--namespace', NAMESPACE]
     if args.output_file:
         words += ['--output-file', args.output_file]
-    # A configuration of its own: the generator registers arguments that are no options of ours.
+    # Use a separate configuration, because the generator registers arguments that are no options of Kilonova.
     generator.generate_sample(words, conf=cfg.ConfigOpts())
     return 0
 
 
 def list_redundant(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Print the rules of the policy file that say what is the default anyway"""
+    """Print the rules of the policy file that are equal to the default."""
     enforcer = _enforcer(cloud.conf)
     for name, rule in sorted(enforcer.file_rules.items()):
         if name in enforcer.registered_rules and rule == enforcer.registered_rules[name]:
@@ -46,7 +46,7 @@ def list_redundant(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def check(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Look for mistakes in the policy file (exit code 1), and with --roles print who passes which rule"""
+    """Check the policy file for mistakes (exit code 1), and with --roles print which rules the caller passes."""
     from oslo_policy.policy import InvalidDefinitionError
     enforcer = _enforcer(cloud.conf)
     wrong = [f'unknown rule: {name}' for name in sorted(set(enforcer.file_rules) - set(enforcer.registered_rules))]
@@ -78,8 +78,10 @@ def _enforcer(conf: cfg.ConfigOpts) -> Any:
 
 
 def get_enforcer() -> Any:
-    """The enforcer of this cloud's rules for oslo.policy's own programs (entry point of ``oslo.policy.enforcer``);
-    of their command line it obeys --config-file and --config-dir."""
+    """Return the enforcer of this cloud's rules, for oslo.policy's own programs.
+
+    It is the entry point of ``oslo.policy.enforcer``. Of their command line, --config-file and --config-dir are used.
+    """
     from kilonova.cmd import options
     line = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ('--config-file', '--config-dir'):
@@ -103,7 +105,7 @@ TREE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script."""
+    """Run kilonova-policy; the entry point of the console script."""
     return cli.run(PROG, cli.parser(PROG, 'The policy rules of a Kilonova cloud.', TREE), argv,
                    'An error has occurred:')
 

@@ -1,4 +1,4 @@
-"""kilonova-scheduler: chooses hosts."""
+"""kilonova-scheduler: the daemon that chooses hosts."""
 from __future__ import annotations
 
 import sys
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """The console script."""
+    """Run kilonova-scheduler; the entry point of the console script."""
     early.setup(sys.argv[1:], 'kilonova-scheduler')
     from kilonova.cmd import daemon
     return daemon.run('scheduler', build, sys.argv[1:])
 
 
 def build(conf: cfg.ConfigOpts) -> Any:
-    """The daemon's parts, wired; nothing is started."""
+    """Return the assembled parts of the daemon. Nothing is started."""
     from kilonova.cmd import database_parts, parts
     from kilonova.cmd.service import ServiceRecord
     from kilonova.scheduler.manager import SchedulerManager
@@ -43,7 +43,7 @@ def build(conf: cfg.ConfigOpts) -> Any:
 
 
 class SchedulerPart:
-    """Serve, report up; in the opposite order at the end."""
+    """The scheduler daemon. It serves first and then reports as up; at the end the order is reversed."""
 
     timers = None
 
@@ -56,7 +56,7 @@ class SchedulerPart:
         self._serving = False
 
     def start(self) -> None:
-        """Serve, then report up."""
+        """Start to serve, then report as up."""
         from kilonova.cmd import caps, database_parts
         database_parts.await_all(self._databases, self._stopping)
         if self._stopping.is_set():
@@ -68,10 +68,10 @@ class SchedulerPart:
         self._record.start()
 
     def reload(self) -> None:
-        """Nothing that it learnt from outside is kept."""
+        """Do nothing: the daemon caches nothing that must be read again."""
 
     def stop(self) -> None:
-        """Selections under way are answered."""
+        """Stop the service. Running selections are still answered."""
         self._stopping.set()
         self._record.stop()
         if self._serving:

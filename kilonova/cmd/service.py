@@ -1,10 +1,10 @@
-"""The service record of a daemon that has a database: made at start, and a heartbeat each report_interval.
+"""The service record of a daemon that has a database: created at start, with a heartbeat each report_interval.
 
     record = ServiceRecord(databases.main, host='ctl1', binary='nova-scheduler', interval=10)
-    record.start()          # from now on the service is up
+    record.start()          # the service is up from now on
     record.stop()
 
-``os-services`` lists them; a service whose last heartbeat is older than service_down_time counts as down.
+``os-services`` lists the records. A service whose last heartbeat is older than service_down_time counts as down.
 """
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ STOP_TIMEOUT = 5.0
 
 
 class ServiceRecord:
-    """``database`` gives the cell's database. A database that doesn't answer is told once, and asked again."""
+    """The record and heartbeat of one service. ``database`` returns the cell's database.
+
+    A database that does not answer is logged once and tried again.
+    """
 
     def __init__(self, database: Callable[[], Any], *, host: str, binary: str, interval: float,
                  notify: Notifications = OFF) -> None:
@@ -38,20 +41,20 @@ class ServiceRecord:
         self._lost = False
 
     def start(self) -> None:
-        """Report now, and from now on."""
+        """Send a heartbeat now, and start to send one each interval."""
         LOG.debug('DB_Driver: join new ServiceGroup member %s to the %s group, service = %s', self._host, self._topic,
                   self._binary)
         self.beat()
         self._thread = concurrency.spawn(self._loop, name='report_state')
 
     def stop(self) -> None:
-        """Report no more; the record stays and counts as down after a while."""
+        """Stop the heartbeats. The record stays and counts as down after a while."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT)
 
     def beat(self) -> None:
-        """One report, never raises; the first failure and the recovery are told once."""
+        """Write one heartbeat. Never raises; the first failure and the recovery are logged once."""
         try:
             self._report()
         except Exception as error:  # noqa: BLE001 - a heartbeat that raised would be the last one
@@ -72,7 +75,7 @@ class ServiceRecord:
                                              version=SERVICE_VERSION)
                 self._id, made = row['id'], row if known is None else None
             if not services.report(connection, self._id):
-                # Somebody deleted the record of a living service: it makes itself a new one.
+                # The record was deleted although the service runs. The next heartbeat creates a new one.
                 self._id = None
                 raise LookupError('its record is gone')
         if made is not None:

@@ -1,7 +1,9 @@
-"""Signals as something to wait for: they ring a bell in the main thread, and nothing runs in their handlers.
+"""Receive signals as messages in the main thread, without code in signal handlers.
 
     with Ears((signal.SIGTERM, signal.SIGHUP)) as ears:
-        for byte in ears.hear(timeout=5): ...       # signal numbers, and what other threads rang
+        for byte in ears.hear(timeout=5): ...       # numbers of signals, and of messages from other threads
+
+``daemon`` and ``workers`` use it.
 """
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Ears:
-    """While it is entered these signals do nothing but ring. Handlers may interrupt anything, so there are none."""
+    """A receiver of signals. Inside its ``with`` block these signals only send their number to the main thread.
+
+    Their handlers do nothing, because a handler may interrupt any code.
+    """
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
         self._numbers = tuple(numbers)
@@ -36,11 +41,11 @@ class Ears:
             signal.signal(number, handler)
 
     def ring(self, byte: int) -> None:
-        """Wake the main thread from another one; ``byte`` is a number that no signal has."""
+        """Wake the main thread from another thread. ``byte`` is a number that no signal has."""
         self._bell.send(bytes((byte,)))
 
     def hear(self, timeout: float | None = None) -> Iterator[int]:
-        """What rang, in order; nothing when ``timeout`` seconds passed in silence."""
+        """Return the numbers received, in order; none if ``timeout`` seconds passed without any."""
         self._ears.settimeout(None if timeout is None else max(timeout, 0.001))
         try:
             return iter(self._ears.recv(64))

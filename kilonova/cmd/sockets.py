@@ -1,8 +1,8 @@
-"""Listening sockets: made here, or inherited from the parent whose worker this process is.
+"""Create listening sockets, or use those inherited from the parent of a worker process.
 
     listener = sockets.listen('api', ('127.0.0.1', 8774))
 
-Workers share one socket, so that whoever is free takes the next connection, and none is lost with a worker that died.
+Workers share one socket. A worker that is free accepts the next connection, and no connection is lost if a worker dies.
 """
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 
 Address = tuple[str, int]
 
-# 'api:5 health:6': descriptors of the parent's sockets by their names.
+# Environment variable with the descriptors of the parent's sockets by name, for example 'api:5 health:6'.
 INHERITED = 'KILONOVA_LISTENERS'
 BACKLOG = 4096
 
 
 def listen(name: str, address: Address) -> socket.socket:
-    """The socket of this name: the parent's, else a new one. A port that is taken is an OSError."""
+    """Return the parent's socket of this name, or a new one. Raises OSError if the port is in use."""
     family = socket.AF_INET6 if ':' in address[0] else socket.AF_INET
     inherited = parse(os.environ.get(INHERITED, ''))
     if name in inherited:
@@ -27,10 +27,10 @@ def listen(name: str, address: Address) -> socket.socket:
 
 
 def parse(text: str) -> dict[str, int]:
-    """{name: descriptor} of the environment variable's text."""
+    """Return a dict from socket name to descriptor, from the text of the environment variable."""
     return {name: int(number) for name, _, number in (word.partition(':') for word in text.split())}
 
 
 def told(listeners: Mapping[str, socket.socket]) -> str:
-    """The environment variable's text for these sockets."""
+    """Return the text of the environment variable for these sockets."""
     return ' '.join(f'{name}:{listener.fileno()}' for name, listener in listeners.items())

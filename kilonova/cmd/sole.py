@@ -1,10 +1,10 @@
-"""One process a directory: what two at once would break.
+"""Allow only one process at a time to use a directory.
 
-    sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')      # daemon.Refused: taken
+    sole = SoleUse(conf.state_path, 'compute', f'kilonova-compute of host {conf.host}')      # raises daemon.Refused
     sole.end()
 
-A lock on a file of the directory, which the kernel gives back when its process ends in whatever way. The file stays:
-removing it would let a third process lock another one of the same name.
+A lock is held on a file in the directory. The kernel releases the lock when the process ends for any reason. The file
+is never removed, because a third process could then lock another file of the same name.
 """
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from kilonova.cmd.daemon import Refused
 
 
 class SoleUse:
-    """From now on until ``end`` or the end of the process. ``who``: what another one is told."""
+    """The exclusive use of a directory, until ``end`` is called or the process ends.
+
+    ``who`` is the text about this process that another process shows. The constructor raises Refused if another process
+    uses the directory.
+    """
 
     def __init__(self, directory: str, name: str, who: str) -> None:
         os.makedirs(directory, exist_ok=True)
@@ -34,5 +38,5 @@ class SoleUse:
         self._file.flush()
 
     def end(self) -> None:
-        """Another one may have it."""
+        """Release the directory for other processes."""
         self._file.close()

@@ -1,8 +1,8 @@
-"""kilonova-status upgrade check: is this installation ready for this release?
+"""kilonova-status upgrade check: check whether this installation is ready for this release.
 
     kilonova-status --config-file kilonova.conf upgrade check
 
-Exit code 0: all is well; 1: a warning; 2: a failure; 255: an error that no check expects.
+Exit code 0: all checks passed. 1: there is a warning. 2: there is a failure. 255: an error that no check expects.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEEDED_PLACEMENT = (1, 36)
 
 
 class Result(IntEnum):
-    """The exit code is the worst of all checks."""
+    """The result of a check. The program's exit code is the worst of all results."""
 
     SUCCESS = 0
     WARNING = 1
@@ -35,7 +35,7 @@ Outcome = tuple[Result, str | None]
 
 
 def cells_v2(cloud: Cloud) -> Outcome:
-    """cell0 and another cell are mapped, and hosts to it."""
+    """Check that cell0 and another cell are mapped, and that the other cell has hosts."""
     from kilonova.db.queries import cells, compute_nodes
     setup = "Run command 'kilonova-manage cell_v2 simple_cell_setup' and then retry."
     mapped = cells.list_cells(cloud.databases)
@@ -57,7 +57,7 @@ def cells_v2(cloud: Cloud) -> Outcome:
 
 
 def placement_api(cloud: Cloud) -> Outcome:
-    """Placement answers, and is new enough."""
+    """Check that Placement answers and is new enough."""
     from kilonova.clients import session
     from kilonova.errors import KilonovaError
     needed = '.'.join(map(str, NEEDED_PLACEMENT))
@@ -76,7 +76,7 @@ def placement_api(cloud: Cloud) -> Outcome:
 
 
 def schemas(cloud: Cloud) -> Outcome:
-    """The API database and that of each cell have the tables of this release."""
+    """Check that the API database and the database of each cell have the tables of this release."""
     from kilonova.db import migration
     wanted: list[tuple[Any, Literal['api', 'cell'], str]] = [
         (cloud.databases.api(), 'api', 'kilonova-manage api_db sync')]
@@ -87,14 +87,17 @@ def schemas(cloud: Cloud) -> Outcome:
 
 
 def old_computes(cloud: Cloud) -> Outcome:
-    """No compute is older than the release before: such ones refuse the start of the others."""
+    """Check that no compute is older than the previous release. Other daemons do not start while there is one."""
     from kilonova.cmd import caps
     refusal = caps.too_old(cloud.cells)
     return (Result.SUCCESS, None) if refusal is None else (Result.FAILURE, str(refusal))
 
 
 def silent_services(cloud: Cloud) -> Outcome:
-    """Check that no service of an older release has stopped reporting: messages are those that it understands."""
+    """Check that no service of an older release has stopped reporting.
+
+    As long as such a service exists, messages are limited to those that it understands.
+    """
     from kilonova.cmd import caps
     from kilonova.rpc.versions import BINARIES, SERVICE_VERSION
     found = [text for binary in sorted(set(BINARIES.values()))
@@ -107,7 +110,7 @@ def silent_services(cloud: Cloud) -> Outcome:
 
 
 def policy_json(cloud: Cloud) -> Outcome:
-    """The policy file is YAML, and no JSON of old lies beside it unread."""
+    """Check that the policy file is YAML, and that there is no old JSON file that is not read."""
     name = cloud.conf.oslo_policy.policy_file
     remedy = ('Convert it with oslopolicy-convert-json-to-yaml --namespace kilonova and name the result in '
               '[oslo_policy]policy_file.')
@@ -121,7 +124,7 @@ def policy_json(cloud: Cloud) -> Outcome:
 
 
 def secret_keys(cloud: Cloud) -> Outcome:
-    """There are keys that seal passwords and files of new servers, here at least."""
+    """Check that this host has keys that encrypt passwords and files of new servers."""
     from kilonova import sealing
     try:
         sealing.Keys.read(cloud.conf.secrets.key_file)
@@ -142,7 +145,7 @@ def _is_json(path: str) -> bool:
     return True
 
 
-# The field's names where it has the same check.
+# Checks by name. A check that Nova has as well has Nova's name.
 CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
     'Cells v2': cells_v2, 'Placement API': placement_api, 'Policy File JSON to YAML Migration': policy_json,
     'Older than N-1 computes': old_computes, 'Silent services of an older release': silent_services,
@@ -151,19 +154,19 @@ CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
 
 
 def check(cloud: Cloud) -> int:
-    """Run all checks and print what came of them."""
+    """Run all checks, print the results, and return the exit code."""
     outcomes = {name: run(cloud) for name, run in CHECKS.items()}
     print(render(outcomes))
     return max(result for result, _ in outcomes.values())
 
 
 def upgrade_check(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Check this installation."""
+    """Check whether this installation is ready for this release."""
     return check(cloud)
 
 
 def render(outcomes: dict[str, Outcome]) -> str:
-    """The checks in a box each."""
+    """Return the results as text, with a box for each check."""
     line = f'+{"-" * (WIDTH + 2)}+'
     rows = [line, f'| {"Upgrade Check Results":<{WIDTH}} |', line]
     for name, (result, details) in outcomes.items():
@@ -178,12 +181,12 @@ TREE = {'upgrade': {'check': Command(upgrade_check)}}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """Return the parser of the whole command line."""
     return cli.parser(PROG, 'Is this installation ready for this release?', TREE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script."""
+    """Run kilonova-status; the entry point of the console script."""
     return cli.run(PROG, parser(), argv, 'Error:')
 
 

@@ -1,13 +1,15 @@
-"""Several processes a daemon: a parent that starts workers, restarts those that die, and passes signals on.
+"""Run a daemon as several processes: a parent that starts workers, restarts them, and forwards signals.
 
     if workers.count(conf, 'api') > 1 and not workers.is_worker():
         return Workers(conf, 'api', workers.count(conf, 'api'), {'api': ('0.0.0.0', 8774)}).run()
 
-A worker is this program's own command line run once more, with KILONOVA_WORKER in its environment: a fresh process
-that shares nothing with the parent but listening sockets. (Forking would hand it eventlet's hub, database and broker
-connections; SQLite even forbids to close inherited ones.) Between parent and worker there is a pair of sockets: the
-worker says that it serves, the parent that it shall end, and a worker whose parent is gone ends, too. Signals would not
-do for that: a terminal and some service managers send them to all processes, and a second one means "at once".
+A worker runs the command line of this program again, with KILONOVA_WORKER in its environment. It is a new process that
+shares only the listening sockets with the parent. (A fork would inherit eventlet's hub and the connections to databases
+and the broker; SQLite even forbids to close inherited connections.)
+
+The parent and each worker are connected by a pair of sockets. The worker reports that it serves, and the parent tells
+the worker to end. A worker whose parent has died ends as well. Signals can't be used for this, because a terminal and
+some service managers send them to all processes, and a second signal means "at once".
 """
 from __future__ import annotations
 
@@ -29,20 +31,20 @@ from kilonova.cmd.signals import ENDING, Ears
 
 LOG = logging.getLogger(__name__)
 
-# 'number:descriptor of the worker's end of the pair'.
+# Name of the environment variable with '<worker number>:<descriptor of the worker's socket>'.
 VARIABLE = 'KILONOVA_WORKER'
 SERVING, END, END_NOW = b'+', b'-', b'!'
-# What a thread rings when a worker said something. No signal has this number.
+# Number that wakes the main thread when a worker has sent a message. No signal has this number.
 TOLD = 0xfd
-# Seconds until a worker that died is started again, doubled each time up to the last; one that lived longer than that
-# begins anew.
+# Seconds until a worker that died is restarted. The pause doubles with each death up to LONGEST_PAUSE. A worker that
+# lived longer than LONGEST_PAUSE starts again with the first pause.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
-# Seconds beyond manager_shutdown_timeout, in which workers notice by themselves that their time is over.
+# Extra seconds after manager_shutdown_timeout, so that workers can end by themselves when their time has passed.
 GRACE = 5.0
 
 
 def count(conf: cfg.ConfigOpts, name: str) -> int:
-    """How many processes ``kilonova-<name>`` consists of; without the option one for each usable CPU."""
+    """Return the number of processes of ``kilonova-<name>``. Without the option it is the number of usable CPUs."""
     wanted = {'api': lambda: conf.osapi_compute_workers, 'conductor': lambda: conf.conductor.workers,
               'scheduler': lambda: conf.scheduler.workers}
     if name not in wanted:
@@ -51,19 +53,22 @@ def count(conf: cfg.ConfigOpts, name: str) -> int:
 
 
 def is_worker() -> bool:
-    """Whether this process was started by ``Workers``."""
+    """Return whether ``Workers`` started this process."""
     return VARIABLE in os.environ
 
 
 def title(name: str) -> str:
-    """What this process is called: kilonova-api, or kilonova-api-2 for its second worker."""
+    """Return the name of this process: kilonova-api, or kilonova-api-2 for its second worker."""
     number = os.environ.get(VARIABLE, '').partition(':')[0]
     return f'kilonova-{name}-{number}' if number else f'kilonova-{name}'
 
 
 class Channel:
-    """The worker's end: ``serving()`` sends to the parent. ``ending(at_once)`` is called when the parent
-    sends that this process is to end, or is gone; never in a process that has no parent of this kind."""
+    """The worker's end of the connection to its parent. ``serving()`` sends a message to the parent.
+
+    ``ending(at_once)`` is called when the parent tells this process to end, or when the parent has died. It is never
+    called in a process without such a parent.
+    """
 
     def __init__(self, ending: Callable[[bool], None]) -> None:
         self._ending = ending
@@ -80,7 +85,7 @@ class Channel:
         self._ending(False)
 
     def serving(self) -> None:
-        """This process does its work from now on: said to the parent, or to the service manager."""
+        """Report to the parent, or to the service manager, that this process serves now."""
         if self._socket is None:
             notify.tell('READY=1')
             return
@@ -89,7 +94,7 @@ class Channel:
 
 
 class Worker:
-    """One child process and what became of it."""
+    """One worker process and its state."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -102,7 +107,7 @@ class Worker:
         self.due: float | None = None
 
     def died(self, now: float) -> float:
-        """Work out when it is started again; the seconds until then."""
+        """Set the time of the next start of a worker that died, and return the seconds until then."""
         self.deaths = 1 if now - self.began > LONGEST_PAUSE else self.deaths + 1
         pause = min(PAUSE * 2 ** (self.deaths - 1), LONGEST_PAUSE)
         self.process, self.serves, self.due = None, False, now + pause
@@ -114,13 +119,13 @@ class Worker:
 
 
     def ended_well(self) -> bool:
-        """Whether it ended on request, and left nothing."""
+        """Return whether the worker ended on request and left no work."""
         code = self.process.returncode if self.process is not None else None
         return code == 0 or (self.cut and code == -signal.SIGTERM)
 
 
 class Workers:
-    """The parent. ``addresses``: the sockets that workers share, by name."""
+    """The parent process. ``addresses`` are the sockets that workers share, by name."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, wanted: int, addresses: Mapping[str, sockets.Address],
                  command: Sequence[str] | None = None) -> None:
@@ -133,7 +138,10 @@ class Workers:
         self._ready = False
 
     def run(self) -> int:
-        """Serve until a signal ends it. 0: all workers ended gracefully; 1: none ever served, or one didn't end so."""
+        """Run the workers until a signal ends them.
+
+        Return 0 if all workers ended gracefully, or 1 if no worker ever served or one did not end gracefully.
+        """
         with Ears((*ENDING, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)) as self._ears:
             LOG.info('Starting %d workers of kilonova-%s (version %s)', len(self._workers), self._name,
                      options.version())
@@ -181,7 +189,10 @@ class Workers:
             notify.tell('READY=1')
 
     def _look(self) -> bool:
-        """Notice who died, start whose time has come. False: one died before any of them ever served."""
+        """Detect workers that died, and start those whose pause has passed.
+
+        Return False if a worker died before any worker ever served.
+        """
         now = time.monotonic()
         for worker in self._workers:
             if worker.process is not None and (code := worker.process.poll()) is not None:
@@ -214,7 +225,7 @@ class Workers:
             with contextlib.suppress(OSError):
                 worker.channel.send(word)
             if not worker.serves:
-                # It may still be busy with its imports: there is nothing to give back.
+                # The worker may still be importing modules, so it has nothing to release.
                 worker.cut = True
                 worker.process.terminate()
 
