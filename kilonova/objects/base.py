@@ -182,7 +182,7 @@ class KilonovaObject(ovo.VersionedObject):
         return other
 
     def obj_load_attr(self, attrname: str) -> None:
-        """Set a field that is read but not set to its default value; raises UnsetField if it has none."""
+        """Give an unset field its default value when it is read; raises UnsetField if the field has no default."""
         if attrname not in self._empty:
             raise UnsetField(f"{self.obj_name()} has no '{attrname}' here")
         value = self._empty[attrname]()
@@ -216,9 +216,10 @@ class KilonovaObject(ovo.VersionedObject):
         return found
 
     def columns(self, left_out: Set[str], changed_only: bool = False) -> dict[str, Any]:
-        """Return {column: value} of the fields that are set (or only those changed), without ``left_out``.
+        """Return {column: value} of the set fields, or with ``changed_only`` of the changed fields.
 
-        It is for tables whose columns have the names of the fields.
+        It is for tables whose columns have the names of the fields. ``left_out`` are names of fields that are no
+        columns.
         """
         data = self.primitive_data()
         names = (self.obj_what_changed() if changed_only else data.keys()) - left_out

@@ -117,7 +117,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the fields that are set (or only those changed)."""
+        """Return the columns of the set fields, or with ``changed_only`` of the changed fields."""
         data = self.primitive_data()
         names = (self.obj_what_changed() if changed_only else set(data)) - NOT_WRITTEN
         row = {name: data[name] for name in data if name in names and name not in JSON_COLUMNS}

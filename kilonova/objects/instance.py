@@ -203,10 +203,10 @@ class Instance(PersistentObject, KilonovaObject):
         return PciDeviceList.from_rows(self._context, rows)
 
     def to_rows(self, changed_only: bool = False) -> Rows:
-        """Return the column values of the fields that are set (or only those changed); datetimes are in naive UTC.
+        """Return the column values of the set fields, or with ``changed_only`` of the changed fields.
 
-        Without ``changed_only`` they include ``created_at``: the time of the user's request, which is earlier than the
-        row.
+        Datetimes are in naive UTC. Without ``changed_only`` the values include ``created_at``: the time of the user's
+        request, which is earlier than the row.
         """
         names = self.obj_what_changed() if changed_only else {name for name in self.fields if name in self}
         never = NOT_WRITTEN if changed_only else NOT_WRITTEN - {'created_at'}
@@ -244,7 +244,7 @@ class Instance(PersistentObject, KilonovaObject):
     # -- remote --------------------------------------------------------------------------------------------------------
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
-        """Return a server that is not deleted, with its extra columns, both kinds of metadata, and its devices.
+        """Return a server that is not deleted, with its extra columns, metadata, system metadata and devices.
 
         Raises InstanceNotFound if there is none, and ServerUnreadable if one of its texts cannot be read.
         """
@@ -284,7 +284,7 @@ class Instance(PersistentObject, KilonovaObject):
     # -- volumes -------------------------------------------------------------------------------------------------------
     @property
     def is_from_volume(self) -> bool:
-        """Whether the root disk is a volume. Such a server has no image of its own."""
+        """True if the root disk is a volume. Such a server has no image of its own."""
         return 'image_ref' in self and not self.image_ref
 
     @property
@@ -338,11 +338,11 @@ class Instance(PersistentObject, KilonovaObject):
         return self.extra_values(names)
 
     def apply_migration_context(self) -> None:
-        """Set the fields to the values that the migration context has for the destination."""
+        """Set the server's fields to the values that the migration context has for the destination."""
         self._take('new_')
 
     def revert_migration_context(self) -> None:
-        """Set the fields to the values that the migration context has for the source."""
+        """Set the server's fields to the values that the migration context has for the source."""
         self._take('old_')
 
     def _take(self, prefix: str) -> None:

@@ -187,7 +187,7 @@ class ResourceMetadata(KilonovaObject):
 
 @register
 class LibvirtVPMEMDevice(ResourceMetadata):
-    """A device of virtual persistent memory."""
+    """A device of virtual persistent memory (vPMEM) of the libvirt driver."""
 
     VERSION = '1.0'
     fields = {

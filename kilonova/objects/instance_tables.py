@@ -57,12 +57,12 @@ class BlockDeviceMapping(PersistentObject, KilonovaObject):
 
     @property
     def is_root(self) -> bool:
-        """Whether the server boots from this disk."""
+        """True if the server boots from this disk."""
         return self.boot_index == 0
 
     @property
     def is_volume(self) -> bool:
-        """Whether the disk is a volume."""
+        """True if the disk is a volume."""
         return self.destination_type == 'volume'
 
 
@@ -75,7 +75,7 @@ class BlockDeviceMappingList(ListBase, KilonovaObject):
 
     @classmethod
     def of_server(cls, ctxt: RequestContext | None, instance_uuid: str, rows: Iterable[Mapping[str, Any]]) -> Self:
-        """Return a server's disks from columns, which may come from the table or be new."""
+        """Return a server's disks, made from dicts of columns; the rows need not be in the table yet."""
         return cls.of(ctxt, (BlockDeviceMapping(ctxt, **{**row, 'instance_uuid': instance_uuid}) for row in rows))
 
 

@@ -66,7 +66,7 @@ class Migration(PersistentObject, KilonovaObject):
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the fields that are set (or only those changed)."""
+        """Return the columns of the set fields, or with ``changed_only`` of the changed fields."""
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod
@@ -96,17 +96,17 @@ class Migration(PersistentObject, KilonovaObject):
 
     @property
     def is_same_host(self) -> bool:
-        """Whether source and destination are the same node."""
+        """True if source and destination are the same node."""
         return (self.source_compute, self.source_node) == (self.dest_compute, self.dest_node)
 
     @property
     def is_live_migration(self) -> bool:
-        """Whether the migration is a live migration."""
+        """True if the migration is a live migration."""
         return self.migration_type == 'live-migration'
 
     @property
     def is_resize(self) -> bool:
-        """Whether the migration is a resize."""
+        """True if the migration is a resize."""
         return self.migration_type == 'resize'
 
 
@@ -125,7 +125,7 @@ class MigrationList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_evacuated(cls, ctxt: RequestContext, host: str) -> Self:
-        """Return the evacuations from a host after which the host has not cleaned up yet."""
+        """Return the completed evacuations from a host that has not yet removed its part of the servers."""
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(ctxt, storage.queries('migrations').list_migrations(conn, filters={
                 'source_compute': host, 'migration_type': 'evacuation', 'status': 'done'}))

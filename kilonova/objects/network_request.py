@@ -30,12 +30,12 @@ class NetworkRequest(KilonovaObject):
 
     @property
     def no_allocate(self) -> bool:
-        """Whether the server gets no interface."""
+        """True if the server gets no interface."""
         return 'network_id' in self and self.network_id == 'none'
 
     @property
     def auto_allocate(self) -> bool:
-        """Whether Kilonova chooses the network."""
+        """True if Kilonova chooses the network."""
         return 'network_id' in self and self.network_id == 'auto'
 
 
@@ -48,7 +48,7 @@ class NetworkRequestList(ListBase, KilonovaObject):
 
     @property
     def no_allocate(self) -> bool:
-        """Whether the server gets no interface at all."""
+        """True if the server gets no interface at all."""
         return len(self.objects) == 1 and self.objects[0].no_allocate
 
 

@@ -56,7 +56,10 @@ class PciDevice(PersistentObject, KilonovaObject):
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the fields that are set (or only those changed), without id and timestamps."""
+        """Return the columns of the set fields, or with ``changed_only`` of the changed fields.
+
+        The id and the timestamps are left out.
+        """
         row = self.columns(NOT_INSERTED, changed_only)
         if 'extra_info' in row:
             row['extra_info'] = json.dumps(row['extra_info'])

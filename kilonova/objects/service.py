@@ -45,7 +45,7 @@ class Service(PersistentObject, KilonovaObject):
     }
 
     def to_row(self, changed_only: bool = False) -> dict[str, Any]:
-        """Return the columns of the fields that are set (or only those changed)."""
+        """Return the columns of the set fields, or with ``changed_only`` of the changed fields."""
         return self.columns(NOT_WRITTEN, changed_only)
 
     @remotable_classmethod

@@ -61,7 +61,7 @@ def trusts(profile: Mapping[str, Any]) -> bool:
 
 
 def offloads(profile: Mapping[str, Any]) -> bool:
-    """Return whether a binding profile requests hardware offload: the function is a port of Open vSwitch."""
+    """Return whether a binding profile requests hardware offload, where the function is a port of Open vSwitch."""
     asked = profile.get('capabilities')
     return isinstance(asked, list) and 'switchdev' in asked
 
@@ -201,12 +201,12 @@ class Vif:
 
     @property
     def is_function(self) -> bool:
-        """Whether the interface is a function of a PCI device of the host."""
+        """True if the interface is a function of a PCI device of the host."""
         return self.vnic_type in (*FUNCTIONS, *ACCELERATED)
 
     @property
     def is_device(self) -> bool:
-        """Whether the guest gets the interface as a passthrough device and not as a network card."""
+        """True if the guest gets the interface as a passthrough device and not as a network card."""
         return self.vnic_type in WHOLE_PHYSICAL or self.type == INFINIBAND
 
     @property
@@ -217,12 +217,12 @@ class Vif:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the owner requests a function that may change its own MAC address and receive all frames."""
+        """True if the owner requests a function that may change its own MAC address and receive all frames."""
         return trusts(self.profile)
 
     @property
     def is_offloaded(self) -> bool:
-        """Whether the interface is connected to Open vSwitch by its function's representor.
+        """True if the interface is connected to Open vSwitch by its function's representor.
 
         The card then does the switching.
         """
@@ -250,7 +250,10 @@ class Vif:
         return replace(self, security_groups=(*others, name) if wanted else others)
 
     def with_floating(self, address: str, fixed: str | None) -> Vif:
-        """Return the interface with a floating IP on this fixed address only; None removes the floating IP."""
+        """Return the interface with a floating IP that is associated only with this fixed address.
+
+        If ``fixed`` is None or not an address of the interface, the floating IP is removed from it.
+        """
         return replace(self, subnets=tuple(replace(subnet, addresses=tuple(
             replace(one, floating=(*(each for each in one.floating if each != address),
                                    *((address,) if one.address == fixed else ())))

@@ -83,7 +83,7 @@ class AttachedVolume:
 
     @property
     def is_root(self) -> bool:
-        """Whether the server boots from the volume."""
+        """True if the server boots from the volume."""
         return self.boot_index == 0
 
     def at(self, host: str) -> AttachedVolume | None:
@@ -143,7 +143,7 @@ class AttachedVolume:
 
     def connection_info(self, server: str, host: str | None = None, connection: Mapping[str, Any] | None = None,
                         connector: Mapping[str, Any] | None = None) -> str:
-        """Return the text of the column when the volume is attached to ``server`` on ``host``.
+        """Return the text of the column connection_info for the volume when it is attached to ``server`` on ``host``.
 
         ``connection`` is the flat dict that Cinder returns, and ``connector`` describes the host. If host or connection
         is None, the volume is only reserved for the server.
@@ -164,7 +164,7 @@ class AttachedVolume:
 
     def besides_at(self, server: str, host: str, attachment_id: str | None = None,
                    connection: Mapping[str, Any] | None = None, connector: Mapping[str, Any] | None = None) -> str:
-        """Return the text of the column when the volume also has a separate attachment to another host.
+        """Return the text of the column connection_info when the volume also has a separate attachment to another host.
 
         Without ``attachment_id`` the separate attachment to that host is removed from the text.
         """

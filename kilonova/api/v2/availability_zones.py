@@ -24,7 +24,10 @@ def _available(hosts: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
 
 
 def _plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
-    """Return the zones as every user sees them: names only, without the zone of the services that are no computes."""
+    """Return the zones as every user sees them: names only, and without the internal zone.
+
+    The internal zone has the services that are not nova-compute.
+    """
     return [{'zoneName': zone, 'zoneState': {'available': _available(hosts)}, 'hosts': None}
             for zone, hosts in sorted(zones.items()) if zone != internal]
 

@@ -17,7 +17,7 @@ BODY = Obj(Prop('createBackup', Obj(
 
 
 def create_backup(call: Call) -> Reply:
-    """Accept the action createBackup.
+    """Accept the action createBackup: create an image of the server and delete older backups of the same type.
 
     ``rotation`` is the number of backups of this type that are kept. If it is 0, not even the new backup is kept, and
     the response does not name an image.

@@ -18,7 +18,7 @@ BODY = Obj(Prop('createImage', Obj(Prop('name', t.NAME, required=True), Prop('me
 
 
 def create_image(call: Call) -> Reply:
-    """Accept the action createImage."""
+    """Accept the action createImage: create an image of the server."""
     body = call.body['createImage']
     return made(call, snapshot.Making('snapshot.start', 'snapshot', 'createImage', body['name'],
                                       metadata=body.get('metadata') or {}))

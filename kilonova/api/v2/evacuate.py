@@ -25,9 +25,9 @@ BODY = Obj(Prop('evacuate', Obj(
 
 
 def evacuate(call: Call) -> Any:
-    """Accept the action evacuate.
+    """Accept the action evacuate: rebuild a server of a dead host on another host.
 
-    Before microversion 2.14 the answer contains the administrator's new password, later it is empty.
+    Before microversion 2.14 the response contains the administrator's new password, later it is empty.
     """
     body = call.body['evacuate']
     shared = body.get('onSharedStorage')

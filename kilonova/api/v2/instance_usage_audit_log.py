@@ -85,7 +85,10 @@ def _read(backend: Backend, before: datetime.datetime) -> Log:
 
 # --- response fields -------------------------------------------------------------------------------------------------
 def _body(found: Log) -> dict[str, Any]:
-    """Return the hosts that have finished, are running and have not begun their audit, with the result of each."""
+    """Return the response body of a log.
+
+    It lists the hosts that have finished, are running and have not begun their audit, with the result of each audit.
+    """
     done, running = (sorted(run['host'] for run in found.runs if run['state'] == state) for state in (DONE, RUNNING))
     missing = sorted(found.hosts - {run['host'] for run in found.runs})
     errors = sum(run['errors'] for run in found.runs)

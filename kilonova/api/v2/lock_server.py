@@ -28,7 +28,7 @@ UNLOCK_BODY = Obj(Prop('unlock', t.ANYTHING, required=True))
 
 
 def lock(call: Call) -> None:
-    """Accept the action lock; from microversion 2.73 on the request may contain a reason.
+    """Accept the action lock: protect the server from changes; from 2.73 on the request may contain a reason.
 
     The lock of an owner does not change a server that is locked already. The lock of an administrator replaces any
     other lock. Raises InstanceNotReady (409) if the server is not in a cell yet.
@@ -44,9 +44,9 @@ def lock(call: Call) -> None:
 
 
 def unlock(call: Call) -> None:
-    """Accept the action unlock.
+    """Accept the action unlock: allow changes of the server again.
 
-    A user may unlock what a user of the same kind (owner or administrator) locked. Any other lock needs the policy rule
+    A user may remove the lock of a user of the same kind (owner or administrator). Any other lock needs the policy rule
     UNLOCK_OVERRIDE. Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceIsLocked (409) if
     another user locked the server after it was read for this request.
     """

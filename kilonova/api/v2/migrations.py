@@ -172,10 +172,10 @@ def _changed(call: Call) -> dict[str, Any]:
 
 
 def _owner(call: Call, everything: bool) -> dict[str, str]:
-    """Return filters by project and user.
+    """Return the filters by project and user, and check the caller's right to use them.
 
-    A caller needs the policy rule ALL_PROJECTS to list the migrations of another project, or of all projects, which is
-    the case if the request names none.
+    A caller needs the policy rule ALL_PROJECTS to list the migrations of another project, or of all projects. The
+    request is for all projects if it names none.
     """
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}

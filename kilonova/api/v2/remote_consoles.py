@@ -1,4 +1,4 @@
-"""Consoles of servers: create a URL with a token, and show console proxies what a token gives access to.
+"""Consoles of servers: create a URL with a token, and look a token up for a console proxy.
 
 A console proxy accepts each token once.
 """
@@ -64,7 +64,7 @@ class TokenNotFound(NotFound):
 class TokenNotShown(KilonovaError):
     """Error 401: the API shows no console token before microversion 2.31.
 
-    Nova shows tokens of RDP consoles there, which Kilonova does not have.
+    In earlier microversions Nova shows only tokens of RDP consoles, which Kilonova does not have.
     """
 
     msg_fmt = 'The requested console type details are not accessible'
@@ -158,7 +158,7 @@ def rdp(call: Call) -> dict[str, Any]:
 
 
 def show(call: Call) -> dict[str, Any]:
-    """Return what a console token gives access to (``GET /os-console-auth-tokens/{console_token}``).
+    """Return the server and address of a console token (``GET /os-console-auth-tokens/{console_token}``).
 
     Raises TokenNotFound (404) if there is no such token, TokenNotShown (401) until microversion 2.30, and Unanswered
     (503) if a cell that may have the token does not answer.

@@ -95,7 +95,7 @@ def stop(call: Call) -> None:
 
 
 def reboot(call: Call) -> None:
-    """Accept the action reboot.
+    """Accept the action reboot: restart the guest.
 
     SOFT asks the guest's system to reboot. HARD creates a new guest with the same disks and devices.
     """

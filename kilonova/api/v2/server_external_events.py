@@ -1,9 +1,9 @@
 """Events of servers that other services report (``POST /os-server-external-events``).
 
-The response tells for each event what became of it:
+The response contains the result of each event:
 
 - ``network-vif-plugged`` and ``network-vif-unplugged`` are sent to the server's host, which may wait for them. During a
-  move they are sent to both hosts of the move. They are refused without a network service.
+  move they are sent to source and destination. They are refused without a network service.
 - ``network-changed`` and ``network-vif-deleted`` make a conductor read the server's ports and rewrite its info cache.
 - ``volume-extended`` makes a conductor read a volume of the server and report its new size to the guest.
 - ``volume-reimaged`` makes a rebuild that waits for the volume check the volume now.

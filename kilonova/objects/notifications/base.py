@@ -46,7 +46,7 @@ class About:
 
 
 class Payload(KilonovaObject):
-    """Base class of the payloads."""
+    """Base class of the payloads of versioned notifications."""
 
     @classmethod
     def like(cls, source: KilonovaObject | dict[str, Any], **values: Any) -> Self:

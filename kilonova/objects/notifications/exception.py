@@ -11,7 +11,10 @@ from kilonova.objects.notifications.base import About, Payload
 
 @register
 class ExceptionPayload(Payload):
-    """An error with its class, text, origin and traceback, which are for administrators like the details of a fault."""
+    """Notification payload: an error with its class, text, origin and traceback.
+
+    These details are for administrators, like the details of a fault.
+    """
 
     VERSION = '1.1'
     fields = {
@@ -24,7 +27,7 @@ class ExceptionPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, error: BaseException, method: str | None = None) -> Self:
-        """Return the payload of an exception; ``method`` is the RPC method that raised it."""
+        """Return the notification payload of an exception; ``method`` is the RPC method that raised it."""
         frames = traceback.extract_tb(error.__traceback__)
         return cls.made({
             'module_name': type(error).__module__, 'function_name': frames[-1].name if frames else method or 'unknown',
@@ -33,7 +36,7 @@ class ExceptionPayload(Payload):
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Self:
-        """Return the payload of an error that is stored in an operation's row: {class, message, details}.
+        """Return the notification payload of an error that is stored in an operation's row: {class, message, details}.
 
         The origin of the error is only in the traceback.
         """

@@ -11,7 +11,7 @@ from kilonova.objects.notifications.base import About, Payload
 
 @register
 class FlavorPayload(Payload):
-    """A flavor; ``projects`` is null if the projects with access to it were not read."""
+    """Notification payload: a flavor; ``projects`` is null if the projects with access to it were not read."""
 
     VERSION = '1.4'
     fields = {
@@ -33,5 +33,5 @@ class FlavorPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, flavor: Flavor | dict[str, Any]) -> Self:
-        """Return the payload of a flavor, which is an object or a row with its extra specs."""
+        """Return the notification payload of a flavor, which is an object or a row with its extra specs."""
         return cls.like(flavor)

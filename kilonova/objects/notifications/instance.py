@@ -51,7 +51,7 @@ def as_written(instance: Instance, moved: str | None = None, values: dict[str, A
 
 @register
 class IpPayload(Payload):
-    """One address of a server, and the port that has it."""
+    """Notification payload: one address of a server, and the port that has it."""
 
     VERSION = '1.0'
     fields = {
@@ -76,7 +76,7 @@ class IpPayload(Payload):
 
 @register
 class BlockDevicePayload(Payload):
-    """One volume of a server."""
+    """Notification payload: one volume of a server."""
 
     VERSION = '1.0'
     fields = {
@@ -90,7 +90,7 @@ class BlockDevicePayload(Payload):
 
 @register
 class SharePayload(Payload):
-    """One share of a server."""
+    """Notification payload: one share of a server."""
 
     VERSION = '1.0'
     fields = {
@@ -105,7 +105,7 @@ class SharePayload(Payload):
 
 @register
 class AuditPeriodPayload(Payload):
-    """The period of a usage report."""
+    """Notification payload: the period of a usage report."""
 
     VERSION = '1.0'
     fields = {
@@ -131,7 +131,7 @@ def period_of(about: About, whole: bool) -> tuple[datetime.datetime, datetime.da
 
 @register
 class InstanceStateUpdatePayload(Payload):
-    """A server's states before and after an event."""
+    """Notification payload: a server's states before and after an event."""
 
     VERSION = '1.0'
     fields = {
@@ -184,7 +184,10 @@ FIELDS = {
 
 @register
 class InstancePayload(Payload):
-    """The fields that are common to all events of servers; ``metadata`` is unset if it was not read with the server."""
+    """Notification payload: the fields that all events of servers have.
+
+    ``metadata`` is unset if it was not read with the server.
+    """
 
     VERSION = '1.9'
     fields = dict(FIELDS)
@@ -192,10 +195,10 @@ class InstancePayload(Payload):
     @classmethod
     def of(cls, about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
            bdms: Iterable[Any] = (), **facts: Any) -> Self:
-        """Return the payload of an event.
+        """Return the notification payload of an event of a server.
 
-        ``bdms`` are the server's disks. Its volumes are included if the option for that is set (``About.bdms``).
-        ``facts`` are the additional arguments of ``more``.
+        ``bdms`` are the server's disks. The payload contains its volumes if the option for that is set
+        (``About.bdms``). ``facts`` are the additional arguments of ``more``.
         """
         server = as_written(instance, moved, values)
         return cls.made({**_server(server), **_context(about), 'block_devices': _volumes(about, bdms),
@@ -233,7 +236,7 @@ def _volumes(about: About, bdms: Iterable[Any]) -> list[BlockDevicePayload]:
 
 @register
 class InstanceActionPayload(InstancePayload):
-    """An action on a server; ``fault`` is the reason if it failed."""
+    """Notification payload: an action on a server; ``fault`` is the reason if it failed."""
 
     VERSION = '1.9'
     fields = {**FIELDS, 'fault': fields.ObjectField('ExceptionPayload', nullable=True)}
@@ -241,20 +244,20 @@ class InstanceActionPayload(InstancePayload):
     @classmethod
     def more(cls, about: About, server: Instance, *, fault: BaseException | None = None,
              **facts: Any) -> dict[str, Any]:
-        """Return the fault."""
+        """Return the additional field of this payload: the fault."""
         return {'fault': ExceptionPayload.of(about, error=fault) if fault is not None else None}
 
 
 @register
 class InstanceActionResizePrepPayload(InstanceActionPayload):
-    """An action on a server, with its new flavor."""
+    """Notification payload: an action on a server, with its new flavor."""
 
     VERSION = '1.4'
     fields = {**InstanceActionPayload.fields, 'new_flavor': fields.ObjectField('FlavorPayload', nullable=True)}
 
     @classmethod
     def more(cls, about: About, server: Instance, *, new_flavor: Flavor | None = None, **facts: Any) -> dict[str, Any]:
-        """Return the fault and the new flavor."""
+        """Return the additional fields of this payload: the fault and the new flavor."""
         return {**super().more(about, server, **facts),
                 'new_flavor': FlavorPayload.like(new_flavor) if new_flavor is not None else None}
 
@@ -267,7 +270,7 @@ def certificates_of(server: Instance) -> list[str] | None:
 
 @register
 class InstanceActionRebuildPayload(InstanceActionPayload):
-    """An action on a server, with the certificates by which its new image is verified."""
+    """Notification payload: an action on a server, with the certificates by which its new image is verified."""
 
     VERSION = '1.9'
     fields = {**InstanceActionPayload.fields,
@@ -275,13 +278,13 @@ class InstanceActionRebuildPayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
-        """Return the fault and the certificates."""
+        """Return the additional fields of this payload: the fault and the ids of the certificates."""
         return {**super().more(about, server, **facts), 'trusted_image_certificates': certificates_of(server)}
 
 
 @register
 class InstanceActionRescuePayload(InstanceActionPayload):
-    """An action on a server, with the requested rescue image, or null if none was requested."""
+    """Notification payload: an action on a server, with the requested rescue image, or null if none was requested."""
 
     VERSION = '1.3'
     fields = {**InstanceActionPayload.fields, 'rescue_image_ref': fields.UUIDField(nullable=True)}
@@ -289,26 +292,26 @@ class InstanceActionRescuePayload(InstanceActionPayload):
     @classmethod
     def more(cls, about: About, server: Instance, *, rescue_image_ref: str | None = None,
              **facts: Any) -> dict[str, Any]:
-        """Return the fault and the rescue image."""
+        """Return the additional fields of this payload: the fault and the id of the rescue image."""
         return {**super().more(about, server, **facts), 'rescue_image_ref': rescue_image_ref}
 
 
 @register
 class InstanceActionVolumePayload(InstanceActionPayload):
-    """An action on a server, with the volume that is attached or detached."""
+    """Notification payload: an action on a server, with the volume that is attached or detached."""
 
     VERSION = '1.6'
     fields = {**InstanceActionPayload.fields, 'volume_id': fields.UUIDField()}
 
     @classmethod
     def more(cls, about: About, server: Instance, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
-        """Return the fault and the volume."""
+        """Return the additional fields of this payload: the fault and the id of the volume."""
         return {**super().more(about, server, **facts), 'volume_id': volume_id}
 
 
 @register
 class InstanceActionVolumeSwapPayload(InstanceActionPayload):
-    """An action on a server, with the volume that is replaced and the new volume."""
+    """Notification payload: an action on a server, with the volume that is replaced and the new volume."""
 
     VERSION = '1.8'
     fields = {**InstanceActionPayload.fields, 'old_volume_id': fields.UUIDField(), 'new_volume_id': fields.UUIDField()}
@@ -316,26 +319,26 @@ class InstanceActionVolumeSwapPayload(InstanceActionPayload):
     @classmethod
     def more(cls, about: About, server: Instance, *, old_volume_id: str = '', new_volume_id: str = '',
              **facts: Any) -> dict[str, Any]:
-        """Return the fault and the two volumes."""
+        """Return the additional fields of this payload: the fault and the ids of the old and the new volume."""
         return {**super().more(about, server, **facts), 'old_volume_id': old_volume_id, 'new_volume_id': new_volume_id}
 
 
 @register
 class InstanceActionSnapshotPayload(InstanceActionPayload):
-    """An action on a server, with the image that is created from it."""
+    """Notification payload: an action on a server, with the image that is created from it."""
 
     VERSION = '1.10'
     fields = {**InstanceActionPayload.fields, 'snapshot_image_id': fields.UUIDField()}
 
     @classmethod
     def more(cls, about: About, server: Instance, *, snapshot_image_id: str = '', **facts: Any) -> dict[str, Any]:
-        """Return the fault and the image."""
+        """Return the additional fields of this payload: the fault and the id of the new image."""
         return {**super().more(about, server, **facts), 'snapshot_image_id': snapshot_image_id}
 
 
 @register
 class InstanceCreatePayload(InstanceActionPayload):
-    """The creation of a server, with its key pairs, tags, certificates and its name at the hypervisor."""
+    """Notification payload: the creation of a server, with its key pairs, tags, certificates and hypervisor name."""
 
     VERSION = '1.13'
     fields = {
@@ -348,7 +351,7 @@ class InstanceCreatePayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: About, server: Instance, **facts: Any) -> dict[str, Any]:
-        """Return the fault and the fields that only a creation has."""
+        """Return the additional fields of this payload, such as the fault, key pairs, tags and hypervisor name."""
         return {**super().more(about, server, **facts),
                 'keypairs': [KeypairPayload.like(pair) for pair in value(server, 'keypairs', ())],
                 'tags': tag_words(server), 'instance_name': hypervisor_name(about, server),
@@ -376,7 +379,7 @@ def hypervisor_name(about: About, server: Instance) -> str | None:
 
 @register
 class InstanceExistsPayload(InstancePayload):
-    """The usage of a server in a period.
+    """Notification payload: the usage of a server in a period.
 
     With ``whole`` it is the last complete period, otherwise the present one until now.
     """
@@ -386,13 +389,13 @@ class InstanceExistsPayload(InstancePayload):
 
     @classmethod
     def more(cls, about: About, server: Instance, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
-        """Return the period."""
+        """Return the additional field of this payload: the audit period."""
         return {'audit_period': AuditPeriodPayload.of(about, whole=whole)}
 
 
 @register
 class InstanceUpdatePayload(InstancePayload):
-    """A change of a server: its states, name, tags or metadata.
+    """Notification payload: a change of a server's states, name, tags or metadata.
 
     ``before`` and ``after`` are pairs (vm state, task state). Without them the states did not change, and the payload
     has only the present ones.
@@ -411,7 +414,7 @@ class InstanceUpdatePayload(InstancePayload):
     def more(cls, about: About, server: Instance, *, before: tuple[str | None, str | None] | None = None,
              after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
              **facts: Any) -> dict[str, Any]:
-        """Return the states before and after, the period, the old name and the tags."""
+        """Return the additional fields of this payload: states before and after, audit period, old name and tags."""
         state, task = after or (value(server, 'vm_state'), value(server, 'task_state'))
         changed: dict[str, Any] = {'state': state}
         if before is not None:

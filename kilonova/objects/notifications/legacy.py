@@ -22,7 +22,7 @@ from kilonova.objects.volume_usage import VolumeUsage
 
 def usage(about: About, *, instance: Instance, moved: str | None = None, values: dict[str, Any] | None = None,
           fault: BaseException | None = None, **facts: Any) -> dict[str, Any]:
-    """Return the fields that are common to all events of servers; ``fault`` adds the failure."""
+    """Return the notification payload that all events of servers have; ``fault`` adds the reason of a failure."""
     server = as_written(instance, moved, values)
     flavor = server.flavor
     metadata = value(server, 'system_metadata') or {}
@@ -72,7 +72,10 @@ def _image_url(about: About, image: str | None) -> str:
 
 
 def create(about: About, *, image_name: str | None = None, done: bool = False, **facts: Any) -> dict[str, Any]:
-    """Return the payload of a create; with ``done`` that of its end, which has a success message and the addresses."""
+    """Return the notification payload of a server's creation.
+
+    With ``done`` it is the payload of the end of the creation, which has a success message and the addresses.
+    """
     payload = usage(about, **facts)
     if image_name is not None:
         payload['image_name'] = image_name
@@ -82,7 +85,10 @@ def create(about: About, *, image_name: str | None = None, done: bool = False, *
 
 
 def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts: Any) -> dict[str, Any]:
-    """Return the payload of the preparation of a resize; only that of its end (``done``) has the new flavor."""
+    """Return the notification payload of the preparation of a resize.
+
+    With ``done`` it is the payload of the end of the preparation, which also has the new flavor.
+    """
     payload = usage(about, **facts)
     if done:
         payload.update(new_instance_type=new_flavor.name, new_instance_type_id=new_flavor.id)
@@ -90,17 +96,17 @@ def resize_prep(about: About, *, new_flavor: Flavor, done: bool = False, **facts
 
 
 def rescue(about: About, *, rescue_image_name: str = '', **facts: Any) -> dict[str, Any]:
-    """Return the payload of a rescue, with the image's name; '' for the host's default."""
+    """Return the notification payload of a rescue, with the name of the rescue image ('' for the host's default)."""
     return {**usage(about, **facts), 'rescue_image_name': rescue_image_name}
 
 
 def volume(about: About, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
-    """Return the payload of the attachment or detachment of a volume."""
+    """Return the notification payload of the attachment or detachment of a volume."""
     return {**usage(about, **facts), 'volume_id': volume_id}
 
 
 def exists(about: About, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
-    """Return the payload of a server's usage in a period."""
+    """Return the notification payload of a server's usage in a period."""
     return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}
 
 
@@ -112,7 +118,7 @@ def _period(about: About, whole: bool = False) -> dict[str, str]:
 def update(about: About, *, before: tuple[str | None, str | None] | None = None,
            after: tuple[str | None, str | None] | None = None, old_display_name: str | None = None,
            **facts: Any) -> dict[str, Any]:
-    """Return the payload of a change of a server."""
+    """Return the notification payload of a change of a server."""
     payload = usage(about, **facts)
     if after is not None:
         payload.update(state=after[0], state_description=_text(after[1]))
@@ -124,7 +130,7 @@ def update(about: About, *, before: tuple[str | None, str | None] | None = None,
 
 
 def select(about: About, *, request_spec: RequestSpec) -> dict[str, Any]:
-    """Return the payload of a request to the scheduler."""
+    """Return the notification payload of a request to the scheduler."""
     return {'request_spec': _request(request_spec)}
 
 
@@ -142,27 +148,27 @@ def _plain(entity: object) -> Any:
 
 def compute_task(about: About, *, method: str, instance_uuid: str, request_spec: RequestSpec, state: str | None,
                  record: dict[str, Any]) -> dict[str, Any]:
-    """Return the payload of a server that could not be scheduled."""
+    """Return the notification payload of a server that could not be scheduled."""
     request = _request(request_spec)
     return {'request_spec': request, 'instance_properties': request['instance_properties'],
             'instance_id': instance_uuid, 'state': state, 'method': method, 'reason': record.get('message')}
 
 
 def exception(about: About, *, error: BaseException, method: str) -> dict[str, Any]:
-    """Return the payload of an error that an RPC method raised."""
+    """Return the notification payload of an error that an RPC method raised."""
     return {'exception': str(error), 'args': {'method': method}}
 
 
 def keypair(about: About, *, keypair: KeyPair | dict[str, Any]) -> dict[str, Any]:
-    """Return the payload of a key pair, which is an object or a row."""
+    """Return the notification payload of a key pair, which is an object or a row."""
     held = keypair if isinstance(keypair, dict) else {name: value(keypair, name) for name in ('user_id', 'name')}
     return {'tenant_id': about.ctxt.project_id, 'user_id': held['user_id'], 'key_name': held['name']}
 
 
 def aggregate(about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Return the payload of an aggregate with its id and its ``changes``, such as {'host': …} or {'meta_data': …}.
+    """Return the notification payload of an aggregate, with its id and its ``changes``.
 
-    Before the aggregate has an id, its name is used instead.
+    ``changes`` are such as {'host': …} or {'meta_data': …}. Before the aggregate has an id, its name is used instead.
     """
     held = aggregate if isinstance(aggregate, dict) else {
         name: value(aggregate, name) for name in ('id', 'name', 'hosts', 'metadata')}
@@ -171,7 +177,7 @@ def aggregate(about: About, *, aggregate: Aggregate | dict[str, Any], **changes:
 
 
 def server_group(about: About, *, group: InstanceGroup | dict[str, Any]) -> dict[str, Any]:
-    """Return the payload of a server group, which is an InstanceGroup or a row."""
+    """Return the notification payload of a server group, which is an InstanceGroup or a row."""
     names = ('uuid', 'name', 'user_id', 'project_id', 'policy', 'members')
     held = group if isinstance(group, dict) else {name: value(group, name) for name in names}
     return {'server_group_id': held['uuid'], **{name: held.get(name) for name in names if name != 'uuid'},
@@ -179,7 +185,7 @@ def server_group(about: About, *, group: InstanceGroup | dict[str, Any]) -> dict
 
 
 def volume_usage(about: About, *, usage: VolumeUsage) -> dict[str, Any]:
-    """Return the payload of the usage of a volume."""
+    """Return the notification payload of the usage of a volume."""
     return {'volume_id': usage.volume_id, 'tenant_id': usage.project_id, 'user_id': usage.user_id,
             'instance_id': usage.instance_uuid, 'availability_zone': usage.availability_zone,
             'last_refreshed': _text(usage.curr_last_refreshed),

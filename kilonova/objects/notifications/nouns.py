@@ -15,7 +15,7 @@ from kilonova.objects.volume_usage import VolumeUsage
 
 @register
 class KeypairPayload(Payload):
-    """A key pair without its private key."""
+    """Notification payload: a key pair without its private key."""
 
     VERSION = '1.0'
     fields = {
@@ -28,13 +28,13 @@ class KeypairPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, keypair: KeyPair | dict[str, Any]) -> Self:
-        """Return the payload of a key pair, which is an object or a row."""
+        """Return the notification payload of a key pair, which is an object or a row."""
         return cls.like(keypair)
 
 
 @register
 class ServiceStatusPayload(Payload):
-    """A service, with the values of its row after the event."""
+    """Notification payload: a service, with the values of its row after the event."""
 
     VERSION = '1.1'
     fields = {
@@ -53,13 +53,13 @@ class ServiceStatusPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, service: Service | dict[str, Any]) -> Self:
-        """Return the payload of a service, which is an object or a row."""
+        """Return the notification payload of a service, which is an object or a row."""
         return cls.like(service)
 
 
 @register
 class AggregatePayload(Payload):
-    """A host aggregate."""
+    """Notification payload: a host aggregate."""
 
     VERSION = '1.1'
     fields = {
@@ -72,7 +72,7 @@ class AggregatePayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> Self:
-        """Return the payload of an aggregate, which is an object or a row with hosts and metadata.
+        """Return the notification payload of an aggregate, which is an object or a row with hosts and metadata.
 
         Before the aggregate is created it has no id.
         """
@@ -81,7 +81,7 @@ class AggregatePayload(Payload):
 
 @register
 class ServerGroupPayload(Payload):
-    """A server group; ``policies`` is the older form of ``policy``, a list with one element."""
+    """Notification payload: a server group; ``policies`` is the older form of ``policy``, a list with one element."""
 
     VERSION = '1.1'
     fields = {
@@ -98,7 +98,10 @@ class ServerGroupPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, group: InstanceGroup | dict[str, Any]) -> Self:
-        """Return the payload of a group: an InstanceGroup or a row with ``members``, ``policy`` and ``rules``."""
+        """Return the notification payload of a server group.
+
+        ``group`` is an InstanceGroup or a row with ``members``, ``policy`` and ``rules``.
+        """
         held = group.get if isinstance(group, dict) else lambda name: getattr(group, name) if name in group else None
         policy, rules = held('policy'), held('rules') if isinstance(group, dict) else group.rules
         return cls.like(group, policies=[policy] if policy else [],
@@ -107,7 +110,7 @@ class ServerGroupPayload(Payload):
 
 @register
 class VolumeUsagePayload(Payload):
-    """How much servers read from and wrote to a volume, and the server that has the volume now.
+    """Notification payload: how much servers read from and wrote to a volume, and the server that has the volume now.
 
     ``reads`` and ``writes`` are numbers of requests, the other counters are bytes.
     """
@@ -128,6 +131,6 @@ class VolumeUsagePayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, usage: VolumeUsage) -> Self:
-        """Return the payload of the usage of a volume."""
+        """Return the notification payload of the usage of a volume."""
         return cls.like(usage, last_refreshed=usage.curr_last_refreshed,
                         **{name: usage.total(name) for name in ('reads', 'read_bytes', 'writes', 'write_bytes')})

@@ -17,7 +17,7 @@ from kilonova.objects.request_spec import Destination, RequestSpec, SchedulerRet
 
 @register
 class ImageMetaPropsPayload(Payload):
-    """The properties of an image; properties that the image does not have are unset."""
+    """Notification payload: the properties of an image; properties that the image does not have are unset."""
 
     VERSION = '1.20'
     fields = dict(PROPERTIES)
@@ -25,7 +25,10 @@ class ImageMetaPropsPayload(Payload):
 
 @register
 class ImageMetaPayload(Payload):
-    """The metadata of an image; sizes are in bytes, ``min_disk`` is in GiB, ``min_ram`` in MiB."""
+    """Notification payload: the metadata of an image.
+
+    Sizes are in bytes, ``min_disk`` is in GiB, ``min_ram`` in MiB.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -51,14 +54,14 @@ class ImageMetaPayload(Payload):
 
     @classmethod
     def of_image(cls, image: ImageMeta) -> Self:
-        """Return the payload of an ImageMeta."""
+        """Return the notification payload of an ImageMeta."""
         return cls.like(image, properties=ImageMetaPropsPayload.like(image.properties)
                         if 'properties' in image else None)
 
 
 @register
 class VirtCPUTopologyPayload(Payload):
-    """The CPU topology that the guest sees."""
+    """Notification payload: the CPU topology that the guest sees."""
 
     VERSION = '1.0'
     fields = {
@@ -70,7 +73,7 @@ class VirtCPUTopologyPayload(Payload):
 
 @register
 class InstanceNUMACellPayload(Payload):
-    """One NUMA cell of a guest; ``memory`` is in MiB, ``pagesize`` in KiB."""
+    """Notification payload: one NUMA cell of a guest; ``memory`` is in MiB, ``pagesize`` in KiB."""
 
     VERSION = '1.2'
     fields = {
@@ -88,14 +91,14 @@ class InstanceNUMACellPayload(Payload):
 
     @classmethod
     def of_cell(cls, cell: InstanceNUMACell) -> Self:
-        """Return the payload of an InstanceNUMACell."""
+        """Return the notification payload of an InstanceNUMACell."""
         topology = value(cell, 'cpu_topology')
         return cls.like(cell, cpu_topology=None if topology is None else VirtCPUTopologyPayload.like(topology))
 
 
 @register
 class InstanceNUMATopologyPayload(Payload):
-    """The requested NUMA cells of a guest."""
+    """Notification payload: the requested NUMA cells of a guest."""
 
     VERSION = '1.0'
     fields = {
@@ -106,13 +109,13 @@ class InstanceNUMATopologyPayload(Payload):
 
     @classmethod
     def of_topology(cls, topology: InstanceNUMATopology) -> Self:
-        """Return the payload of an InstanceNUMATopology."""
+        """Return the notification payload of an InstanceNUMATopology."""
         return cls.like(topology, cells=[InstanceNUMACellPayload.of_cell(cell) for cell in topology.cells])
 
 
 @register
 class InstancePCIRequestPayload(Payload):
-    """The requested passthrough devices of one alias."""
+    """Notification payload: the requested passthrough devices of one alias."""
 
     VERSION = '1.0'
     fields = {
@@ -126,7 +129,7 @@ class InstancePCIRequestPayload(Payload):
 
 @register
 class InstancePCIRequestsPayload(Payload):
-    """All requested passthrough devices of a server."""
+    """Notification payload: all requested passthrough devices of a server."""
 
     VERSION = '1.0'
     fields = {
@@ -136,13 +139,13 @@ class InstancePCIRequestsPayload(Payload):
 
     @classmethod
     def of_requests(cls, requests: InstancePCIRequests) -> Self:
-        """Return the payload of InstancePCIRequests."""
+        """Return the notification payload of InstancePCIRequests."""
         return cls.like(requests, requests=[InstancePCIRequestPayload.like(one) for one in requests.requests])
 
 
 @register
 class CellMappingPayload(Payload):
-    """A cell, without its URLs, which contain passwords."""
+    """Notification payload: a cell, without its URLs, which contain passwords."""
 
     VERSION = '2.0'
     fields = {
@@ -154,7 +157,7 @@ class CellMappingPayload(Payload):
 
 @register
 class DestinationPayload(Payload):
-    """The hosts that the server may go to."""
+    """Notification payload: the hosts that the server may go to."""
 
     VERSION = '1.0'
     fields = {
@@ -166,14 +169,14 @@ class DestinationPayload(Payload):
 
     @classmethod
     def of_destination(cls, destination: Destination) -> Self:
-        """Return the payload of a Destination."""
+        """Return the notification payload of a Destination."""
         cell = value(destination, 'cell')
         return cls.like(destination, cell=None if cell is None else CellMappingPayload.like(cell))
 
 
 @register
 class SchedulerRetriesPayload(Payload):
-    """The hosts that were tried already for a server."""
+    """Notification payload: the hosts that were tried already for a server."""
 
     VERSION = '1.0'
     fields = {
@@ -183,13 +186,13 @@ class SchedulerRetriesPayload(Payload):
 
     @classmethod
     def of_retries(cls, retries: SchedulerRetries) -> Self:
-        """Return the payload of SchedulerRetries."""
+        """Return the notification payload of SchedulerRetries."""
         return cls.made({'num_attempts': retries.num_attempts, 'hosts': [node.host for node in retries.hosts]})
 
 
 @register
 class SchedulerLimitsPayload(Payload):
-    """The limits of a claim on a host; memory in MiB, disk in GiB."""
+    """Notification payload: the limits of a claim on a host; memory in MiB, disk in GiB."""
 
     VERSION = '1.0'
     fields = {
@@ -201,7 +204,7 @@ class SchedulerLimitsPayload(Payload):
 
 @register
 class RequestSpecPayload(Payload):
-    """The requirements of a server on its host."""
+    """Notification payload: the requirements of a server on its host."""
 
     VERSION = '1.1'
     fields = {
@@ -227,7 +230,7 @@ class RequestSpecPayload(Payload):
 
     @classmethod
     def of(cls, about: About, *, request_spec: RequestSpec) -> Self:
-        """Return the payload of a RequestSpec."""
+        """Return the notification payload of a RequestSpec."""
         makers: dict[str, Any] = {
             'flavor': FlavorPayload.like, 'image': ImageMetaPayload.of_image,
             'numa_topology': InstanceNUMATopologyPayload.of_topology,
@@ -243,7 +246,10 @@ class RequestSpecPayload(Payload):
 
 @register
 class ComputeTaskPayload(Payload):
-    """A server that could not be scheduled, with the reason; ``state`` is its vm state afterwards."""
+    """Notification payload: a server that could not be scheduled, with the reason.
+
+    ``state`` is the server's vm state afterwards.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -256,7 +262,10 @@ class ComputeTaskPayload(Payload):
     @classmethod
     def of(cls, about: About, *, instance_uuid: str, request_spec: RequestSpec, state: str | None,
            record: dict[str, Any], **facts: Any) -> Self:
-        """Return the payload of a server; ``record`` is the error that the operation's row stores."""
+        """Return the notification payload of a server that could not be scheduled.
+
+        ``record`` is the error as the operation's row stores it.
+        """
         return cls.made({
             'instance_uuid': instance_uuid, 'state': state, 'reason': ExceptionPayload.of_record(record),
             'request_spec': RequestSpecPayload.of(about, request_spec=request_spec)})

@@ -113,9 +113,9 @@ def _list(call: Call, detailed: bool) -> Any:
 
 
 def _owner(call: Call, query: dict[str, str], detailed: bool) -> owners.Owner:
-    """Return whose servers are listed: those of the caller's project, or of all projects.
+    """Return the owner whose servers are listed: the caller's project, or ``owners.ALL`` for all projects.
 
-    Answers with 403 if all projects are requested without the policy rule for that.
+    Answers with 403 if the request is for all projects and the caller does not pass the policy rule for that.
     """
     wanted = query.get('all_tenants')
     if wanted is None:

@@ -134,7 +134,7 @@ class Listing:
 
     @property
     def tells_unknown(self) -> bool:
-        """Whether servers of cells that do not answer are listed with the little that their mappings contain."""
+        """True if servers of cells that do not answer are listed with the little that their mappings contain."""
         return self.whole and self.version >= PARTIAL_SINCE
 
 
@@ -264,8 +264,11 @@ def _states_of(status: str) -> Iterable[tuple[str, frozenset[str], bool]]:
 def list_servers(backend: Backend, listing: Listing) -> Listed:
     """Return one page of servers.
 
-    Runs two SQL statements in the API database and at most four per cell. Raises MarkerNotFound (400) if there is no
-    server ``listing.marker``, and Unavailable (503) if a cell does not answer and the options forbid partial lists.
+    Runs two SQL statements in the API database and at most four per cell.
+
+    Raises:
+        MarkerNotFound: there is no server ``listing.marker`` (400).
+        Unavailable: a cell does not answer, and the options forbid partial lists (503).
     """
     found = Listed()
     if listing.limit == 0 or listing.filters.nothing:

@@ -36,7 +36,7 @@ _GIVEN = {'name': 'name', 'description': 'description', 'accessIPv4': 'access_ip
 
 
 def rebuild(call: Call) -> Reply:
-    """Accept the action rebuild and return the server."""
+    """Accept the action rebuild: create the server's disks again from an image. Returns the server."""
     body = call.body['rebuild']
     if body.get('trusted_image_certificates'):
         call.authorise(TRUSTED_CERTS)
