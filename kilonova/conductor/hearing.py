@@ -13,9 +13,10 @@ Hosts report through the message queue and a conductor. After an outage of the q
 database, the reports of all hosts stop at the same time, and start again one after the other. Therefore a host counts
 as down only in one of these cases:
 
-- An operator has forced its service down. - It had stopped reporting before the others did. - Other hosts have reported
-for a whole service_down_time, in which it could have reported, too. - No host at all has reported for twice that time.
-During that time this conductor was never cut off from the message
+- An operator has forced its service down.
+- It had stopped reporting before the others did.
+- Other hosts have reported for a whole service_down_time, in which it could have reported, too.
+- No host at all has reported for twice that time. During that time this conductor was never cut off from the message
   queue or the database, and was never stopped. (While no host reports, it sends messages to itself through the queue.)
 
 Times are those of this process's monotonic clock. The database returns ages, not times.

@@ -110,7 +110,7 @@ class Runner:
             self._tick.wait(self.sweep_interval)
 
     def sweep(self, age: float = -60.0) -> int:
-        """Wake the rows that can be taken and are not in this runner, and return their number.
+        """Take the free rows of all databases that are not in this runner, and return their number.
 
         ``age`` is the minimum age of a row in seconds.
         """

@@ -36,10 +36,10 @@ class Sweep:
         self._behind: dict[str, int] = {}
 
     def of(self, db: Database, age: float) -> int:
-        """Wake the rows of a database that can be taken and are not in the runner, and return their number.
+        """Wake the runner for rows of a database that can be taken and are not in the runner, and return their number.
 
-        ``age`` is the minimum age of a row in seconds. It also sends cancels again, and ends leases of dead processes.
-        Never raises, because the next sweep comes soon.
+        ``age`` is the minimum age of a row in seconds. The sweep also sends cancels again, and ends leases of dead
+        processes. Never raises, because the next sweep comes soon.
         """
         try:
             owner = self._env.leases.owner_in(db)
@@ -63,9 +63,9 @@ class Sweep:
         return found
 
     def _find(self, db: Database, age: float, rows: list[operations.Operation]) -> int:
-        """Wake the rows of ``rows`` and further ones, at most a batch, and return their number.
+        """Wake the runner for ``rows``, and for further free rows up to the size of a batch, and return their number.
 
-        Rows that are in this runner don't count.
+        Rows that are in the runner already don't count.
         """
         found = 0
         while True:

@@ -76,6 +76,9 @@ def _subnet(subnet: Subnet, addresses: Iterable[FixedIp], floating: Mapping[str,
 
 
 def cached(instance: objects.Instance, vifs: Sequence[Mapping[str, Any]]) -> None:
-    """Set the server's info cache to these stored interfaces, for the recipient of the server object."""
+    """Set the info cache of a server object before it is sent to a host.
+
+    ``vifs`` are the server's interfaces as the info cache stores them. Does nothing if there are none.
+    """
     if vifs:
         instance.info_cache = objects.InstanceInfoCache(instance_uuid=instance.uuid, network_info=list(vifs))
