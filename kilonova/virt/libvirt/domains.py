@@ -294,6 +294,7 @@ class Domains:
         except HypervisorUnavailable as error:
             if any(map(os.path.lexists, self._disks.own_directories(uuid))):
                 raise
+            self._serial_ports.free(uuid)
             self.plugs.remove(uuid)
             LOG.info('Nothing of the instance is here; the hypervisor was not asked: %s', error, instance_uuid=uuid)
 

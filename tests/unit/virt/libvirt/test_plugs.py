@@ -266,15 +266,17 @@ def test_a_representor_is_whose_its_function_is(rig: LibvirtRig, tmp_path: Any) 
 
 
 def test_nothing_stays_where_the_hypervisor_is_away(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An undo of a guest that was never made here."""
+    """An undo of a guest that was never made here: its ports of the switch and its TCP ports for consoles are free."""
     switch, instance = give(rig.here), server(HYBRID)
     rig.here.guests._domains.plugs.renew(instance, instance.vifs)
+    serial_ports = rig.here.guests._domains._serial_ports
+    serial_ports.take(instance.uuid, 1)
 
     def away(uuid: str) -> Guest | None:
         raise HypervisorUnavailable(host='gpu1', reason='gone')
     monkeypatch.setattr(rig.here.guests._libvirt, 'find', away)
     rig.here.guests.destroy(instance)
-    assert switch.there == {} and notes(rig) == []
+    assert switch.there == {} and notes(rig) == [] and instance.uuid not in serial_ports._load()
 
 
 def test_a_note_that_nobody_can_read_keeps_no_server(rig: LibvirtRig, caplog: pytest.LogCaptureFixture) -> None:
