@@ -376,7 +376,7 @@ class ListBase(ovo.ObjectListBase[Any]):
 
 
 class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
-    """Converts objects to envelopes and back in the arguments and results of RPC calls.
+    """A serializer of oslo.messaging that converts objects to envelopes and back in RPC arguments and results.
 
     Objects can be nested in dicts, lists, tuples and sets at any depth. An envelope of a newer minor version than this
     process knows is sent to the indirection, which returns the object in the known version.

@@ -426,6 +426,6 @@ def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
 
 
 def hints_as_lists(hints: dict[str, Any] | None) -> dict[str, list[str]]:
-    """Return hints with lists of texts as values, from hints whose values may be single values."""
+    """Convert scheduler hints so that each value is a list of texts; a single value becomes a list of one."""
     return {name: [str(item) for item in value] if isinstance(value, (list, tuple, set)) else [str(value)]
             for name, value in (hints or {}).items()}

@@ -67,7 +67,10 @@ def offloads(profile: Mapping[str, Any]) -> bool:
 
 
 def has_representor(vnic_type: str, profile: Mapping[str, Any]) -> bool:
-    """Return whether such a port is connected to Open vSwitch by the representor of its function."""
+    """Return whether a port is connected to Open vSwitch by the representor of its function.
+
+    This depends on the port's vnic_type and its binding profile.
+    """
     return vnic_type == VDPA or (vnic_type == DIRECT and offloads(profile))
 
 

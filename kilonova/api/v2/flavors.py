@@ -116,7 +116,7 @@ def _body(row: Row, viewer: Viewer) -> dict[str, Any]:
 
 
 def _brief(row: Row, viewer: Viewer) -> dict[str, Any]:
-    """Return the entry of a list without details."""
+    """Return the body of a flavor in the list without details."""
     body = {'id': row['flavorid'], 'name': row['name'], 'links': viewer.links.of('flavors', row['flavorid'])}
     return {**body, 'description': row['description']} if viewer.version >= 55 else body
 

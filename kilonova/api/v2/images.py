@@ -62,7 +62,7 @@ def _links(image: Image, viewer: Viewer) -> list[dict[str, str]]:
 
 
 def _brief(image: Image, viewer: Viewer) -> dict[str, Any]:
-    """Return the entry of a list without details."""
+    """Return the body of an image in the list without details."""
     return {'id': image['id'], 'name': image['name'], 'links': _links(image, viewer)}
 
 

@@ -33,13 +33,14 @@ class CannotRescueVolume(Invalid):
 def rescue(call: Call) -> dict[str, Any]:
     """Accept the action rescue: the guest boots from another image, and its own disks are attached as further disks.
 
-    Without an image in the request the host uses its default rescue image. The answer contains the administrator's
+    Without an image in the request the host uses its default rescue image. The response contains the administrator's
     password of the rescue system: the given one or a generated one. It contains no password if there are no keys to
     seal one with, or if [api]enable_instance_password is off.
 
     Raises:
         Invalid: the image does not exist, cannot be booted, or does not fit the server (400).
-        CannotRescueVolume: the server boots from a volume and cannot be rescued so (400).
+        CannotRescueVolume: the server boots from a volume, and the microversion or the image does not allow a rescue
+            (400).
         InstanceInvalidState, InstanceIsLocked, InstanceNotReady: the server's state or lock forbids it (409).
         NothingToSealWith: a password is given, but there are no keys to seal it with (503).
     """

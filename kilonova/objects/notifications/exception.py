@@ -1,4 +1,4 @@
-"""ExceptionPayload: an error in a payload."""
+"""ExceptionPayload: the payload of an error in notifications."""
 from __future__ import annotations
 
 import traceback

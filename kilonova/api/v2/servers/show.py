@@ -276,7 +276,7 @@ def render(row: Row, viewer: Viewer, kind: str = ONE) -> dict[str, Any]:
 
 
 def brief(row: Row, viewer: Viewer) -> dict[str, Any]:
-    """Return the entry of a list without details."""
+    """Return the body of a server in the list without details."""
     return {'id': row['uuid'], 'name': row['display_name'], 'links': viewer.links.of('servers', row['uuid'])}
 
 
