@@ -1,1 +1,1 @@
-"""The only floor that speaks SQL: engine, models, queries and migrations of API and cell databases."""
+"""The only package that contains SQL: engine, models, queries and migrations of API and cell databases."""

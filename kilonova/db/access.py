@@ -1,6 +1,8 @@
-"""Whether this process may use a database at all. It imports nothing of what it forbids.
+"""Record whether this process may use databases. nova-compute may not.
 
     access.forbid('nova-compute')
+
+This module imports nothing of the database code that it forbids.
 """
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ _forbidden: str | None = None
 
 
 def forbid(binary: str | None) -> None:
-    """From now on each database that this process opens raises DBNotAllowed for ``binary``; None allows it again."""
+    """Make each database that this process opens raise DBNotAllowed for ``binary``. None allows databases again."""
     global _forbidden  # noqa: PLW0603 - what a process may do
     _forbidden = binary
 
 
 def check() -> None:
-    """DBNotAllowed where it may not."""
+    """Raise DBNotAllowed if this process must not use databases."""
     if _forbidden is not None:
         raise errors.DBNotAllowed(binary=_forbidden)

@@ -1,9 +1,9 @@
-"""Time by the database's own clock, as SQL expressions that SQLite, MySQL, MariaDB and PostgreSQL understand.
+"""SQL expressions for the time by the database's own clock, for SQLite, MySQL, MariaDB and PostgreSQL.
 
     connection.execute(update(leases).values(expires=db_now() + 30))
     select(services.c.id, (db_age(services.c.last_seen_up) <= 60).label('up'))
 
-Leases and heartbeats are compared with this clock alone, so that the clocks of the daemons' hosts may differ.
+Leases and heartbeats are compared only with this clock, so the clocks of the daemons' hosts may differ.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kilonova.db.models.base import DateTime
 
 
 class db_now(expression.FunctionElement[float]):  # noqa: N801 - used like sqlalchemy's function names
-    """Epoch seconds (float) when the statement started."""
+    """The time when the statement started, in epoch seconds (float)."""
 
     inherit_cache = True
     name = 'db_now'
@@ -26,7 +26,7 @@ class db_now(expression.FunctionElement[float]):  # noqa: N801 - used like sqlal
 
 
 class db_utcnow(expression.FunctionElement[Any]):  # noqa: N801 - as above
-    """Naive UTC time when the statement started, in the form in which columns store it."""
+    """The time when the statement started as naive UTC, in the form in which columns store it."""
 
     inherit_cache = True
     name = 'db_utcnow'
@@ -34,21 +34,21 @@ class db_utcnow(expression.FunctionElement[Any]):  # noqa: N801 - as above
 
 
 class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
-    """Seconds (float) from a naive UTC time to the start of the statement; NULL for NULL."""
+    """The seconds (float) from a naive UTC time to the start of the statement, or NULL for NULL."""
 
     inherit_cache = True
     name = 'db_age'
     type = sa.Double()
 
 
-# MySQL: "+ 0e0" turns the DECIMAL into a double. PostgreSQL: statement_timestamp(), unlike now(), moves inside a
-# transaction and, unlike clock_timestamp(), lets an index be used.
+# MySQL: "+ 0e0" converts the DECIMAL into a double. PostgreSQL: statement_timestamp() advances inside a transaction,
+# unlike now(), and allows the use of an index, unlike clock_timestamp().
 NOW = {
     'sqlite': "((julianday('now') - 2440587.5) * 86400.0)",
     'mysql': '(UNIX_TIMESTAMP(NOW(6)) + 0e0)',
     'postgresql': 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)',
 }
-# SQLite: SQLAlchemy stores and reads six digits of fraction; the text must compare with those.
+# SQLite: SQLAlchemy stores and reads six digits of the fraction, and this text must be comparable with those.
 UTCNOW = {
     'sqlite': "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     'mysql': 'UTC_TIMESTAMP(6)',

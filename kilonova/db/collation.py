@@ -1,9 +1,9 @@
-"""One order of texts for all databases.
+"""One sort order of texts for all databases.
 
     select(...).order_by(by_code_point(instances.c.display_name))
 
-Rows of several cells are merged here, by code points. SQLite and our MySQL tables (utf8mb4_bin) compare so too;
-PostgreSQL goes by the locale that its database was made with, unless told.
+Rows of several cells are merged in Python, by code points. SQLite and the MySQL tables (utf8mb4_bin) compare in the
+same way. PostgreSQL compares by the locale with which its database was created, unless a collation is given.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 
 class by_code_point(expression.FunctionElement[str]):  # noqa: N801 - it reads as a function
-    """A text, to be compared and ordered by code points."""
+    """A text that is compared and sorted by code points."""
 
     type = sa.String()
     inherit_cache = True

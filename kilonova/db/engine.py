@@ -4,9 +4,9 @@
     with databases.api().write() as connection:
         connection.execute(insert(table).values(...))   # committed at the end, rolled back by an exception
 
-A write transaction takes SQLite's write lock at its BEGIN, so that reading before writing can't fail; a read
-transaction refuses to write. Connections are SQLAlchemy Core connections; there are no ORM sessions, hence no
-lazy load.
+A write transaction takes SQLite's write lock at its BEGIN, so a read before a write can't make the write fail. A read
+transaction refuses to write. Connections are SQLAlchemy Core connections. There are no ORM sessions, hence no lazy
+loads.
 """
 from __future__ import annotations
 
@@ -39,25 +39,27 @@ __all__ = ['Connection', 'Database', 'Databases', 'NotConfigured', 'Options', 'a
 
 P = ParamSpec('P')
 R = TypeVar('R')
-# In transactions of ``Database``; what SQL there is stays in this package.
+# The connection in a transaction of ``Database``. SQL itself is written only in this package.
 Connection = sa.Connection
 Listener = Callable[[str, str, bool], None]
 
 # Seconds that a writer waits for SQLite's lock before the database counts as not answering.
 SQLITE_BUSY = 10.0
 _WRITES = 'kilonova_writes'
-# What is to be called after the commit, in the info of a connection.
+# The key in a connection's ``info`` for the functions to call after the commit.
 _AFTER = 'kilonova_after_commit'
 _UNCOUNTED = ('BEGIN', 'COMMIT', 'ROLLBACK', 'PRAGMA', 'SAVEPOINT', 'RELEASE')
 
 
 class NotConfigured(errors.Unavailable):
+    """The database has no URL in the configuration."""
+
     msg_fmt = 'No database is configured: [%(group)s]connection is empty.'
 
 
 @dataclass(frozen=True)
 class Options:
-    """Pool and session settings of one section; seconds where it is a time."""
+    """Settings of one section for the connection pool and the sessions. Times are in seconds."""
 
     max_pool_size: int = 5
     max_overflow: int = 50
@@ -69,15 +71,15 @@ class Options:
 
     @classmethod
     def of(cls, group: cfg.ConfigOpts.GroupAttr) -> Options:
-        """Read them from a registered section."""
+        """Return the options of a registered section."""
         return cls(**{name: group[name] for name in cls.__dataclass_fields__})
 
 
 class Database:
-    """One database: its pool of connections and its transactions.
+    """One database, with its connection pool and its transactions.
 
-    ``name`` is 'api', 'main', 'cell0' or the name of a cell and is what listeners are told; ``cell`` is the
-    cell mapping (``queries.cells.Cell``) of a cell's database, else None.
+    ``name`` is 'api', 'main', 'cell0' or the name of a cell, and is passed to listeners. ``cell`` is the cell mapping
+    (``queries.cells.Cell``) if this is a cell's database, else None.
     """
 
     def __init__(self, url: str, name: str, options: Options | None = None) -> None:
@@ -91,7 +93,8 @@ class Database:
         self.dialect = 'mysql' if backend == 'mariadb' else backend
         self._driver = parsed.get_driver_name()
         self._memory = self.dialect == 'sqlite' and parsed.database in (None, '', ':memory:')
-        # An error's text goes into logs and faults; what a statement was to write (cells' URLs, user data) must not.
+        # The text of an error is written to logs and faults. The parameters of its statement (URLs of cells, user data)
+        # must not be.
         self._engine = sa.create_engine(parsed, hide_parameters=True, **self._engine_arguments())
         self._writer = self._engine.execution_options(**{_WRITES: True})
         self._writing: set[int] = set()
@@ -105,15 +108,18 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads; SQLite shows it one state, servers the newest to each statement."""
+        """Open a transaction that only reads.
+
+        On SQLite all its statements see one state. On servers each statement sees the newest committed rows.
+        """
         with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """A transaction that is committed at the end of the block and rolled back by an exception.
+        """Open a transaction that is committed at the end of the block, and rolled back by an exception.
 
-        It can't be nested: a second connection would wait for the first one's locks for ever.
+        It can't be nested (RuntimeError), because a second connection would wait for the first one's locks for ever.
         """
         with self._turn(), self._writer.begin() as connection:
             connection.info.pop(_AFTER, None)
@@ -123,7 +129,7 @@ class Database:
             act(self)
 
     def dispose(self) -> None:
-        """Close the pooled connections; the database can be used again afterwards."""
+        """Close the pooled connections. The database can be used again afterwards."""
         self._engine.dispose()
 
     @contextlib.contextmanager
@@ -131,8 +137,8 @@ class Database:
         me = threading.get_ident()
         if me in self._writing:
             raise RuntimeError(f'nested transaction on {self!r}')
-        # SQLite has one writer. Waiting here instead of in its C code lets other green threads run, and the
-        # holder finish even if it yields.
+        # SQLite allows one writer. Waiting here instead of in its C code lets other green threads run, so that the one
+        # that holds the lock can finish even if it yields.
         if self._lock is not None and not self._lock.acquire(timeout=SQLITE_BUSY):
             raise _locked()
         self._writing.add(me)
@@ -156,8 +162,7 @@ class Database:
         connect = timeouts.arguments(self.dialect, self._driver, self.options.statement_timeout)
         if self.dialect == 'mysql' and self.options.mysql_sql_mode:
             connect['sql_mode'] = self.options.mysql_sql_mode
-        # READ COMMITTED everywhere: what a compare-and-swap sees is the newest row, and MySQL takes no gap
-        # locks.
+        # READ COMMITTED for all databases: a compare-and-swap sees the newest row, and MySQL takes no gap locks.
         return {**arguments, 'connect_args': connect, 'pool_pre_ping': True,
                 'isolation_level': 'READ COMMITTED'}
 
@@ -194,14 +199,18 @@ class Database:
             callback(self.name, 'COMMIT', False)
 
     def after_fork(self) -> None:
-        """Forget the parent process's connections: it goes on using their sockets and files."""
-        # They stay referenced, as SQLite forbids even to close a connection of the parent (howtocorrupt.html §2.6).
+        """Abandon the connections of the parent process, which goes on using their sockets and files."""
+        # The pool stays referenced, because SQLite does not even allow closing a parent's connection (howtocorrupt.html
+        # §2.6).
         self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
 
 
 def after_commit(connection: sa.Connection, act: Callable[[Database], None]) -> None:
-    """Call ``act(database)`` once this write transaction is committed; never when it isn't. It must not raise."""
+    """Call ``act(database)`` after this write transaction is committed.
+
+    It is not called after a rollback, and must not raise.
+    """
     connection.info.setdefault(_AFTER, []).append(act)
 
 
@@ -211,31 +220,36 @@ def _locked() -> exc.OperationalError:
 
 def _create_sqlite(_dialect: sa.Dialect, _record: pool.ConnectionPoolEntry, arguments: Sequence[Any],
                    _keywords: dict[str, Any]) -> None:
-    """A new file is its owner's alone; SQLite gives those beside it (-wal, -shm) the same mode."""
+    """Create a missing database file with access for its owner only.
+
+    SQLite gives the -wal and -shm files the same mode.
+    """
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
-        # Only ever one that isn't there: closing a file drops this process's locks on it (howtocorrupt.html §2.2).
-        # A path that can't be is SQLite's to tell.
+        # Only a file that doesn't exist is opened, because closing a file releases this process's locks on it
+        # (howtocorrupt.html §2.2). If the path is invalid, SQLite reports it.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolEntry) -> None:
-    # None hands transactions over to _begin_sqlite: pysqlite's own would begin deferred ones, and only at a
-    # write.
+    # None leaves transactions to _begin_sqlite. pysqlite itself would begin deferred ones, and only before a write.
     connection.isolation_level = None
     connection.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
     if connection.execute('PRAGMA journal_mode').fetchone()[0] not in ('wal', 'memory'):
         connection.execute('PRAGMA journal_mode = WAL')
     connection.execute('PRAGMA synchronous = NORMAL')
     connection.execute('PRAGMA foreign_keys = ON')
-    # SQLAlchemy's own is Python's re, which a user's expression can keep busy for ever.
+    # SQLAlchemy's own function is Python's re, which a user's expression can keep busy for ever.
     connection.create_function('regexp', 2, expressions.find, deterministic=True)
     timeouts.watch_sqlite(connection, record.info)
 
 
 def _judge_ping(context: sa.ExceptionContext) -> None:
-    """A pooled connection that doesn't answer is no stale one: a new one wouldn't be answered either, a while later."""
+    """Don't treat a timeout of the ping before use as a stale connection.
+
+    Otherwise SQLAlchemy would open a new connection, which the server wouldn't answer either, after another wait.
+    """
     if context.is_pre_ping and failures.timed_out(context.original_exception):
         context.is_disconnect = False
 
@@ -245,8 +259,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if _WRITES not in connection.get_execution_options():
         driver.execute('BEGIN')
         return
-    # SQLite's own busy handler sleeps in C and would stop all green threads of this process while another
-    # process writes: so it is told not to wait, and the waiting is done here.
+    # SQLite's busy handler sleeps in C code, and would stop all green threads of this process while another process
+    # writes. So SQLite is set not to wait, and this loop waits.
     driver.execute('PRAGMA busy_timeout = 0')
     deadline, pause = time.monotonic() + SQLITE_BUSY, 0.001
     try:
@@ -266,7 +280,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 class Databases:
-    """The API database, the main database, and those of the cells; one ``Database`` a URL."""
+    """The API database, the main database and the databases of cells, with one ``Database`` for each URL."""
 
     def __init__(self, api_url: str | None, main_url: str | None, *, api_options: Options | None = None,
                  main_options: Options | None = None) -> None:
@@ -278,19 +292,22 @@ class Databases:
         self._main = self.open(main_url, 'main') if main_url else None
 
     def api(self) -> Database:
-        """The API database; raises NotConfigured without [api_database]connection."""
+        """Return the API database. Raises NotConfigured if [api_database]connection is not set."""
         if self._api is None:
             raise NotConfigured(group='api_database')
         return self._api
 
     def main(self) -> Database:
-        """The main database; raises NotConfigured without [database]connection."""
+        """Return the main database. Raises NotConfigured if [database]connection is not set."""
         if self._main is None:
             raise NotConfigured(group='database')
         return self._main
 
     def open(self, url: str, name: str | None = None) -> Database:
-        """The database at ``url`` with the settings of [database]; a name given later replaces 'main'."""
+        """Return the database at ``url``, with the settings of [database].
+
+        A later ``name`` replaces the name 'main'.
+        """
         with self._opening:
             database = self._opened.get(url)
             if database is None:
@@ -315,8 +332,11 @@ _installed: Databases | None = None
 
 
 def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
-    """Make ``api()``, ``main()`` and ``open()`` work from the options of this process; connects lazily. ``changed``:
-    what is otherwise than the sections say, such as ``statement_timeout=0``."""
+    """Create the databases of this process from its options, and use them in ``api()``, ``main()`` and ``open()``.
+
+    Connections are opened when they are first used. ``changed``: values that override the options, such as
+    ``statement_timeout=0``.
+    """
     api_options, main_options = (replace(Options.of(conf[group]), **changed) for group in ('api_database', 'database'))
     databases = Databases(conf.api_database.connection, conf.database.connection, api_options=api_options,
                           main_options=main_options)
@@ -325,7 +345,7 @@ def configure(conf: cfg.ConfigOpts, **changed: Any) -> Databases:
 
 
 def install(databases: Databases | None) -> None:
-    """Let the module's functions use these databases (None: none)."""
+    """Set the databases that this module's functions use (None: none)."""
     global _installed  # noqa: PLW0603 - one set of databases a process
     _installed = databases
 
@@ -338,50 +358,51 @@ def _current(group: str) -> Databases:
 
 
 def api() -> Database:
-    """The API database of this process."""
+    """Return the API database of this process."""
     return _current('api_database').api()
 
 
 def main() -> Database:
-    """The main database of this process."""
+    """Return the main database of this process."""
     return _current('database').main()
 
 
 def open(url: str, name: str | None = None) -> Database:  # noqa: A001 - always used as engine.open
-    """The database at ``url``, one object a URL."""
+    """Return the database at ``url``, one object for each URL."""
     return _current('database').open(url, name)
 
 
 def listen(callback: Listener) -> Callable[[], None]:
-    """Call ``callback(database name, statement, executemany)`` before each statement, and with 'COMMIT'.
+    """Call ``callback(database name, statement, executemany)`` before each statement.
 
-    Other transaction control, pragmas and pings are left out. Returns the function that ends it.
+    Before a commit, the statement is 'COMMIT'. Other transaction control, pragmas and pings are left out. Returns the
+    function that removes the callback.
     """
     _listeners.append(callback)
     return functools.partial(_listeners.remove, callback)
 
 
 def now(connection: sa.Connection) -> float:
-    """Epoch seconds by the database's clock; one statement."""
+    """Return the time by the database's clock, in epoch seconds. Runs one SQL statement."""
     return connection.execute(sa.select(db_now())).scalar_one()
 
 
 def retried(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that opens its own transaction: it is called again after a deadlock or a lost
-    connection.
+    """Decorate a function that opens its own transaction: call it again after a deadlock or a lost connection.
 
         @retried
         def accept(database: Database, row: dict) -> None:
             with database.write() as connection: ...
 
-    It must be safe to repeat when only the answer to its COMMIT was lost: ``repeated()`` tells that it may have been.
-    [database]max_retries bounds it, and no repetition begins once [database]statement_timeout has gone by. A database
-    that can't be reached at all, or whose answer didn't come in time, raises at once (see ``is_unreachable``).
+    The function must be safe to repeat after its COMMIT if only the answer was lost. ``repeated()`` returns True when
+    that may be the case. It is called again at most [database]max_retries times, and not after
+    [database]statement_timeout has passed. If a database can't be reached at all, or its answer didn't come in time,
+    the error is raised at once (see ``is_unreachable``).
     """
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         options = _installed.options if _installed else Options
-        # Waiting for locks takes long.
+        # Waiting for locks takes long, so the total time is limited, too.
         until = time.monotonic() + options.statement_timeout if options.statement_timeout else float('inf')
         mark, number = failures.REPEATED.set(False), 0
         try:

@@ -1,10 +1,10 @@
-"""What an error means to an operator, in one line: what is away or missing, and the option that names it.
+"""Explain an error to an operator in one line: what does not answer or is missing, and which option configures it.
 
     explain.line(databases, error)
     # "[api_database]connection (sqlite:////var/lib/kilonova/api.db) has no tables yet: run 'kilonova-manage api_db
     #  sync' first"
 
-None for errors that nobody expects: their tracebacks are what helps.
+The daemons and kilonova-manage print the line. Unexpected errors have no line, because their tracebacks help more.
 """
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ API, MAIN = '[api_database]connection', '[database]connection'
 
 
 def check_urls(conf: cfg.ConfigOpts) -> None:
-    """Raise for URLs of databases that can't be, with the option's name and without their passwords."""
+    """Raise cfg.ConfigFileValueError if a database URL in the options is invalid or its driver can't be loaded.
+
+    The message has the option's name but no password.
+    """
     for option, url in ((API, conf.api_database.connection), (MAIN, conf.database.connection)):
         if not url:
             continue
@@ -37,7 +40,7 @@ def check_urls(conf: cfg.ConfigOpts) -> None:
 
 
 def name(database: engine.Database, databases: engine.Databases) -> str:
-    """The option of a database and its URL; of a cell's, the cell."""
+    """Return the option (or the cell) that configures a database, together with its URL without password."""
     where = f'({sa.make_url(database.url).render_as_string(hide_password=True)})'
     if database.name == 'api':
         return f'{API} {where}'
@@ -45,10 +48,10 @@ def name(database: engine.Database, databases: engine.Databases) -> str:
 
 
 def line(databases: engine.Databases | None, error: BaseException) -> str | None:
-    """Return the line, or None for an error that nobody expects.
+    """Return the line for an error, or None for an unexpected error.
 
-    An error of a database is explained by the database that it is of, and by what it says: no other database is asked.
-    Runs one SQL statement on that database if it says that it lacks a table or a column.
+    For an error of a database, the line is about that database and contains its message. No other database is queried.
+    Runs one SQL statement on that database if the error says that a table or a column is missing.
     """
     if isinstance(error, (errors.KilonovaError, cfg.Error)):
         return str(error)
@@ -70,7 +73,7 @@ def line(databases: engine.Databases | None, error: BaseException) -> str | None
 
 
 def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyError) -> str | None:
-    """Return what to do about a table or a column that is not there, or None if the schema is the newest."""
+    """Return what to do about a missing table or column, or None if the schema has the newest revision."""
     schema, sync = ('api', 'api_db sync') if database.name == 'api' else ('cell', 'db sync')
     try:
         revision = migration.version(database, schema)  # type: ignore[arg-type]
@@ -84,16 +87,19 @@ def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyEr
 
 
 def no_tables(where: str, sync: str) -> str:
-    """Return the line about an empty database; ``where`` is its name, ``sync`` the command that makes its tables."""
+    """Return the line about an empty database.
+
+    ``where`` is its name, and ``sync`` the command that creates its tables.
+    """
     return f"{where} has no tables yet: run 'kilonova-manage {sync}' first"
 
 
 def _is_of_cell(database: engine.Database, databases: engine.Databases) -> bool:
-    """Return whether a mapping of a cell names the database, and no option of this file does."""
+    """Return whether a cell mapping configures the database, and no option of this process."""
     return database.name != 'api' and database.url != databases.main_url
 
 
 def reason(error: BaseException) -> str:
-    """What the driver says, without SQLAlchemy's statement and links."""
+    """Return the driver's message of an error, without SQLAlchemy's statement and links."""
     original = getattr(error, 'orig', None) or error
     return ' '.join(str(original).split())

@@ -1,11 +1,12 @@
-"""Regular expressions that users write: what is understood, and how long it may take.
+r"""Regular expressions of users, which are compiled and searched with RE2.
 
-    find('^a+$', 'aaa')                 # True; in time that grows with the text alone, whatever the expression
-    compiled('(a)\\\\1')                # BadExpression: invalid escape sequence: \\1
+    find('^a+$', 'aaa')                 # True; the time depends linearly on the text, for any expression
+    compiled('(a)\\1')                  # raises BadExpression: invalid escape sequence: \1
 
-They are RE2's (https://github.com/google/re2/wiki/Syntax): no back references and no look-arounds, which nothing finds
-in linear time. SQLite's REGEXP is this one. MySQL, MariaDB and PostgreSQL have engines of their own and get what RE2
-understands; there the time of the whole statement is bounded ([database]statement_timeout).
+RE2's syntax (https://github.com/google/re2/wiki/Syntax) has no back references and no look-arounds, which can't be
+searched in linear time. On SQLite, REGEXP is implemented by ``find``. MySQL, MariaDB and PostgreSQL have engines of
+their own and receive only expressions that RE2 accepts. There, [database]statement_timeout limits the time of the whole
+statement.
 """
 from __future__ import annotations
 
@@ -14,18 +15,19 @@ from typing import Any
 
 import re2
 
-# Characters of an expression; bytes that a compiled one may take, the states that it visits included.
+# The number of characters that an expression may have, and the bytes that a compiled one and the states of its search
+# may use.
 MOST = 255
 _MEMORY = 1 << 18
 
 
 class BadExpression(ValueError):
-    """The text says what is not understood."""
+    """The text is not a regular expression that RE2 accepts."""
 
 
 @functools.lru_cache(maxsize=256)
 def compiled(pattern: str) -> Any:
-    """An expression to search with. BadExpression: it is none, or one that would cost too much."""
+    """Return the compiled form of an expression. Raises BadExpression if it is malformed, too long or too complex."""
     if len(pattern) > MOST:
         raise BadExpression(f'it has more than {MOST} characters')
     options = re2.Options()
@@ -41,5 +43,5 @@ def compiled(pattern: str) -> Any:
 
 
 def find(pattern: str, text: object) -> bool | None:
-    """Whether the expression is found somewhere; None for NULL, as SQL has it."""
+    """Return whether the expression matches anywhere in the text, or None for a text of None, like SQL for NULL."""
     return None if text is None else compiled(pattern).search(str(text)) is not None

@@ -1,11 +1,11 @@
-"""What a database error means: lost race, try again, or nobody there.
+"""Classify database errors: a violated unique key, an error to retry, or a database that does not answer.
 
     try:
         rows = operation_leases.take(database, uuids, owner)
     except Exception as error:
-        if is_unreachable(error): ...           # silence: the row stays as it is and goes on later
+        if is_unreachable(error): ...           # no answer: the row stays unchanged, and its operation goes on later
 
-Codes: MySQL and MariaDB "Server Error Message Reference", PostgreSQL appendix A (SQLSTATE),
+The codes are from "Server Error Message Reference" of MySQL and MariaDB, appendix A (SQLSTATE) of PostgreSQL, and
 sqlite.org/rescode.html.
 """
 from __future__ import annotations
@@ -27,28 +27,29 @@ from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
-# Whether what runs now is repeated after a connection was lost (``engine.retried``).
+# Whether the present call repeats a function after a connection was lost (``engine.retried``).
 REPEATED: contextvars.ContextVar[bool] = contextvars.ContextVar('repeated', default=False)
 
-# The attribute of an error that names its database.
+# The attribute of an error that contains its database.
 _DATABASE = 'kilonova_database'
-# 1020 is MariaDB's snapshot isolation, 1205 the lock wait timeout, 1213 the deadlock (Galera's certification
-# too).
+# 1020 is MariaDB's snapshot isolation, 1205 the lock wait timeout, 1213 the deadlock (and Galera's failed
+# certification).
 _MYSQL_AGAIN = frozenset((1020, 1205, 1213))
-# Too many connections, shutdown, aborted, access to a node that is not ready, the client's 20xx of lost links; a lock
-# or a statement (1969 of MariaDB, 3024 of MySQL) that took too long.
+# Too many connections, shutdown, aborted connections, a node that is not ready, the client's codes 20xx for lost
+# connections, and a lock or a statement (1969 of MariaDB, 3024 of MySQL) that took too long.
 _MYSQL_SILENT = frozenset((1040, 1042, 1043, 1047, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1226, 1927,
                            1969, 2002, 2003, 2005, 2006, 2013, 2014, 2045, 2055, 3024, 4031))
-# What PyMySQL makes of a socket's error while it writes, and while it reads.
+# The codes of PyMySQL for a socket's error, while it writes and while it reads.
 _MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
-# 57014 is a statement that took too long, 55P03 a lock, 25P03 a transaction in which nothing happened for too long.
+# 57014: a statement took too long. 55P03: waiting for a lock took too long. 25P03: nothing happened in a transaction
+# for too long.
 _POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
 
-# Of a database, an account, a table or a column that isn't there. psycopg2 knows no SQLSTATE of a connection that the
-# server refused: then only the text tells.
+# Codes for a database, account, table or column that does not exist. psycopg2 has no SQLSTATE if the server refused the
+# connection, so then only the text can be tested.
 _MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (frozenset((1049,)), frozenset((1044, 1045, 1698)),
                                                 frozenset((1054, 1146)))
 _POSTGRESQL_MISSING, _POSTGRESQL_REFUSED, _POSTGRESQL_LACKS = (
@@ -68,7 +69,7 @@ def _sqlstate(original: BaseException) -> str | None:
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """Whether a unique constraint refused the row (and not a foreign key or NOT NULL)."""
+    """Return whether a unique constraint refused the row, and not a foreign key or NOT NULL."""
     if not isinstance(error, exc.IntegrityError) or error.orig is None:
         return False
     return (_mysql_code(error.orig) == 1062 or _sqlstate(error.orig) == '23505'
@@ -76,8 +77,9 @@ def is_duplicate(error: BaseException) -> bool:
 
 
 def timed_out(original: BaseException | None) -> bool:
-    """Whether it is a driver's error (``orig`` of SQLAlchemy's) that ended the waiting for a server's answer."""
-    # Our psycopg2 connections raise it from a TimeoutError, PyMySQL while it handles the socket's.
+    """Return whether a driver's error (``orig`` of SQLAlchemy's error) means that the server did not answer in time."""
+    # Kilonova's psycopg2 connections raise it from a TimeoutError. PyMySQL raises it while it handles the socket's
+    # TimeoutError.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (
@@ -85,8 +87,11 @@ def timed_out(original: BaseException | None) -> bool:
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether the same transaction may succeed at once: deadlock, lock wait timeout, broken connection. A server that
-    left its client waiting will do so again."""
+    """Return whether the same transaction may succeed if it is repeated at once.
+
+    This is the case for a deadlock, a lock wait timeout and a broken connection, but not if the server did not answer
+    in time, because a second try would wait as long.
+    """
     if not isinstance(error, exc.DBAPIError) or error.orig is None or timed_out(error.orig):
         return False
     return (error.connection_invalidated or _mysql_code(error.orig) in _MYSQL_AGAIN
@@ -94,10 +99,10 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether the database didn't answer: silence (operations.md §16), not an outcome.
+    """Return whether the database didn't answer, so that the result is unknown (operations.md rule 16).
 
-    True for refused and lost connections, servers that start, stop or have no connection left, an exhausted
-    pool, a statement or a lock that took longer than it may, and a SQLite file that stayed locked for the whole busy
+    This is the case for refused and lost connections, servers that start, stop or have no connection left, an exhausted
+    pool, a statement or a lock that took longer than allowed, and a SQLite file that stayed locked for the whole busy
     timeout.
     """
     if isinstance(error, exc.TimeoutError):
@@ -113,13 +118,13 @@ def is_unreachable(error: BaseException) -> bool:
         return True
     state = _sqlstate(original)
     if state is None:
-        # psycopg2 knows no SQLSTATE for a connection that never came about.
+        # psycopg2 has no SQLSTATE for a connection that was never established.
         return _is_of_postgresql(original) and isinstance(error, exc.OperationalError)
     return state.startswith(_POSTGRESQL_SILENT)
 
 
 def note_database(context: ExceptionContext, database: object) -> None:
-    """Note in the error of a statement or a connection which database it is of."""
+    """Store in the error of a statement or a connection to which database it belongs."""
     if context.sqlalchemy_exception is not None:
         setattr(context.sqlalchemy_exception, _DATABASE, database)
 
@@ -144,7 +149,7 @@ def is_refused(error: exc.SQLAlchemyError) -> bool:
 
 
 def lacks_tables(error: exc.SQLAlchemyError) -> bool:
-    """Return whether a statement failed because a table or a column is not there."""
+    """Return whether a statement failed because a table or a column does not exist."""
     original = getattr(error, 'orig', None)
     return original is not None and (
         _mysql_code(original) in _MYSQL_LACKS or _sqlstate(original) in _POSTGRESQL_LACKS
@@ -156,13 +161,16 @@ def _is_of_postgresql(original: BaseException) -> bool:
 
 
 def pause(number: int) -> float:
-    """The wait in seconds after the attempt of this number (from 0): doubling from 10 ms to 1 s, spread."""
+    """Return the seconds to wait after the attempt ``number`` (from 0).
+
+    The wait doubles from 10 ms to 1 s, multiplied by a random factor from 0.5 to 1.5.
+    """
     longest: float = min(0.01 * 2 ** min(number, 10), 1.0)
     return longest * random.uniform(0.5, 1.5)
 
 
 def before_repeating(function: Callable[..., object], number: int, error: exc.DBAPIError) -> None:
-    """``function`` ended with an error that ``is_retriable``: wait before it is called again."""
+    """Wait before ``function`` is called again after an error that ``is_retriable``."""
     LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
     if error.connection_invalidated:
         REPEATED.set(True)
@@ -170,14 +178,19 @@ def before_repeating(function: Callable[..., object], number: int, error: exc.DB
 
 
 def repeated() -> bool:
-    """Whether the function that asks is called again by ``engine.retried`` after a connection was lost: what it did may
-    have been committed, and only the answer lost."""
+    """Return whether ``engine.retried`` calls the present function again after a connection was lost.
+
+    Then the previous call may have been committed, with only the answer lost.
+    """
     return REPEATED.get()
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """A database that can't be reached is silence (Unanswered), not a failure."""
+    """Raise Unanswered in place of the error of a database that can't be reached.
+
+    Callers treat Unanswered as an unknown result, not as a failure.
+    """
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Read JSON in text columns by SQL; ``db.queries`` calls this."""
+"""Read JSON in text columns by SQL. Modules of ``db.queries`` use it."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,12 +7,12 @@ import sqlalchemy as sa
 
 
 def of(dialect: str, column: sa.ColumnElement[Any]) -> Any:
-    """Return a text column as one that SQL reads JSON in. A text that is no JSON counts as NULL.
+    """Return a text column as a column in which SQL can read JSON. A text that isn't valid JSON counts as NULL.
 
-    ``dialect``: the name of the database's dialect. PostgreSQL before its release 16 has no such test, so a text
-    that is no JSON fails the statement there.
+    ``dialect`` is the name of the database's dialect. PostgreSQL before release 16 has no test for valid JSON, so there
+    an invalid text makes the statement fail.
     """
     if dialect == 'postgresql':
-        # PostgreSQL's operators want the type, the others' functions take the text.
+        # PostgreSQL's operators need the JSON type. The functions of the other databases accept text.
         return sa.cast(column, sa.JSON)
     return sa.type_coerce(sa.case((sa.func.json_valid(column) == 1, column)), sa.JSON)

@@ -1,10 +1,10 @@
-"""Schemas: bring a database to a revision, tell its revision, compare it with the models.
+"""Database schemas: upgrade a database to a revision, return its revision, and compare it with the models.
 
     sync(databases.api(), 'api')                # to the newest revision
     version(databases.main(), 'cell')           # 'c0000000…' or None
-    differences(databases.main(), 'cell')       # [] when the tables are what the models say
+    differences(databases.main(), 'cell')       # [] if the tables are as the models define them
 
-alembic is driven in this process, over the transaction of the ``Database``; there is no ini file.
+alembic runs in this process, in the transaction of the ``Database``. There is no ini file.
 """
 from __future__ import annotations
 
@@ -28,15 +28,19 @@ _DIRECTORY = pathlib.Path(__file__).parent / 'migrations'
 
 
 class UnknownRevision(errors.Invalid):
+    """The schema has no revision of this name."""
+
     msg_fmt = '%(version)s is no revision of the %(schema)s database.'
 
 
 class NoDowngrade(errors.Invalid):
+    """The database has a newer revision than the requested one, and can't be downgraded."""
+
     msg_fmt = 'The %(schema)s database is at %(current)s and can not go back to %(version)s.'
 
 
 def config(schema: Schema) -> Config:
-    """alembic's configuration of one of the two chains of revisions."""
+    """Return alembic's configuration for the revisions of one schema."""
     settings = Config()
     settings.set_main_option('script_location', str(_DIRECTORY / schema).replace('%', '%%'))
     settings.set_main_option('path_separator', 'os')
@@ -44,7 +48,7 @@ def config(schema: Schema) -> Config:
 
 
 def newest(schema: Schema) -> str:
-    """The revision that ``sync`` leads to."""
+    """Return the newest revision of a schema, to which ``sync`` upgrades."""
     head = ScriptDirectory.from_config(config(schema)).get_current_head()
     if head is None:
         raise UnknownRevision(version='head', schema=schema)
@@ -52,15 +56,16 @@ def newest(schema: Schema) -> str:
 
 
 def version(database: Database, schema: Schema) -> str | None:
-    """The revision that the database is at; None for an empty one."""
+    """Return the revision of a database, or None for an empty one."""
     with database.read() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
 
 def sync(database: Database, schema: Schema, revision: str = 'head') -> str:
-    """Bring the database to ``revision`` and return it; each step is logged by alembic at INFO.
+    """Upgrade the database to ``revision`` and return that revision. alembic logs each step at INFO.
 
-    There are no downgrades: the table of a newer release is kept, as it may hold rows of live servers.
+    Raises UnknownRevision if there is no such revision, and NoDowngrade if it is older than the database's. There are
+    no downgrades, because tables of a newer release may have rows of existing servers.
     """
     settings = config(schema)
     scripts = ScriptDirectory.from_config(settings)
@@ -81,7 +86,7 @@ def sync(database: Database, schema: Schema, revision: str = 'head') -> str:
 
 
 def differences(database: Database, schema: Schema) -> list[Any]:
-    """What alembic would change to make the tables what the models say."""
+    """Return the changes that alembic would make to turn the tables into what the models define."""
     with database.read() as connection:
         context = MigrationContext.configure(connection, opts={'compare_type': True})
         found: list[Any] = autogenerate.compare_metadata(context, METADATA[schema])

@@ -1,7 +1,9 @@
-"""From results to plain dicts, and the statements that many tables share.
+"""Convert results to plain dicts, and run the statements that many tables share.
 
     one(connection.execute(select(table).where(...)))          # dict or None
     insert_missing(connection, host_mappings, [{'host': 'a', 'cell_id': 1}])
+
+Modules of ``db.queries`` use these functions.
 """
 from __future__ import annotations
 
@@ -17,27 +19,28 @@ Row = dict[str, Any]
 
 
 def one(result: sa.CursorResult[Any]) -> Row | None:
-    """The first row as a dict, or None."""
+    """Return the first row as a dict, or None if there is none."""
     row = result.mappings().first()
     return None if row is None else dict(row)
 
 
 def many(result: sa.CursorResult[Any]) -> list[Row]:
-    """All rows as dicts."""
+    """Return all rows as dicts."""
     return [dict(row) for row in result.mappings()]
 
 
 def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Row],
                    **expressions: sa.ColumnElement[Any]) -> None:
-    """Insert those rows that break no unique key, in one statement; rows that are there stay as they are.
+    """Insert the rows that violate no unique key, in one SQL statement. Existing rows are left unchanged.
 
-    All rows have the same keys; ``expressions`` are SQL values that they share. Unlike an INSERT whose error
-    is caught, it doesn't end PostgreSQL's transaction; unlike MySQL's IGNORE it hides no other error.
+    All rows must have the same keys, else ValueError is raised. ``expressions`` are SQL values that all rows get.
+    Unlike an INSERT whose error is caught, this doesn't abort PostgreSQL's transaction. Unlike MySQL's INSERT IGNORE,
+    it hides no other error.
     """
     if not rows:
         return
     if any(row.keys() != rows[0].keys() for row in rows):
-        # An executemany would silently leave out what the first row doesn't have.
+        # An executemany would silently omit columns that the first row doesn't have.
         raise ValueError(f'rows of {table.name} with different columns')
     statement: sa.Insert
     if connection.dialect.name in ('mysql', 'mariadb'):
@@ -51,8 +54,8 @@ def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Ro
 
 
 def soft_delete(connection: sa.Connection, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> int:
-    """Mark live rows deleted (``deleted`` = id); returns how many."""
-    # updated_at is kept: it says when the row last meant something.
+    """Mark the rows that meet the criteria as deleted (``deleted`` = id), and return their number."""
+    # updated_at is kept, because it records the last change of the row before its deletion.
     result = connection.execute(sa.update(table).where(table.c.deleted == 0, *criteria).values(
         deleted=table.c.id, deleted_at=db_utcnow(), updated_at=table.c.updated_at))
     return result.rowcount

@@ -1,1 +1,1 @@
-"""Revisions of the two schemas, run by ``kilonova.db.migration``."""
+"""Alembic revisions of the API and cell schemas. ``kilonova.db.migration`` runs them."""

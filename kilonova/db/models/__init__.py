@@ -1,1 +1,1 @@
-"""Tables: ``models.api`` of the API database, ``models.cell`` of a cell's (the same ones in cell0)."""
+"""Tables of the API database (``models.api``) and of the cell databases including cell0 (``models.cell``)."""

@@ -1,4 +1,4 @@
-"""Tables of the API database: no soft delete."""
+"""Tables of the API database. Their rows are deleted without soft delete."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
@@ -21,7 +21,7 @@ from kilonova.db.models.base import (
 
 
 class Base(DeclarativeBase):
-    """Base of these models; Core code uses their ``__table__``."""
+    """Base class of the API database's models. Core code uses their ``__table__``."""
 
     if TYPE_CHECKING:
         __table__: ClassVar[sa.Table]
@@ -30,15 +30,19 @@ class Base(DeclarativeBase):
 
 
 class Operation(OperationColumns, Base):
+    """An operation that is not in a cell, such as the boot of a server that has no cell yet."""
+
     __tablename__ = 'operations'
 
 
 class Lease(LeaseColumns, Base):
+    """The lease of a conductor process in the API database."""
+
     __tablename__ = 'leases'
 
 
 class CellMapping(Timestamps, Base):
-    """A cell: its message queue and its database; both URLs may hold {templates}."""
+    """A cell with its transport URL and its database URL, which may contain {templates}."""
 
     __tablename__ = 'cell_mappings'
     __table_args__ = (index('cell_mappings', 'uuid'), unique('cell_mappings', 'uuid'), TABLE_OPTIONS)
@@ -52,7 +56,7 @@ class CellMapping(Timestamps, Base):
 
 
 class HostMapping(Timestamps, Base):
-    """Which cell a compute host belongs to."""
+    """The mapping of a compute host to its cell."""
 
     __tablename__ = 'host_mappings'
     __table_args__ = (index('host_mappings', 'host'), unique('host_mappings', 'host'),
@@ -64,7 +68,7 @@ class HostMapping(Timestamps, Base):
 
 
 class InstanceMapping(Timestamps, Base):
-    """Which cell a server lives in; ``cell_id`` is NULL while it is a build request."""
+    """The mapping of a server to its cell. ``cell_id`` is NULL as long as the server is a build request."""
 
     __tablename__ = 'instance_mappings'
     __table_args__ = (index('instance_mappings', 'project_id'), index('instance_mappings', 'instance_uuid'),
@@ -81,6 +85,8 @@ class InstanceMapping(Timestamps, Base):
 
 
 class RequestSpec(Timestamps, Base):
+    """The request spec of a server as JSON, with what its user requested."""
+
     __tablename__ = 'request_specs'
     __table_args__ = (index('request_specs', 'instance_uuid'), unique('request_specs', 'instance_uuid'),
                       TABLE_OPTIONS)
@@ -91,7 +97,7 @@ class RequestSpec(Timestamps, Base):
 
 
 class BuildRequest(Timestamps, Base):
-    """A server that has no cell yet."""
+    """A requested server that has no cell yet."""
 
     __tablename__ = 'build_requests'
     __table_args__ = (index('build_requests', 'instance_uuid'), index('build_requests', 'project_id'),
@@ -106,6 +112,8 @@ class BuildRequest(Timestamps, Base):
 
 
 class Flavor(Timestamps, Base):
+    """A flavor."""
+
     __tablename__ = 'flavors'
     __table_args__ = (unique('flavors', 'flavorid'), unique('flavors', 'name'), TABLE_OPTIONS)
 
@@ -125,6 +133,8 @@ class Flavor(Timestamps, Base):
 
 
 class FlavorExtraSpec(Timestamps, Base):
+    """One extra spec of a flavor."""
+
     __tablename__ = 'flavor_extra_specs'
     __table_args__ = (index('flavor_extra_specs', 'flavor_id', 'key'),
                       unique('flavor_extra_specs', 'flavor_id', 'key'), TABLE_OPTIONS)
@@ -136,6 +146,8 @@ class FlavorExtraSpec(Timestamps, Base):
 
 
 class FlavorProject(Timestamps, Base):
+    """A project that may use a private flavor."""
+
     __tablename__ = 'flavor_projects'
     __table_args__ = (unique('flavor_projects', 'flavor_id', 'project_id'), TABLE_OPTIONS)
 
@@ -145,6 +157,8 @@ class FlavorProject(Timestamps, Base):
 
 
 class KeyPair(Timestamps, Base):
+    """The public key of a user's key pair."""
+
     __tablename__ = 'key_pairs'
     __table_args__ = (unique('key_pairs', 'user_id', 'name'), TABLE_OPTIONS)
 
@@ -157,6 +171,8 @@ class KeyPair(Timestamps, Base):
 
 
 class Quota(Timestamps, Base):
+    """The limit of a project for one resource."""
+
     __tablename__ = 'quotas'
     __table_args__ = (unique('quotas', 'project_id', 'resource'), TABLE_OPTIONS)
 
@@ -167,7 +183,7 @@ class Quota(Timestamps, Base):
 
 
 class ProjectUserQuota(Timestamps, Base):
-    """A user's own limits within a project."""
+    """The limit of one user within a project for one resource."""
 
     __tablename__ = 'project_user_quotas'
     __table_args__ = (unique('project_user_quotas', 'user_id', 'project_id', 'resource'),
@@ -182,6 +198,8 @@ class ProjectUserQuota(Timestamps, Base):
 
 
 class QuotaClass(Timestamps, Base):
+    """The limit of a quota class for one resource."""
+
     __tablename__ = 'quota_classes'
     __table_args__ = (index('quota_classes', 'class_name'), TABLE_OPTIONS)
 
@@ -192,6 +210,8 @@ class QuotaClass(Timestamps, Base):
 
 
 class Aggregate(Timestamps, Base):
+    """A host aggregate."""
+
     __tablename__ = 'aggregates'
     __table_args__ = (index('aggregates', 'uuid'), sa.UniqueConstraint('name', name='uniq_aggregate0name'),
                       TABLE_OPTIONS)
@@ -202,6 +222,8 @@ class Aggregate(Timestamps, Base):
 
 
 class AggregateHost(Timestamps, Base):
+    """A host of an aggregate."""
+
     __tablename__ = 'aggregate_hosts'
     __table_args__ = (unique('aggregate_hosts', 'host', 'aggregate_id'),
                       index('aggregate_hosts', 'aggregate_id'), TABLE_OPTIONS)
@@ -212,6 +234,8 @@ class AggregateHost(Timestamps, Base):
 
 
 class AggregateMetadata(Timestamps, Base):
+    """One metadata pair of an aggregate."""
+
     __tablename__ = 'aggregate_metadata'
     __table_args__ = (unique('aggregate_metadata', 'aggregate_id', 'key'), index('aggregate_metadata', 'key'),
                       TABLE_OPTIONS)
@@ -236,7 +260,7 @@ class InstanceGroup(Timestamps, Base):
 
 
 class InstanceGroupMember(Timestamps, Base):
-    """A server of a server group; it stays until the server is archived."""
+    """A server of a server group. The row is kept until the server is archived."""
 
     __tablename__ = 'instance_group_member'
     __table_args__ = (index('instance_group_member', 'instance_uuid'), index('instance_group_member', 'group_id'),
@@ -248,7 +272,7 @@ class InstanceGroupMember(Timestamps, Base):
 
 
 class InstanceGroupPolicy(Timestamps, Base):
-    """A server group's policy; ``rules`` is a JSON object."""
+    """The policy of a server group. ``rules`` is a JSON object."""
 
     __tablename__ = 'instance_group_policy'
     __table_args__ = (index('instance_group_policy', 'policy'), index('instance_group_policy', 'group_id'),
@@ -261,8 +285,10 @@ class InstanceGroupPolicy(Timestamps, Base):
 
 
 class SchedulerDecision(Base):
-    """Why a server went where it went: ``chosen`` is the host, NULL if none was; ``body`` holds compressed JSON
-    as text."""
+    """A scheduler's decision about one server, with the reasons.
+
+    ``chosen`` is the host, or NULL if none was chosen. ``body`` is compressed JSON as text.
+    """
 
     __tablename__ = 'scheduler_decisions'
     __table_args__ = (index('scheduler_decisions', 'instance_uuid'), index('scheduler_decisions', 'request_id'),

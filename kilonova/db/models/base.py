@@ -1,7 +1,6 @@
-"""What both databases' tables are made of: column types, mixins, names of constraints, and the two operation
-tables.
+"""Common parts of the tables of both databases: column types, mixins, constraint names, and the operation tables.
 
-Columns, indexes and constraint names are the field's.
+Columns, indexes and constraint names are those of Nova.
 """
 from __future__ import annotations
 
@@ -15,12 +14,10 @@ from sqlalchemy.orm import declared_attr, mapped_column
 _MYSQL = ('mysql', 'mariadb')
 
 MediumText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
-# MySQL's DATETIME rounds to whole seconds unless told: times of one server would differ from those of
-# another.
+# MySQL's DATETIME rounds to whole seconds without fsp. Then times from different servers would differ.
 DateTime = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
-# MySQL's default collation ignores case; SQLite and PostgreSQL compare exactly, and so do UUIDs, keys and
-# host names.
+# MySQL's default collation ignores case. SQLite and PostgreSQL compare exactly, as UUIDs, keys and host names require.
 TABLE_OPTIONS = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
                  'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
 
@@ -28,40 +25,44 @@ NAMING = {'fk': 'fk_%(table_name)s_%(column_0_name)s'}
 
 
 def utcnow() -> dt.datetime:
-    """Naive UTC, as all datetime columns hold it."""
+    """Return the current time as naive UTC, the form of all datetime columns."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None)
 
 
 def unique(table: str, *columns: str) -> sa.UniqueConstraint:
-    """A unique constraint under the field's name, ``uniq_<table>0<column>0<column>``."""
+    """Return a unique constraint with Nova's name, ``uniq_<table>0<column>0<column>``."""
     return sa.UniqueConstraint(*columns, name='0'.join((f'uniq_{table}', *columns)))
 
 
 def index(table: str, *columns: str, name: str | None = None,
           prefixes: dict[str, int] | None = None) -> sa.Index:
-    """An index ``<table>_<column>_idx``; ``prefixes`` bounds columns where MySQL's key gets too long."""
+    """Return an index named ``<table>_<column>_idx``.
+
+    ``prefixes`` limits columns that would make MySQL's key too long.
+    """
     lengths: dict[str, Any] = {f'{dialect}_length': prefixes for dialect in _MYSQL} if prefixes else {}
     return sa.Index(name or '_'.join((table, *columns, 'idx')), *columns, **lengths)
 
 
 class Timestamps:
-    """created_at and updated_at, set by Core inserts and updates."""
+    """Columns created_at and updated_at, which Core inserts and updates set."""
 
     created_at = mapped_column(DateTime, default=utcnow, sort_order=100)
     updated_at = mapped_column(DateTime, onupdate=utcnow, sort_order=101)
 
 
 class SoftDelete(Timestamps):
-    """A deleted row stays, with ``deleted`` = its id; live rows have 0."""
+    """Columns of a table whose deleted rows are kept, with ``deleted`` = their id. Other rows have 0."""
 
     deleted_at = mapped_column(DateTime, sort_order=102)
     deleted = mapped_column(sa.Integer, default=0, sort_order=103)
 
 
 def shadow_of(table: sa.Table) -> sa.Table:
-    """``shadow_<table>`` in the same metadata: the same columns, but nothing that binds their values.
+    """Return the table ``shadow_<table>`` in the same metadata.
 
-    Its key is its own: SQLite gives the id of an archived row out again.
+    It has the same columns, without constraints on their values. It has a primary key of its own, because SQLite uses
+    the id of an archived row again.
     """
     columns = [sa.Column(column.name, sa.String(255) if isinstance(column.type, sa.Enum) else column.type,
                          nullable=column.nullable) for column in table.columns]
@@ -71,12 +72,15 @@ def shadow_of(table: sa.Table) -> sa.Table:
 
 
 class OperationColumns(Timestamps):
-    """Work of an instance that somebody has to finish (operations.md §1).
+    """Columns of an operation, which is work on a server that a conductor must finish (operations.md rule 1).
 
-    ``slot`` makes "one running row a server" a unique key: 'run', 'wait', or the row's own uuid for a pending
-    release. ``not_before`` is in epoch seconds by the database's clock; args, context, outputs and error hold JSON.
-    ``undoing``: the host of this attempt refused, its steps are being undone before the next attempt. ``written``: the
-    key of the last write of a host (``queries.claims``).
+    Attributes:
+        slot: 'run', 'wait', or the row's own uuid for a pending release. The unique key on it allows one running row
+            for each server.
+        args: The arguments, as JSON. ``context``, ``outputs`` and ``error`` are JSON, too.
+        not_before: Time before which no conductor takes the row, in epoch seconds by the database's clock.
+        undoing: The host of this attempt refused, and its steps are being undone before the next attempt.
+        written: Key of the last write of a host (``queries.claims``).
     """
 
     id = mapped_column(sa.Integer, primary_key=True)
@@ -106,7 +110,10 @@ class OperationColumns(Timestamps):
 
 
 class LeaseColumns:
-    """A conductor process that is alive until ``expires`` (epoch seconds by the database's clock)."""
+    """Columns of a lease, which shows that a conductor process is alive until ``expires``.
+
+    ``expires`` is in epoch seconds by the database's clock.
+    """
 
     owner = mapped_column(sa.String(36), primary_key=True)
     host = mapped_column(sa.String(255))

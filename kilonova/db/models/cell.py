@@ -24,7 +24,7 @@ from kilonova.db.models.base import (
 
 
 class Base(DeclarativeBase):
-    """Base of these models; Core code uses their ``__table__``."""
+    """Base class of the cell database's models. Core code uses their ``__table__``."""
 
     if TYPE_CHECKING:
         __table__: ClassVar[sa.Table]
@@ -33,22 +33,32 @@ class Base(DeclarativeBase):
 
 
 class Operation(OperationColumns, Base):
+    """An operation on a server of this cell."""
+
     __tablename__ = 'operations'
 
 
 class Lease(LeaseColumns, Base):
+    """The lease of a conductor process in this cell."""
+
     __tablename__ = 'leases'
 
 
 class Watched(SoftDelete):
-    """Rows that schedulers keep in memory: stamped by the database's clock (``queries.changes``)."""
+    """Columns of tables that schedulers keep in memory.
+
+    The database's clock sets the timestamps, by which schedulers find changes (``queries.changes``).
+    """
 
     created_at = mapped_column(DateTime, default=db_utcnow(), sort_order=100)
     updated_at = mapped_column(DateTime, onupdate=db_utcnow(), sort_order=101)
 
 
 class Service(Watched, Base):
-    """A daemon: host and binary; alive while ``last_seen_up`` (database's clock) is young."""
+    """A daemon on a host, given by its ``binary``.
+
+    It is up while ``last_seen_up`` (by the database's clock) is recent.
+    """
 
     __tablename__ = 'services'
     __table_args__ = (unique('services', 'host', 'topic', 'deleted'),
@@ -70,7 +80,7 @@ class Service(Watched, Base):
 
 
 class ComputeNode(Watched, Base):
-    """A hypervisor; ``mapped`` is 0 until its host has a host mapping."""
+    """A hypervisor. ``mapped`` is 0 until its host has a host mapping."""
 
     __tablename__ = 'compute_nodes'
     __table_args__ = (unique('compute_nodes', 'uuid'),
@@ -103,7 +113,7 @@ class ComputeNode(Watched, Base):
     pci_stats = mapped_column(MediumText)
     extra_resources = mapped_column(sa.Text)
     stats = mapped_column(sa.Text, default='{}')
-    # Which usage the row tells, as the host counts them: an older one that comes late is not written.
+    # The host's serial number of the usage in this row. A usage with a smaller number that arrives late is not written.
     usage_serial = mapped_column(sa.BigInteger, nullable=False, default=0, server_default='0')
     numa_topology = mapped_column(MediumText)
     ram_allocation_ratio = mapped_column(sa.Float)
@@ -113,7 +123,10 @@ class ComputeNode(Watched, Base):
 
 
 class PciDevice(SoftDelete, Base):
-    """A device of a compute node; no foreign key to the server, as pending releases outlive it."""
+    """A PCI device of a compute node.
+
+    There is no foreign key to the server, because pending releases may remain after the server was deleted.
+    """
 
     __tablename__ = 'pci_devices'
     __table_args__ = (index('pci_devices', 'compute_node_id', 'deleted'),
@@ -125,7 +138,7 @@ class PciDevice(SoftDelete, Base):
     id = mapped_column(sa.Integer, primary_key=True)
     uuid = mapped_column(sa.String(36))
     compute_node_id = mapped_column(sa.Integer, sa.ForeignKey('compute_nodes.id'), nullable=False)
-    # Of a PCI function, or the UUID of a mediated device.
+    # The address of a PCI function, or the UUID of a mediated device.
     address = mapped_column(sa.String(36), nullable=False)
     vendor_id = mapped_column(sa.String(4), nullable=False)
     product_id = mapped_column(sa.String(4), nullable=False)
@@ -138,13 +151,17 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
-    # When its server was given it; NULL: nobody holds it, or since before this was written down.
+    # When the device was assigned to its server. NULL: no server holds it, or it was assigned before this column
+    # existed.
     held_since = mapped_column(DateTime)
 
 
 class DeviceHistory(Base):
-    """A server held a device until ``ended_at``; ``began_at`` NULL: since before this was written down. What it says of
-    the device was so at the end."""
+    """A period in which a server held a device, until ``ended_at``.
+
+    ``began_at`` is NULL if the device was assigned before this was recorded. The columns about the device have their
+    values of the end of the period.
+    """
 
     __tablename__ = 'device_history'
     __table_args__ = (index('device_history', 'device_uuid'), index('device_history', 'instance_uuid'),
@@ -164,11 +181,11 @@ class DeviceHistory(Base):
 
 
 class Instance(SoftDelete, Base):
-    """A server; its states are written by the compare-and-swap of ``queries.instances`` alone."""
+    """A server. Its states are written only by the compare-and-swap of ``queries.instances``."""
 
     __tablename__ = 'instances'
     __table_args__ = (index('instances', 'project_id'), index('instances', 'project_id', 'deleted'),
-                      # The default sort of a project's server list.
+                      # For the default sort order of a project's server list.
                       index('instances', 'project_id', 'deleted', 'created_at'),
                       index('instances', 'reservation_id'),
                       index('instances', 'terminated_at', 'launched_at'),
@@ -233,7 +250,7 @@ class Instance(SoftDelete, Base):
 
 
 class InstanceInfoCache(SoftDelete, Base):
-    """A server's network information, as JSON."""
+    """The network information of a server, as JSON."""
 
     __tablename__ = 'instance_info_caches'
     __table_args__ = (unique('instance_info_caches', 'instance_uuid'), TABLE_OPTIONS)
@@ -244,9 +261,10 @@ class InstanceInfoCache(SoftDelete, Base):
 
 
 class InstanceExtra(SoftDelete, Base):
-    """A server's JSON columns: flavor {cur, old, new}, PCI requests (a bare list), else an envelope each.
+    """JSON columns of a server.
 
-    They grow with extra specs, vCPUs and devices, so that MySQL's TEXT (65,535 bytes) holds not all that is accepted.
+    ``flavor`` is {cur, old, new} and ``pci_requests`` a plain list. The other columns have one object envelope each.
+    The texts grow with extra specs, vCPUs and devices, and may be longer than MySQL's TEXT (65,535 bytes).
     """
 
     __tablename__ = 'instance_extra'
@@ -266,6 +284,8 @@ class InstanceExtra(SoftDelete, Base):
 
 
 class InstanceMetadata(SoftDelete, Base):
+    """One metadata pair of a server, set by its user."""
+
     __tablename__ = 'instance_metadata'
     __table_args__ = (index('instance_metadata', 'instance_uuid'), TABLE_OPTIONS)
 
@@ -276,6 +296,8 @@ class InstanceMetadata(SoftDelete, Base):
 
 
 class InstanceSystemMetadata(SoftDelete, Base):
+    """One pair of a server's system metadata, which Kilonova sets."""
+
     __tablename__ = 'instance_system_metadata'
     __table_args__ = (index('instance_system_metadata', 'instance_uuid'), TABLE_OPTIONS)
 
@@ -286,6 +308,8 @@ class InstanceSystemMetadata(SoftDelete, Base):
 
 
 class InstanceFault(SoftDelete, Base):
+    """A fault of a server."""
+
     __tablename__ = 'instance_faults'
     __table_args__ = (index('instance_faults', 'host'),
                       index('instance_faults', 'instance_uuid', 'deleted', 'created_at'), TABLE_OPTIONS)
@@ -299,6 +323,8 @@ class InstanceFault(SoftDelete, Base):
 
 
 class InstanceAction(SoftDelete, Base):
+    """An action on a server, written for a request."""
+
     __tablename__ = 'instance_actions'
     __table_args__ = (index('instance_actions', 'instance_uuid'), index('instance_actions', 'request_id'),
                       index('instance_actions', 'instance_uuid', 'updated_at'), TABLE_OPTIONS)
@@ -315,8 +341,10 @@ class InstanceAction(SoftDelete, Base):
 
 
 class InstanceActionEvent(SoftDelete, Base):
+    """An event of a server's action."""
+
     __tablename__ = 'instance_actions_events'
-    # MySQL indexes a foreign key by itself, the others don't.
+    # MySQL creates an index for a foreign key by itself. Other databases don't.
     __table_args__ = (index('instance_actions_events', 'action_id'), TABLE_OPTIONS)
 
     id = mapped_column(sa.Integer, primary_key=True)
@@ -331,13 +359,13 @@ class InstanceActionEvent(SoftDelete, Base):
 
 
 class Migration(SoftDelete, Base):
-    """A move of a server: cold, live, resize or evacuation."""
+    """A move of a server: cold migration, live migration, resize or evacuation."""
 
     __tablename__ = 'migrations'
     __table_args__ = (
         index('migrations', 'deleted', 'instance_uuid', 'status',
               name='migrations_instance_uuid_and_status_idx'),
-        # Five names of 255 characters exceed InnoDB's key length.
+        # Five names of 255 characters are longer than InnoDB's maximum key length.
         index('migrations', 'deleted', 'source_compute', 'dest_compute', 'source_node', 'dest_node', 'status',
               name='migrations_by_host_nodes_and_status_idx',
               prefixes={'source_compute': 100, 'dest_compute': 100, 'source_node': 100, 'dest_node': 100,
@@ -378,6 +406,8 @@ class Migration(SoftDelete, Base):
 
 
 class BlockDeviceMapping(SoftDelete, Base):
+    """A disk of a server, such as a volume."""
+
     __tablename__ = 'block_device_mapping'
     __table_args__ = (index('block_device_mapping', 'snapshot_id'),
                       index('block_device_mapping', 'volume_id'),
@@ -413,6 +443,8 @@ class BlockDeviceMapping(SoftDelete, Base):
 
 
 class Tag(Timestamps, Base):
+    """A tag of a server."""
+
     __tablename__ = 'tags'
     __table_args__ = (index('tags', 'tag'), TABLE_OPTIONS)
 
@@ -421,9 +453,14 @@ class Tag(Timestamps, Base):
 
 
 class ConsoleAuthToken(Timestamps, Base):
-    """A console that somebody may open once until ``expires`` (epoch seconds, database's clock). ``token_hash``:
-    SHA-256 of what the user was given, which stands nowhere. ``host``, ``port``: where the console listens;
-    ``compute_host``: the server's host when it was given out. A server that left it or is deleted opens nothing."""
+    """A token that opens a console of a server once, until ``expires`` (epoch seconds by the database's clock).
+
+    Attributes:
+        token_hash: SHA-256 of the token that the user received. The token itself is stored nowhere.
+        host: Address at which the console listens, together with ``port``.
+        compute_host: The server's host when the token was created. The token is invalid if the server has left this
+            host or is deleted.
+    """
 
     __tablename__ = 'console_auth_tokens'
     __table_args__ = (unique('console_auth_tokens', 'token_hash'),
@@ -444,7 +481,7 @@ class ConsoleAuthToken(Timestamps, Base):
 
 
 class TaskLog(SoftDelete, Base):
-    """One run of a periodic task of a host over one period: the usage audit's."""
+    """One run of a host's periodic task over one period. Only the usage audit uses it."""
 
     __tablename__ = 'task_log'
     __table_args__ = (unique('task_log', 'task_name', 'host', 'period_beginning', 'period_ending'),
@@ -463,9 +500,12 @@ class TaskLog(SoftDelete, Base):
 
 
 class VolumeUsage(SoftDelete, Base):
-    """What one server's guests have read and written of a volume: ``curr_*`` since the last start that was seen,
-    ``tot_*`` before it, by this server or by ones that had the volume earlier. None is deleted softly: it becomes part
-    of the next server's, or is archived with its own."""
+    """Data that a server's guests have read from and written to a volume.
+
+    ``curr_*`` counts since the last start of the guest that was seen. ``tot_*`` counts before that, including servers
+    that had the volume earlier. Rows are not soft-deleted. A row is added to that of the next server that has the
+    volume, or is archived together with its server.
+    """
 
     __tablename__ = 'volume_usage_cache'
     __table_args__ = (unique('volume_usage_cache', 'volume_id', 'instance_uuid'),
@@ -474,7 +514,7 @@ class VolumeUsage(SoftDelete, Base):
     id = mapped_column(sa.Integer, primary_key=True)
     volume_id = mapped_column(sa.String(36), nullable=False)
     instance_uuid = mapped_column(sa.String(36), sa.ForeignKey('instances.uuid'))
-    # As wide as the server's: they are copied.
+    # As wide as the columns of instances, from which the values are copied.
     project_id = mapped_column(sa.String(255))
     user_id = mapped_column(sa.String(255))
     availability_zone = mapped_column(sa.String(255))
@@ -490,6 +530,6 @@ class VolumeUsage(SoftDelete, Base):
     curr_write_bytes = mapped_column(sa.BigInteger, default=0)
 
 
-# Where archiving moves deleted rows to, by the name of their table.
+# The shadow tables, to which archiving moves deleted rows, by the name of their table.
 SHADOWS: dict[str, sa.Table] = {
     table.name: shadow_of(table) for table in tuple(Base.metadata.sorted_tables) if 'deleted' in table.columns}

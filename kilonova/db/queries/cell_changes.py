@@ -28,42 +28,42 @@ BATCH = 1000
 
 
 class CellInUse(errors.Conflict):
-    """The base of errors for a cell that can't be deleted because it is in use (HTTP 409)."""
+    """The base of errors for a cell that can't be deleted because it is in use."""
 
 
 class CellHasHosts(CellInUse):
-    """Hosts are mapped to the cell (HTTP 409)."""
+    """Hosts are mapped to the cell."""
 
     msg_fmt = 'There are existing hosts mapped to cell with uuid %(uuid)s.'
 
 
 class CellHasServers(CellInUse):
-    """Servers are mapped to the cell (HTTP 409)."""
+    """Servers are mapped to the cell."""
 
     msg_fmt = 'There are existing instances mapped to cell with uuid %(uuid)s.'
 
 
 class CellHasDeletedServers(CellInUse):
-    """Only deleted servers are mapped to the cell, and must be archived first (HTTP 409)."""
+    """Only deleted servers are mapped to the cell, and must be archived first."""
 
     msg_fmt = ('There are instance mappings to cell with uuid %(uuid)s, but all instances have been deleted in the '
                "cell. So execute 'kilonova-manage db archive_deleted_rows' to delete the instance mappings.")
 
 
 class HostNotMapped(errors.NotFound):
-    """The host is mapped to no cell (HTTP 404)."""
+    """The host is mapped to no cell."""
 
     msg_fmt = 'The host %(host)s was not found.'
 
 
 class HostElsewhere(errors.Conflict):
-    """The host is mapped to another cell (HTTP 409)."""
+    """The host is mapped to another cell."""
 
     msg_fmt = 'The host %(host)s was not found in the cell %(uuid)s.'
 
 
 class HostHasServers(errors.Conflict):
-    """The host has servers (HTTP 409)."""
+    """The host has servers."""
 
     msg_fmt = 'There are instances on the host %(host)s.'
 

@@ -48,14 +48,14 @@ _IN_QUERY = re.compile(r'(?<=[?&])((?:password|passwd)=)[^&]*')
 
 
 class CellExists(errors.Conflict):
-    """Another cell has the same transport URL or database URL (HTTP 409)."""
+    """Another cell has the same transport URL or database URL."""
 
     msg_fmt = ('The specified transport_url and/or database_connection combination already exists for '
                'another cell with uuid %(uuid)s.')
 
 
 class HostMapped(errors.Conflict):
-    """The host is mapped to another cell already (HTTP 409)."""
+    """The host is mapped to another cell already."""
 
     msg_fmt = "Host '%(host)s' is already mapped to cell %(cell)s."
 

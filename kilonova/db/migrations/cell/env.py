@@ -1,4 +1,4 @@
-"""How alembic runs the revisions: over the connection that ``kilonova.db.migration`` hands in."""
+"""Alembic's environment for the cell schema. It runs revisions on the connection of ``kilonova.db.migration``."""
 from __future__ import annotations
 
 from alembic import context
@@ -6,7 +6,7 @@ from alembic import context
 from kilonova.db.models import cell
 
 context.configure(connection=context.config.attributes['connection'], target_metadata=cell.Base.metadata,
-                  # SQLite alters a table by copying it.
+                  # SQLite can alter a table only by copying it.
                   render_as_batch=True)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,4 +1,4 @@
-"""The first tables of the API database.
+"""Create the first tables of the API database.
 
 Revision: 4b6d0c1f9a27, after nothing
 """

@@ -1,4 +1,4 @@
-"""Server groups, limits of users, and the scheduler's decisions.
+"""Add tables for server groups, limits of users, and decisions of the scheduler.
 
 Revision: 7c2e9f4a1d63, after 4b6d0c1f9a27
 """

@@ -1,1 +1,1 @@
-"""Revisions of the api schema."""
+"""Alembic revisions of the API database's schema."""

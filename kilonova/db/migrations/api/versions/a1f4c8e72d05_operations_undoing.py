@@ -1,4 +1,4 @@
-"""Operation rows say that the steps of an attempt are being undone.
+"""Add the column ``undoing`` to operations: the steps of an attempt are being undone.
 
 Revision: a1f4c8e72d05, after 7c2e9f4a1d63
 """

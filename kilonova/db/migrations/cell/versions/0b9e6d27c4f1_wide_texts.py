@@ -1,4 +1,4 @@
-"""JSON columns that grow with devices, vCPUs and extra specs hold more than MySQL's TEXT (65,535 bytes).
+"""Widen JSON columns that grow with devices, vCPUs and extra specs beyond MySQL's TEXT (65,535 bytes).
 
 Revision: 0b9e6d27c4f1, after f2b7d94e6a13
 """
@@ -19,11 +19,11 @@ COLUMNS = {
 
 
 def upgrade() -> None:
-    """Widen the columns on MySQL and MariaDB; the texts of other databases have no bound."""
+    """Widen the columns on MySQL and MariaDB. Other databases do not limit the length of texts."""
     if op.get_bind().dialect.name not in ('mysql', 'mariadb'):
         return
     for table, columns in COLUMNS.items():
-        # One statement a table: the server copies the table for each statement that changes a type.
+        # One statement for each table, because the server copies the table for each statement that changes a type.
         changes = ', '.join(f'MODIFY {column} MEDIUMTEXT' for column in columns)
         for name in (table, f'shadow_{table}'):
             op.execute(f'ALTER TABLE {name} {changes}')

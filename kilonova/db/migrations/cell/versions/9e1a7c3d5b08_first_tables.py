@@ -1,4 +1,4 @@
-"""The first tables of the cell database.
+"""Create the first tables of the cell database.
 
 Revision: 9e1a7c3d5b08, after nothing
 """
@@ -19,7 +19,7 @@ MEDIUMTEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 DATETIME = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), 'mysql', 'mariadb')
 OPTIONS: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin',
                            'mariadb_engine': 'InnoDB', 'mariadb_charset': 'utf8mb4', 'mariadb_collate': 'utf8mb4_bin'}
-# Four or five names of 255 characters exceed InnoDB's key length.
+# Four or five names of 255 characters are longer than InnoDB's maximum key length.
 PREFIXES = {'source_compute': 100, 'dest_compute': 100, 'source_node': 100, 'dest_node': 100, 'status': 100}
 
 

@@ -1,1 +1,1 @@
-"""Revisions of the cell schema."""
+"""Alembic revisions of the cell databases' schema."""

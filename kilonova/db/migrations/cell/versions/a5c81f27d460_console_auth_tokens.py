@@ -1,4 +1,4 @@
-"""Tokens by which consoles are opened.
+"""Add the table of tokens that open consoles.
 
 Revision: a5c81f27d460, after e4a70c95d218
 """

@@ -1,4 +1,4 @@
-"""Operation rows say that the steps of an attempt are being undone.
+"""Add the column ``undoing`` to operations: the steps of an attempt are being undone.
 
 Revision: b6d92e0f3a48, after d3f8a6b20c17
 """

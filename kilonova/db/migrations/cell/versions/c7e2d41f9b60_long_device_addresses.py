@@ -1,4 +1,4 @@
-"""Addresses of devices hold the UUID of a mediated device.
+"""Widen the addresses of devices, so that they can contain the UUID of a mediated device.
 
 Revision: c7e2d41f9b60, after a5c81f27d460
 """

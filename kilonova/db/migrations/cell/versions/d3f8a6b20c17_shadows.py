@@ -1,4 +1,4 @@
-"""The usage audit's log, and a shadow of each table whose deleted rows stay, for archiving.
+"""Add the log of the usage audit, and for archiving a shadow table of each table whose deleted rows are kept.
 
 Revision: d3f8a6b20c17, after 9e1a7c3d5b08
 """
@@ -21,11 +21,11 @@ OPTIONS: dict[str, Any] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
 SHADOWED = ('block_device_mapping', 'compute_nodes', 'instance_actions', 'instance_actions_events', 'instance_extra',
             'instance_faults', 'instance_info_caches', 'instance_metadata', 'instance_system_metadata', 'instances',
             'migrations', 'pci_devices', 'services', 'task_log')
-# An enum of PostgreSQL has one name, which the table itself has.
+# Columns that are enums. On PostgreSQL an enum type has a name, which the table itself uses already.
 ENUMS = ('locked_by', 'migration_type')
 
 
-# Schedulers read what changed of these.
+# Tables that schedulers watch for changes.
 WATCHED = ('compute_nodes', 'services')
 
 
@@ -64,7 +64,10 @@ def create_task_log() -> None:
 
 
 def create_shadow(table: sa.Table) -> None:
-    """The columns that the table has in this database at this revision, without what binds their values."""
+    """Create the shadow of a table.
+
+    It has the columns that the table has in this database at this revision, without constraints on their values.
+    """
     columns = [sa.Column(column.name, sa.String(255) if column.name in ENUMS else column.type, nullable=column.nullable)
                for column in table.columns]
     op.create_table(f'shadow_{table.name}', sa.Column('shadow_id', sa.Integer, primary_key=True), *columns, **OPTIONS)

@@ -1,4 +1,4 @@
-"""Who held a device from when to when.
+"""Add the history of devices: which server held a device, and from when to when.
 
 Revision: d8f3a52c1e70, after c7e2d41f9b60
 """

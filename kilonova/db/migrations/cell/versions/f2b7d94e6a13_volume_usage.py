@@ -1,4 +1,4 @@
-"""What guests read and write of volumes, and the shadow of that table.
+"""Add the table of what guests read from and write to volumes, and its shadow table.
 
 Revision: f2b7d94e6a13, after d8f3a52c1e70
 """
