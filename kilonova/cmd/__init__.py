@@ -1,5 +1,5 @@
-"""The programs of Kilonova: daemons and command-line tools. No other package imports this one.
+"""The programs of Kilonova: daemons and command-line tools.
 
-A daemon chooses between eventlet and threads before anything else is imported (``early``). The programs therefore
-import most modules inside functions.
+Only ``kilonova.wsgi`` imports this package from outside. A daemon chooses between eventlet and threads before anything
+else is imported (``early``). The programs therefore import most modules inside functions.
 """

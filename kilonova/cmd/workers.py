@@ -44,7 +44,10 @@ GRACE = 5.0
 
 
 def count(conf: cfg.ConfigOpts, name: str) -> int:
-    """Return the number of processes of ``kilonova-<name>``. Without the option it is the number of usable CPUs."""
+    """Return the number of processes of ``kilonova-<name>``. Without the option it is the number of usable CPUs.
+
+    A daemon that has no such option is one process.
+    """
     wanted = {'api': lambda: conf.osapi_compute_workers, 'conductor': lambda: conf.conductor.workers,
               'scheduler': lambda: conf.scheduler.workers}
     if name not in wanted:

@@ -8,8 +8,8 @@ Both methods raise AcceleratorRequestBindingFailed unless the server has as many
 ports ask for.
 
 The conductor binds the requests before it asks a host to build. A device that must be programmed is ready later, and
-Cyborg sends an event then. The event only triggers a query: an event that arrives early, twice or never changes nothing
-else.
+Cyborg sends an event then. The event only triggers a query, so the result is the same if an event arrives early, twice
+or never.
 """
 from __future__ import annotations
 

@@ -84,7 +84,10 @@ class Cells:
         self._text: str | None = None
 
     def used(self, places: Places) -> objects.NUMATopology | None:
-        """Return the host's cells with the usage of servers with these placements, or None if the host has no cells."""
+        """Return the host's cells with the usage of servers at ``places``, or None if the host has no cells.
+
+        ``places`` are the servers' placements on the cells.
+        """
         return None if self.topology is None else numa.used(self.topology, places)
 
     def text(self, places: Places) -> str | None:
@@ -96,9 +99,9 @@ class Cells:
 
     def place(self, wanted: objects.InstanceNUMATopology, places: Places, limits: objects.SchedulerLimits | None,
               devices: numa.Devices) -> objects.InstanceNUMATopology:
-        """Return the placement of a server on the cells together with the servers at ``places``.
+        """Return a placement of a server on the cells.
 
-        Raises HostRejected if it does not fit.
+        ``places`` are the placements of the other servers on the host. Raises HostRejected if the server does not fit.
         """
         host = self.used(places)
         asked = limits.numa_topology if limits is not None else None

@@ -23,7 +23,10 @@ LOG = logging.getLogger(__name__)
 
 
 class CardTypes:
-    """Sets the types of mediated devices on one host's cards. ``look()`` is ``Node.update``."""
+    """The types of the mediated devices on one host's cards.
+
+    ``look()`` is called after a change (``Node.update``).
+    """
 
     def __init__(self, host: Host, book: DeviceBook, kinds: Iterable[Kind], look: Callable[[], None]) -> None:
         self._host, self._book, self._look = host, book, look

@@ -3,11 +3,11 @@
     rest = DeviceRest(host, book, care.why_unhealthy, get_admin_context)
     host.devices_failed(ctxt, uuid, error)      # after an operation failed; only errors that name devices count
     host.devices_used(ctxt, uuid)               # after an operation of this server succeeded
-    rest.look()                                 # periodically: check the devices whose time has passed
+    rest.look()                                 # periodically: check the devices whose waiting time is over
 
-Such a device is marked as FAILED for a time that begins with ``[devices]failed_rest`` and doubles with each failure.
-When the time has passed, the device is checked, and it is offered again if the check succeeds. The times are stored in
-the device's row, so a restart keeps them. The failures are forgotten when a guest runs with the device.
+Such a device is marked as FAILED for a waiting time that begins with ``[devices]failed_rest`` and doubles with each
+failure. When the time is over, the device is checked, and it is offered again if the check succeeds. The times are
+stored in the device's row, so a restart keeps them. The failures are forgotten when a guest runs with the device.
 """
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class DeviceRest:
         """Mark the devices as failed that an error, or one of its causes, names.
 
         ``uuid`` is the server that was to get them. Devices that another server holds are not changed, nor devices that
-        this host does not manage, nor devices whose time has not passed yet. Never raises, because callers continue
-        with the error itself.
+        this host does not manage, nor failed devices whose waiting time is not over. Never raises, because callers
+        continue with the error itself.
         """
         found = _devices_of(error)
         if found is None or found[0] in self._seen or not self._first:
@@ -92,7 +92,7 @@ class DeviceRest:
             LOG.exception('The failures of devices %s stay noted', ', '.join(flagged), instance_uuid=uuid)
 
     def look(self) -> None:
-        """Check the failed devices whose time has passed.
+        """Check the failed devices whose waiting time is over.
 
         Devices that are well are offered again. Others stay unavailable for a longer time.
         """
@@ -105,7 +105,7 @@ class DeviceRest:
                 LOG.exception('Device %s could not be looked at; again in a moment', address)
 
     def _rests(self, device: PciDevice) -> bool:
-        """Return whether the time of a failed device has not passed yet."""
+        """Return whether a device has failed and its waiting time is not over yet."""
         info = device.extra_info
         return FAILED in info and float(info.get(FAILED_UNTIL, 0)) > self.clock()
 
@@ -135,7 +135,10 @@ class DeviceRest:
         return None if held else self._health(device)
 
     def _rest(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
-        """Mark devices as failed, each for twice its last time. ``failed`` is a dict from address to reason."""
+        """Mark devices as failed, each with twice its last waiting time.
+
+        ``failed`` is a dict from address to reason.
+        """
         reasons = {}
         for address, why in failed.items():
             times = int(self._host.tracker.host_devices.entries[address].device.extra_info.get(FAILED_TIMES, 0)) + 1

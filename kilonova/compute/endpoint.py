@@ -42,9 +42,9 @@ Verdict = Callable[[Operation, Exception], Exception]
 class Behaviour:
     """How a method of an operation is run.
 
-    ``forward`` is True for a method that only goes forward or only releases something. Such a method can't be
-    cancelled, and a failure is not kept as the key's final result. ``verdict(op, error)`` converts an error of the
-    function to the one that the flow receives.
+    ``forward`` is True for a method that must be completed, or that only releases something. Such a method can't be
+    cancelled, and it is tried again after a failure, so the failure is not kept as the key's final result.
+    ``verdict(op, error)`` converts an error of the function to the one that the flow receives.
     """
 
     checks: Check = Check.STEP
@@ -157,7 +157,7 @@ def as_known(error: Exception) -> Exception:
     """Return the error as an instance of a class that the caller's process can rebuild.
 
     That is the class of the same name in ``kilonova.errors``, otherwise the nearest base class there. An error that the
-    request caused becomes Invalid if the class found so has another cause.
+    request caused becomes Invalid if the class found in this way has another ``cause``.
     """
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))

@@ -48,7 +48,7 @@ class Guests:
         self._host, self._ctxt, self._recount = host, ctxt, recount
 
     def boot(self) -> None:
-        """Start the guests that ran before, mark others as off, and stop guests that were to be off meanwhile.
+        """Start the guests that ran before, mark others as off, and stop guests that must be off by now.
 
         Called once, when the service starts. Servers that can't be started, or that were waiting to be started already,
         are left to conductors.

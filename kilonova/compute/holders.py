@@ -52,7 +52,7 @@ class Holders:
     def _begin(self, uuid: str, related: Mapping[str, frozenset[str]], addresses: frozenset[str]) -> None:
         """Record that a server's guest is about to get devices.
 
-        Raises DevicesFailed if the tracker or another start has one of them.
+        Raises DevicesFailed if another server, or another guest that is being started, has one of them.
         """
         with self._lock:
             for entry in self._tracker.host_devices.entries.values():

@@ -77,7 +77,7 @@ class Upcalls:
         self.power_states: dict[str, int] = {}
 
     def check_key(self, ctxt: RequestContext, key: str, host: str, undo: bool = False) -> object:
-        """Check that the operation is at this key, or, with ``undo``, that it is being undone there.
+        """Check that the operation is at the step and attempt that ``key`` names, or undoes that step (``undo``).
 
         Raises:
             KeyGone: The operation is at another step or has ended.

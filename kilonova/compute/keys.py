@@ -95,8 +95,8 @@ class Keys:
         """Yield the work of this key and whether the block must do it.
 
         If the second value is False, the work already runs or has run, and ``outcome()`` returns its result. With
-        ``remember_errors=False``, a call with the same key after a failure runs the work again. Steps that only go
-        forward use this.
+        ``remember_errors=False``, a call with the same key after a failure runs the work again. It is used for steps
+        that are repeated until they succeed.
         """
         name = (method, key)
         with self._lock:
@@ -130,8 +130,8 @@ class Keys:
     def cancel(self, prefix: str) -> int:
         """Cancel the running work under a key prefix, and work under this prefix that arrives later.
 
-        Running work stops at its next boundary. Undos and steps that only go forward are not cancelled. Return how many
-        running pieces of work were cancelled.
+        Running work stops at its next boundary. Undos, and steps that are repeated until they succeed, are not
+        cancelled. Return how many running pieces of work were cancelled.
         """
         with self._lock:
             self._cancelled[prefix] = self._clock()

@@ -285,7 +285,7 @@ class Node:
         return lacking
 
     def _at_rest(self, ctxt: RequestContext, uuids: Collection[str]) -> dict[str, objects.Instance]:
-        """Return those of these servers that are on this host and in no move and no operation."""
+        """Return the servers among ``uuids`` that are on this host and have no move and no operation, by uuid."""
         host = self._host
         if not uuids:
             return {}

@@ -5,8 +5,8 @@
     ports.tell(uuid)                   # an event about this server's ports has arrived
 
 The conductor binds the ports before it calls a host. The network agent sees the interface when the guest is started
-paused. The port then becomes ACTIVE, and Neutron sends an event. The event only triggers a query: an event that arrives
-early, twice or never changes nothing else.
+paused. The port then becomes ACTIVE, and Neutron sends an event. The event only triggers a query, so the result is the
+same if an event arrives early, twice or never.
 """
 from __future__ import annotations
 

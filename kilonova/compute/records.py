@@ -64,7 +64,7 @@ def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: st
 
 
 def without_usage(resources: dict[str, Any]) -> dict[str, Any]:
-    """Return the driver's resources without the values that the tracker knows better."""
+    """Return the driver's resources without usage and NUMA topology, which the tracker knows better."""
     return {name: value for name, value in resources.items()
             if not name.endswith('_used') and name != 'numa_topology'}
 

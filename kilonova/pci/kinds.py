@@ -167,7 +167,10 @@ class PciFunctions:
         return None if spec is None else pci_device.pool_keys(device, spec.tags)
 
     def pool_address(self, device: PciDevice) -> str:
-        """Return the address of the device's pool. Functions below a physical function have the address of that."""
+        """Return the address of the device's pool.
+
+        A function below a physical function has the physical function's address.
+        """
         return pci_device.pool_address(device)
 
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, Provider]:

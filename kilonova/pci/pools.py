@@ -203,9 +203,9 @@ class PciPools:
 
     def take(self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None,
              numa_cells: GuestCells | None) -> list[tuple[PciDevice, str]]:
-        """Take devices from these pools, as ``consume_requests`` does. If that fails, the pools are partly emptied.
+        """Take devices from these pools, as ``consume_requests`` does.
 
-        Use a copy therefore.
+        Use a copy, because a failure leaves the pools partly emptied.
         """
         cells = {cell if isinstance(cell, int) else cell.id for cell in numa_cells or ()}
         taken: list[tuple[PciDevice, str]] = []
@@ -257,29 +257,29 @@ class PciPools:
         ``chosen`` are the providers of ``guarantors``.
         """
         specs, count = request.spec, request.count
-        pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)          # 1
+        pools = [pool for pool in self.pools if any(pool.matches(one) for one in specs)          # 1: properties
                  and not is_apart(pool.keys, specs)]
         if chosen:
             pools = [pool for pool in pools if pool.guarantees(chosen)]
         if _total(pools) < count:
             return None
         # Placement has chosen the parent of a mediated device, so NUMA affinity is not checked.
-        if _asks(specs, 'dev_type', MDEV):                                                       # 2
+        if _asks(specs, 'dev_type', MDEV):                                                       # 2: NUMA nodes
             numa_policy = ANYWHERE
         else:
             pools = [pool for pool in pools if pool.keys.get('dev_type') != MDEV]
         pools = self._filter_numa(pools, numa_policy, cells, count)
         if _total(pools) < count:
             return None
-        if not _asks(specs, 'dev_type', PF):                                                     # 3
+        if not _asks(specs, 'dev_type', PF):                                                     # 3: functions
             pools = [pool for pool in pools if pool.keys.get('dev_type') != PF]
         if _total(pools) < count:
             return None
-        if not _asks(specs, 'dev_type', VDPA):                                                   # 4
+        if not _asks(specs, 'dev_type', VDPA):                                                   # 4: vDPA
             pools = [pool for pool in pools if pool.keys.get('dev_type') != VDPA]
-        if providers:                                                                            # 5
+        if providers:                                                                            # 5: providers
             pools = [pool for pool in pools if pool.rp_uuid in providers]
-        for answer in ('true', 'false'):                                                         # 6
+        for answer in ('true', 'false'):                                                         # 6: migration
             if specs and all(one.get('live_migratable') == answer for one in specs):
                 pools = [pool for pool in pools if pool.keys.get('live_migratable') == answer]
         if _total(pools) < count or (providers and providers.total() != count):
@@ -326,7 +326,10 @@ def sockets_of(numa_topology: NUMATopology | None) -> dict[int, int | None]:
 
 
 def numa_policy_of(request: InstancePCIRequest) -> str:
-    """Return how near to the guest's NUMA cells the request's devices must be. The default is Nova's."""
+    """Return the request's NUMA policy: how near to the guest's NUMA cells its devices must be.
+
+    The default is Nova's.
+    """
     return (request.numa_policy if 'numa_policy' in request else None) or DEFAULT_NUMA_POLICY
 
 

@@ -50,10 +50,9 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
 
 def asking(requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None,
            groups: Mapping[str, Collection[str]]) -> list[InstancePCIRequest]:
-    """Return the requests, with the given groups in those of ports.
+    """Return the requests; those of ports get the groups by which the ports ask Placement now.
 
-    ``groups`` is a dict from port id to the groups by which the port asks Placement now. Providers that were chosen for
-    earlier groups are removed.
+    ``groups`` is a dict from port id to these groups. Providers that were chosen for earlier groups are removed.
     """
     return [request if request.source != request.NEUTRON_PORT else request.replaced(spec=[
         {**{key: value for key, value in one.items() if key not in (PORT_GROUPS, PORT_PROVIDERS)},

@@ -134,7 +134,7 @@ def _save(op: Operation, order: objects.BuildOrder) -> None:
 
 
 def _refused(op: Operation) -> None:
-    """Notify the failed build. If the host refused the claim, also write the failed event and the reason.
+    """Send the notification of the failed build. If the host refused the claim, also write the failed event.
 
     ``_release`` writes the event if the build failed after the claim.
     """

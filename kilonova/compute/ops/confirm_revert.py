@@ -1,4 +1,4 @@
-"""Confirm or revert a resize or cold migration. All of these steps only go forward, except ``check_revert``.
+"""Confirm or revert a resize or cold migration. Except ``check_revert``, the steps are repeated until they succeed.
 
 Confirm: the source deletes what it kept of the server and frees the old devices. Revert: the source checks that it can
 take the server back, the destination releases what the move brought, then the source restores the server.

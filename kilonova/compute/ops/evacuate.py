@@ -37,7 +37,10 @@ def verdict(op: Operation, error: Exception) -> Exception:
 
 @order(Compute.evacuate_instance, checks=Check.WRITE, verdict=verdict)
 def evacuate(op: Operation, order: objects.EvacuateOrder) -> Reply:
-    """Build the order's server, whose host is still the old one. ``verdict`` lists the errors."""
+    """Build the server that the order describes. Its row still names the old host.
+
+    ``verdict`` lists the errors.
+    """
     host, instance, migration = op.host, op.instance, order.migration
     side, both = side_of(migration), [migration.source_compute, host.name]
     op.begin('compute_rebuild_instance')
@@ -107,7 +110,7 @@ def _failed(op: Operation) -> None:
 
 
 def _put_back(op: Operation, migration: objects.Migration) -> None:
-    """Delete the guest, and its disks unless they are the source's, and make the server the old host's again."""
+    """Delete the guest, and its disks unless they are the source's, and make the old host the server's host again."""
     if not op.host.driver.moves.hand_back(op.instance, migration.source_compute):
         op.host.driver.guests.destroy(op.instance)
     fresh = records.instance(op.ctxt, op.instance.uuid)

@@ -206,7 +206,7 @@ def force_complete(host: Host, ctxt: RequestContext, instance: objects.Instance)
 # -- 4. the destination takes over -------------------------------------------------------------------------------------
 @order(Compute.post_live_migration_at_destination)
 def arrive(op: Operation, migration: objects.Migration) -> Reply:
-    """Make the server this host's at the destination. The flow writes its end state."""
+    """Make this host, the destination, the server's host. The flow writes the end state."""
     op.begin('compute_post_live_migration_at_destination')
     with op.turn():
         op.notify('instance.live_migration_post_dest.start')

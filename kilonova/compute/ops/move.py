@@ -2,7 +2,7 @@
 
 At the destination everything is held under the migration's claim key. At the source it is what the server held before:
 under ``RUN``, or under the claim key of the older move that brought it here. If source and destination are one host,
-both are on this host, and after a restart the migration context tells them apart.
+both ends are on this host, and after a restart the migration context tells them apart.
 """
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _number(side: str) -> int:
 def clean_destination(host: Host, instance: objects.Instance, migration: objects.Migration) -> None:
     """Delete the guest and the copied disks at the destination of a move that is undone or reverted.
 
-    Nothing is deleted if the server holds something else on this host, because then the host is its own.
+    Nothing is deleted if the server holds something else on this host, because then this is the server's own host.
     """
     both = same_host(migration)
     if both or not host.tracker.sides(instance.uuid) - {side_of(migration)}:

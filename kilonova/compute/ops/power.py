@@ -1,8 +1,8 @@
 """Power, pause, suspend, rescue and password operations of a guest: check the key, act, save the end state.
 
 Each is a whole operation on one host. The save ends the operation if the act fails as well as if it succeeds, and the
-reply only informs the conductor. Exceptions are ``soft_delete``, which only goes forward and is tried again after a
-failure, as a delete is, and ``resume_guest``.
+reply only informs the conductor. Exceptions are ``resume_guest`` and ``soft_delete``. A soft delete is repeated until
+it succeeds, as a delete is.
 """
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def unrescue(op: Operation) -> Reply:
 
 @order(Compute.set_admin_password)
 def set_admin_password(op: Operation, sealed: str) -> Reply:
-    """Set the administrator's password through the guest's agent, and store it encrypted if the owner has an RSA key.
+    """Set the administrator's password through the guest's agent. Store it encrypted if the owner has an RSA key.
 
     ``sealed`` is the password (``sealing``). The error of a failure does not contain the agent's text, which might
     contain the password.
@@ -226,7 +226,7 @@ def _whole(op: Operation, verb: str, facts: Facts | None = None, *, event: str |
 
 
 def _is_to_run_again(op: Operation, power_state: int) -> bool:
-    """Return whether the host lost power while the server was in an operation, so that its guest must be started again.
+    """Return whether the guest must be started again because the host lost power during an operation of the server.
 
     That is so if the operation was running when this process started, and the guest ran then and is off now. The
     server's row keeps the power state with which ``Guests.look_again`` starts the guest.

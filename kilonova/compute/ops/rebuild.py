@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 @order(Compute.rebuild_instance)
 def rebuild(op: Operation, order: objects.RebuildOrder) -> Reply:
-    """Create the order's server again from the order's image. A stopped server stays off."""
+    """Rebuild the server with the image that the order names. A stopped server stays off."""
     host, instance, image = op.host, op.instance, order.image
     stopped = instance.vm_state == VmState.STOPPED
     op.begin('compute_rebuild_instance')

@@ -112,7 +112,7 @@ def _progress(op: Operation, migration: objects.Migration) -> Progress:
 
 @order(Compute.resize_instance)
 def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
-    """Power the guest off, keep its disks, transfer a copy, and make the server the destination's.
+    """Power the guest off, keep its disks, transfer a copy, and make the destination the server's host.
 
     Return the ``disk_info`` for ``finish_resize``.
     """
@@ -159,7 +159,7 @@ def _put_back(op: Operation, instance: objects.Instance, migration: objects.Migr
 
 @order(Compute.undo_resize_instance, checks=Check.UNDO, forward=True)
 def undo_resize_instance(op: Operation, migration: objects.Migration) -> Reply:
-    """Undo ``resize_instance`` for the flow: make the server the source's again, with disk, devices and power state.
+    """Undo ``resize_instance`` for the flow: make the source the server's host again, with disk, devices and power.
 
     A server that was deleted while this host could not be reached is destroyed instead. Nothing is done for a server
     that was evacuated meanwhile.

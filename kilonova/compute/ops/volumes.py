@@ -55,7 +55,7 @@ def undo_attach(op: Operation, volume_id: str) -> Reply:
 
 @order(Compute.detach_volume)
 def detach(op: Operation, volume_id: str) -> Reply:
-    """Detach the volume from the guest and disconnect it from this host. Returns after that."""
+    """Detach the volume from the guest, then disconnect it from this host. Returns when it is disconnected."""
     with op.turn():
         op.notify('instance.volume_detach.start', volume_id=volume_id)
         _unplug(op, volume_id)
@@ -106,7 +106,7 @@ def swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
 
 @order(Compute.undo_swap_volume, checks=Check.UNDO, forward=True)
 def undo_swap(op: Operation, copy: Mapping[str, Any]) -> Reply:
-    """Complete the swap if the guest still can, because an operation that is cancelled after the copy is completed.
+    """Complete the swap if that is still possible, because an operation that is cancelled after the copy is completed.
 
     Return {'swapped': whether the guest uses the copy}.
     """
