@@ -1,4 +1,4 @@
-"""Questions that only a server's host can answer: asked by one call, answered in the request."""
+"""Requests that only the server's host can answer: one RPC call, while the API request waits."""
 from __future__ import annotations
 
 from typing import Any
@@ -13,19 +13,26 @@ from kilonova.rpc.interface import VersionCapError
 
 
 class HostDown(Conflict):
-    """The host's service is down: nobody would answer."""
+    """Error 409: the compute service of the server's host is down, so nothing would answer the call."""
 
     msg_fmt = 'Service is unavailable at this time.'
 
 
 class HostTooOld(Conflict):
-    """The host's service doesn't know the question yet."""
+    """Error 409: the compute service of the server's host does not support this RPC method yet."""
 
     msg_fmt = 'The compute service of the server is too old for this request.'
 
 
 def ask(backend: Backend, ctxt: RequestContext, server: Found, method: str, **kwargs: Any) -> Any:
-    """The host's answer about ``server`` (found for WORK). InstanceNotReady, HostDown, HostTooOld: all 409."""
+    """Call an RPC method of the server's host and return its result. ``server`` must have been found for WORK.
+
+    Raises:
+        InstanceNotReady: The server has no host yet (error 409).
+        HostDown: The host's compute service is down (error 409).
+        HostTooOld: The host's compute service does not support the method (error 409).
+        Unavailable: This process has no RPC client for hosts.
+    """
     check_ready(server)
     host = server.row['host']
     with server.cell.read() as conn:
@@ -41,5 +48,5 @@ def ask(backend: Backend, ctxt: RequestContext, server: Found, method: str, **kw
 
 
 def instance(ctxt: RequestContext, row: dict[str, Any]) -> Instance:
-    """The object that travels, from a row of ``instances.get``."""
+    """Return the server as an Instance for an RPC message. ``row`` is the result of ``instances.get``."""
     return Instance.from_row(ctxt, *instances.split(row))

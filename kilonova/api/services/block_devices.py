@@ -1,14 +1,14 @@
-"""The disks that a create asks for, checked and as rows of ``block_device_mapping``.
+"""Disks that a create asks for: check the block devices of the request, and build rows of block_device_mapping.
 
     wanted = read(request.block_devices, request.old_block_devices, flavor, limit=3, volumes=True, has_image=True)
-    wanted.root_volume      # the one that is booted from; None: the root disk is made of an image
-    wanted.image            # the image that the root disk names, None: imageRef does
-    wanted.rows(image_id)   # fresh rows for one server; none where flavor and image say everything
-    wanted.volumes          # those that ``services.volumes`` looks up, makes and adds
+    wanted.root_volume      # the volume that the server boots from; None if the root disk is made from an image
+    wanted.image            # the image that the root disk names; None if only imageRef names it
+    wanted.rows(image_id)   # new rows for one server; [] if flavor and image say everything
+    wanted.volumes          # the volumes that ``services.volumes`` looks up, creates and attaches
 
-Local disks: the root disk from the image, blank ones (ephemeral in GiB, swap in MiB). Who asks for an ephemeral or swap
-disk gets those asked for instead of the flavor's, and no more than the flavor has. Volumes are there already, or are
-made of a snapshot, of an image, or blank.
+Local disks are the root disk, made from the image, and blank disks (ephemeral in GiB, swap in MiB). A request that
+names ephemeral or swap disks gets these instead of the flavor's, but not more than the flavor has. Volumes exist
+already, or are made from a snapshot or an image, or are blank.
 """
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kilonova.errors import Forbidden, Invalid
 SWAP = 'swap'
 VOLUME, SNAPSHOT, IMAGE, BLANK = 'volume', 'snapshot', 'image', 'blank'
 LOCAL = 'local'
-# What the programs of a host make; anything else would fail there.
+# The values that hosts support. Others would fail on the host.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
 BUSES = frozenset(('virtio', 'scsi', 'sata', 'ide', 'usb'))
 DEVICE_TYPES = frozenset(('disk', 'cdrom'))
-# Properties of an image that names block devices, and how many it may name.
+# Properties of an image that names block devices, and the maximum number of these.
 DEVICES, _SECOND, MOST_OF_IMAGE = 'block_device_mapping', 'bdm_v2', 64
 OF_DEVICES = (DEVICES, _SECOND, 'root_device_name')
 MOST_GIB = 2 ** 31 - 1
@@ -37,37 +37,51 @@ _OF_IMAGE: dict[str, type] = {
     'volume_size': int, 'boot_index': int, 'delete_on_termination': bool, 'guest_format': str, 'device_type': str,
     'disk_bus': str, 'tag': str, 'volume_type': str, 'no_device': bool}
 _COPIED = ('guest_format', 'device_type', 'disk_bus', 'device_name', 'tag')
-# The member that names what a volume is made of, besides uuid.
+# The member of a block device that has the id of its source, if ``uuid`` does not have it.
 _SOURCE_IDS = {VOLUME: 'volume_id', SNAPSHOT: 'snapshot_id', IMAGE: 'image_id'}
 
 
 class NoVolumeService(Invalid):
+    """Error 400: the request needs a volume, and this cloud has no volume service."""
+
     msg_fmt = 'There is no volume service in this cloud: a server cannot have a %(wanted)s.'
 
 
 class InvalidBlockDevice(Invalid):
+    """Error 400: a block device of the request is not valid."""
+
     msg_fmt = 'Block Device Mapping is Invalid: %(reason)s'
 
 
 class BadDevices(Invalid):
+    """Error 400: the block devices that an image names are malformed."""
+
     msg_fmt = 'Image property block_device_mapping can not be read: %(reason)s'
 
 
 class BootSequence(InvalidBlockDevice):
+    """Error 400: the boot indexes of the block devices are not 0, 1, 2 and so on."""
+
     def __init__(self) -> None:
         super().__init__(reason='Boot sequence for the instance and image/block device mapping combination is not '
                                 'valid.')
 
 
 class TooManyDisks(Forbidden):
+    """Error 403: the server would have more disks than [compute]max_disk_devices_to_attach allows."""
+
     msg_fmt = ('The maximum allowed number of disk devices (%(most)d) to attach to a single instance has been '
                'exceeded.')
 
 
 @dataclass(frozen=True)
 class VolumeWish:
-    """A volume that a server is to have. ``source``: VOLUME, or what it is made of; ``source_id``: of that, None where
-    it is BLANK; ``size``: GiB, None: the source's; ``device``: as it was asked for."""
+    """A volume that a request asks for, existing or new.
+
+    ``source`` is VOLUME for an existing volume, otherwise what the volume is made from: SNAPSHOT, IMAGE or BLANK.
+    ``source_id`` is the id of the source, None if it is BLANK. ``size`` is in GiB, where None means the size of the
+    source. ``device`` is the block device as the request has it.
+    """
 
     source: str
     source_id: str | None
@@ -77,11 +91,14 @@ class VolumeWish:
 
     @property
     def is_root(self) -> bool:
-        """Whether the server boots from it."""
+        """Return whether the server boots from the volume."""
         return _boot_index(self.device) == 0
 
     def row(self, volume_id: str, **columns: Any) -> dict[str, Any]:
-        """Columns for one server, of this volume: these, and what was asked for. Its host gives it a name."""
+        """Return a block_device_mapping row of the volume for one server.
+
+        ``columns`` are added to the values of the request. The device name is None, because the host chooses it.
+        """
         source = {} if self.source == BLANK else {_SOURCE_IDS[self.source]: self.source_id}
         return _row({'delete_on_termination': False, **self.device, 'device_name': None}, self.source, VOLUME,
                     **source | {'volume_id': volume_id}, **columns)
@@ -89,8 +106,12 @@ class VolumeWish:
 
 @dataclass(frozen=True)
 class Wanted:
-    """``root``: what is said about the root disk, None if nothing. ``blanks``: in the order of the guest's disks.
-    ``local``: how many disks that aren't volumes it has."""
+    """The disks that a request asks for.
+
+    ``root`` is the block device of the root disk, None if the request has none. ``blanks`` are the blank local disks,
+    in the order in which the guest gets them. ``volumes`` are the volumes. ``local`` is the number of local disks,
+    including those of the flavor.
+    """
 
     root: Mapping[str, Any] | None = None
     blanks: Sequence[Mapping[str, Any]] = ()
@@ -99,17 +120,19 @@ class Wanted:
 
     @property
     def image(self) -> str | None:
-        """The id of the image that the root disk names."""
+        """The id of the image that the root disk names, or None."""
         return _source_id(self.root) if self.root is not None else None
 
     @property
     def root_volume(self) -> VolumeWish | None:
-        """The one that the server boots from; None: its root disk is local."""
+        """The volume that the server boots from, or None if its root disk is local."""
         return next((wish for wish in self.volumes if wish.is_root), None)
 
     def rows(self, image_id: str) -> list[dict[str, Any]]:
-        """Columns of one server's local disks. Nobody would read rows that say no more than the flavor does: there are
-        none then."""
+        """Return the block_device_mapping rows of one server's local disks.
+
+        Return an empty list if the rows would say no more than the flavor.
+        """
         blanks = [_row(blank, BLANK, LOCAL, volume_size=blank['volume_size']) for blank in self.blanks]
         if self.root_volume is not None:
             return blanks
@@ -120,14 +143,19 @@ class Wanted:
 
 
 def is_volume(device: Mapping[str, Any]) -> bool:
-    """Whether a block device needs a volume service."""
+    """Return whether a block device of a request needs the volume service."""
     return device.get('source_type') in (VOLUME, SNAPSHOT) or device.get('destination_type') == VOLUME
 
 
 def read(devices: Sequence[Mapping[str, Any]], old_devices: Sequence[Mapping[str, Any]], flavor: Mapping[str, Any],
          limit: int, *, volumes: bool, has_image: bool) -> Wanted:
-    """``flavor``: its row. ``limit``: local disks that a server may have, -1 any. ``volumes``: whether there is a
-    volume service. ``has_image``: whether imageRef names an image. Raises Invalid."""
+    """Check the block devices of a request, and return them as ``Wanted``.
+
+    ``devices`` are in the syntax of block_device_mapping_v2, and ``old_devices`` in the older one. ``flavor`` is the
+    flavor's row. ``limit`` is the maximum number of local disks (-1: no limit). ``volumes`` says whether there is a
+    volume service. ``has_image`` says whether imageRef names an image. Raises Invalid if the block devices are not
+    valid or don't fit the flavor.
+    """
     if old_devices and devices:
         raise Invalid('Using different block_device_mapping syntaxes is not allowed in the same request.')
     devices = [device for device in devices or _from_old(old_devices, has_image) if not device.get('no_device')]
@@ -154,19 +182,28 @@ def read(devices: Sequence[Mapping[str, Any]], old_devices: Sequence[Mapping[str
 
 def local_disks(ephemerals: Sequence[object], swaps: Sequence[object], flavor: Mapping[str, Any], *,
                 has_root: bool) -> int:
-    """How many a server has of which these were asked for; ``has_root``: its root disk is one of them."""
+    """Return the number of local disks of a server for which these ephemeral and swap disks are requested.
+
+    The flavor's disks count if none are requested. ``has_root`` says whether the root disk is local.
+    """
     return has_root + (len(ephemerals) or bool(flavor['ephemeral_gb'])) + (len(swaps) or bool(flavor['swap']))
 
 
 def check_count(limit: int, disks: int) -> None:
-    """TooManyDisks: more than [compute]max_disk_devices_to_attach (``limit``, -1 any)."""
+    """Raise TooManyDisks if ``disks`` is more than ``limit``.
+
+    ``limit`` is the option [compute]max_disk_devices_to_attach, where -1 means no limit.
+    """
     if 0 <= limit < disks:
         raise TooManyDisks(most=limit)
 
 
-# --- those of images -------------------------------------------------------------------------------------------------
+# --- devices of images -----------------------------------------------------------------------------------------------
 def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
-    """What an image says of a volume of a server (``row``), of which this snapshot was made."""
+    """Return the block device that an image names for a volume of a server.
+
+    ``row`` is the volume's block_device_mapping row, and ``snapshot_id`` the snapshot of the volume.
+    """
     return {'source_type': SNAPSHOT, 'destination_type': VOLUME, 'snapshot_id': snapshot_id,
             'volume_size': row['volume_size'], 'delete_on_termination': bool(row['delete_on_termination']),
             'volume_id': None, 'image_id': None, 'no_device': None,
@@ -174,13 +211,17 @@ def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
 
 
 def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Properties of an image that has these."""
+    """Return the properties of an image that names these block devices."""
     return {DEVICES: json.dumps(devices), _SECOND: 'True', 'root_device_name': next(
         (device['device_name'] for device in devices if device['boot_index'] == 0 and device['device_name']), '')}
 
 
 def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Block devices that an image names (``as_properties``), in the form of a create's. BadDevices."""
+    """Return the block devices that an image names, in the syntax of a create request.
+
+    They are in the properties that ``as_properties`` writes. Return an empty list if there are none. Raises BadDevices
+    if the properties are malformed.
+    """
     text = properties.get(DEVICES)
     if not text:
         return []
@@ -207,8 +248,11 @@ def _of_image(device: Mapping[str, Any]) -> dict[str, Any]:
 
 def beside_image(devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mapping[str, Any]],
                  image_id: str | None) -> list[Mapping[str, Any]]:
-    """A create's block devices and those that its image names: who creates the server may name another root disk. What
-    clients say of the image's own disk means nothing where it has none."""
+    """Return the block devices of a request together with those that its image names.
+
+    The request may name another root disk, which replaces the image's. A block device of the request for the image
+    itself is left out if the image names block devices, because the image has no disk of its own then.
+    """
     if not of_image:
         return list(devices)
     asked = [device for device in devices if is_volume(device) or _source_id(device) != image_id]
@@ -217,14 +261,17 @@ def beside_image(devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mappin
 
 
 def has_root(devices: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether one of them is booted from."""
+    """Return whether one of the block devices has boot index 0."""
     return any(_boot_index(device) == 0 for device in devices)
 
 
 # --- one device ------------------------------------------------------------------------------------------------------
 def _from_old(devices: Iterable[Mapping[str, Any]], has_image: bool) -> list[dict[str, Any]]:
-    """The first syntax: local disks are 'swap' and 'ephemeralN', the rest are volumes. It knows no boot_index: without
-    an image the first volume is booted from."""
+    """Return block devices in the older syntax as block devices in the newer one.
+
+    In the older syntax the local disks are called 'swap' and 'ephemeralN', and the others are volumes. It has no
+    boot_index: without an image, the server boots from the first volume.
+    """
     found = [_one_from_old(device) for device in devices]
     if not has_image:
         for device in found:
@@ -265,7 +312,7 @@ def _check(device: Mapping[str, Any], volumes: bool) -> None:
 
 
 def _check_hardware(device: Mapping[str, Any], source: str) -> None:
-    """What no host could make."""
+    """Raise InvalidBlockDevice for a bus, device type or file system that no host supports."""
     kind = 'volume' if is_volume(device) else 'local disk'
     for name, known in (('disk_bus', BUSES), ('device_type', DEVICE_TYPES)):
         if device.get(name) and device[name] not in known:
@@ -280,7 +327,7 @@ def _source_id(device: Mapping[str, Any]) -> str | None:
 
 
 def _boot_index(device: Mapping[str, Any]) -> int | None:
-    """None: it isn't booted from."""
+    """Return the boot index of a block device, or None if the server can't boot from it."""
     index = device.get('boot_index')
     return None if index is None or int(index) < 0 else int(index)
 
@@ -290,7 +337,7 @@ def _size(blank: Mapping[str, Any], default: int | None) -> int:
 
 
 def _wish(device: Mapping[str, Any]) -> VolumeWish:
-    """Of a device that was checked."""
+    """Return the volume of a checked block device. Raises Invalid if a new volume has no size."""
     source, size = device['source_type'], _size(device, None)
     if not size and source == IMAGE:
         raise Invalid("Images with destination_type 'volume' need to have a non-zero size specified")
@@ -300,7 +347,7 @@ def _wish(device: Mapping[str, Any]) -> VolumeWish:
 
 
 def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) -> dict[str, Any]:
-    """Every row has every column: they are inserted together."""
+    """Return a row with all columns, because rows with different columns can't be inserted together."""
     index = device.get('boot_index')
     return {'uuid': uuidutils.generate_uuid(), 'source_type': source, 'destination_type': destination,
             'image_id': None, 'snapshot_id': None, 'volume_id': None, 'volume_type': None, 'volume_size': None,
@@ -311,7 +358,10 @@ def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) 
 
 # --- all of them -----------------------------------------------------------------------------------------------------
 def _check_boot_order(devices: Iterable[Mapping[str, Any]], has_image: bool) -> None:
-    """0, 1, 2 …; 0 is the image of imageRef where no device has it."""
+    """Raise BootSequence if the boot indexes are not 0, 1, 2 and so on.
+
+    The image of imageRef has index 0 if no block device has it.
+    """
     found = sorted(index for index in map(_boot_index, devices) if index is not None)
     if has_image and found[:1] != [0]:
         found = [0, *found]
@@ -320,7 +370,7 @@ def _check_boot_order(devices: Iterable[Mapping[str, Any]], has_image: bool) -> 
 
 
 def _check_volumes(wishes: Sequence[VolumeWish]) -> None:
-    """A server has a volume once."""
+    """Raise InvalidBlockDevice if a volume is named twice."""
     named = [(wish.source_id or '').lower() for wish in wishes if wish.source == VOLUME]
     for volume_id in named:
         if named.count(volume_id) > 1:
@@ -330,7 +380,7 @@ def _check_volumes(wishes: Sequence[VolumeWish]) -> None:
 def _check_sizes(ephemerals: Sequence[Mapping[str, Any]], swaps: Sequence[Mapping[str, Any]],
                  flavor: Mapping[str, Any]) -> None:
     room = flavor['ephemeral_gb'] or 0
-    # One of no size, on a flavor that has none, would be nothing.
+    # An ephemeral disk without a size has the flavor's size, so the flavor must have one.
     if ephemerals and (not room or sum(_size(blank, room) for blank in ephemerals) > room):
         raise InvalidBlockDevice(reason='Ephemeral disks requested are larger than the instance type allows. If no '
                                         'size is given in one block device mapping, flavor ephemeral size will be '

@@ -1,4 +1,4 @@
-"""Pages over the rows of all cells, cell by cell."""
+"""Paginated lists of rows that are read from all cells, one cell after the other."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +14,13 @@ Row = Mapping[str, Any]
 def page(cells: Iterable[Database], limit: int, marker: str | None, silent: list[Database], *,
          find: Callable[[Connection, str], int | None],
          read: Callable[[Connection, int | None, int], Iterable[Row]]) -> list[Row]:
-    """At most ``limit`` rows behind ``marker``; cells that don't answer are added to ``silent``.
+    """Return at most ``limit`` rows after ``marker``, in the order of the cells.
 
-    ``find(conn, marker)``: the id of the marker's row, None: it isn't in this cell; ``read(conn, after, limit)``: rows
-    behind that id. MarkerNotFound; Unanswered when the marker may be in a silent cell.
+    ``find(conn, marker)`` returns the id of the marker's row, or None if it is not in this cell. ``read(conn, after,
+    limit)`` returns rows after that id, or from the first row if ``after`` is None. Cells that don't answer are
+    appended to ``silent``.
+
+    Raises MarkerNotFound if no cell has the marker's row, and Unanswered if it may be in a cell that does not answer.
     """
     found: list[Row] = []
     skip = marker is not None

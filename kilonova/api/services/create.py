@@ -1,7 +1,8 @@
-"""Create servers: check everything that can be checked, then write all of it in one transaction, then wake a conductor.
+"""Create servers: check everything that can be checked, write all rows in one transaction, and wake a conductor.
 
-Statements: one for the flavor, one for zones or hosts if asked for, one or two for limits, one a database for what is
-used, and the four of ``accept_create``, whatever the number of servers.
+SQL statements: one for the flavor, one for zones or hosts if the request names them, one or two for limits, one for
+each database to count the usage, and the four of ``accept_create``. Their number does not depend on the number of
+servers.
 """
 from __future__ import annotations
 
@@ -68,21 +69,30 @@ MAX_HOSTNAME, MAX_FQDN = 63, 255
 
 
 class TooManyServers(Invalid):
+    """Error 400: the request asks for more servers than [api]max_servers_per_request allows."""
+
     msg_fmt = 'One request creates at most %(most)d servers, not %(wanted)d: send several.'
 
 
 class ZoneUnavailable(Invalid):
+    """Error 400: no enabled compute service is in the requested availability zone."""
+
     msg_fmt = 'The requested availability zone is not available'
 
 
 class HostUnknown(Invalid):
+    """Error 400: no cell has the requested host or node."""
+
     msg_fmt = 'Compute host %(host)s could not be found.'
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreateRequest:
-    """What a user asks for. ``zone``, ``force_host`` and ``force_node`` are what ``parse_zone`` made of it;
-    ``host`` and ``hypervisor_hostname`` a destination that the scheduler must agree with."""
+    """The parameters of a request for servers.
+
+    ``zone``, ``force_host`` and ``force_node`` are the parts of availability_zone (see ``parse_zone``). ``host`` and
+    ``hypervisor_hostname`` are a destination that the scheduler must accept.
+    """
 
     name: str
     flavor_ref: str
@@ -120,8 +130,11 @@ class CreateRequest:
 
 @dataclass(frozen=True)
 class Created:
-    """The servers' first facts, the id of the whole request, and the password that was given or made (None: without
-    keys nobody gets one)."""
+    """The result of a create.
+
+    ``rows`` has the uuid and the auto_disk_config of each new server. ``reservation_id`` is the id of the whole
+    request. ``admin_password`` is the given or generated password, or None if there are no keys to seal it.
+    """
 
     rows: list[dict[str, Any]]
     reservation_id: str
@@ -130,7 +143,7 @@ class Created:
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all servers of one request share."""
+    """Everything that all servers of one request have in common."""
 
     request: CreateRequest
     flavor: Flavor
@@ -153,7 +166,10 @@ class _Shared:
 
 
 def parse_zone(text: str | None) -> tuple[str | None, str | None, str | None]:
-    """'zone:host:node' as (zone, host, node); empty parts are None. Invalid: more than three."""
+    """Split 'zone:host:node' and return (zone, host, node), where empty parts are None.
+
+    Raises Invalid if there are more than three parts.
+    """
     parts = (text or '').split(':')
     if len(parts) > 3:
         raise Invalid('Unable to parse availability zone: it must be ZONE, ZONE:HOST or ZONE:HOST:NODE')
@@ -163,11 +179,15 @@ def parse_zone(text: str | None) -> tuple[str | None, str | None, str | None]:
 
 @quota.settled
 def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Created:
-    """Accept a request for servers. They are BUILD afterwards; what fails later is in their faults."""
-    # 1. What needs nobody's answer.
+    """Accept a request for servers and wake a conductor. The servers are in BUILD then.
+
+    Errors that occur later are in the servers' faults. Raises subclasses of Invalid, Forbidden, Conflict and
+    Unavailable if a check fails, for example OverQuota, or if a service does not answer.
+    """
+    # 1. Checks that need no other service.
     check_request(request)
     asked = networks.read(backend, ctxt, request.networks, request.security_groups, request.max_count)
-    # 2. What it is made of.
+    # 2. Flavor, disks, image, devices and networks.
     flavor = find_flavor(backend, ctxt, request.flavor_ref)
     named, devices = _image_of_ref(backend, ctxt, request)
     disks = block_devices.read(block_devices.beside_image(request.block_devices, devices, request.image_ref),
@@ -190,10 +210,10 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     groups = accelerators.groups(backend, ctxt, made.extra_specs, interfaces.profiles)
     pci_requests += interfaces.devices(pci_request.numa_affinity_policy(
         flavor['extra_specs'], image.get('properties') or {}))
-    # 3. Where it may go.
+    # 3. The requested zone, host and server group.
     zone, destination = _place(backend, ctxt, request)
     group = server_groups.asked_for(backend, ctxt, request.hints.get('group'))
-    # 4. Whether so much is allowed.
+    # 4. Quotas.
     allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
     quota.check_metadata(allowed, request.metadata)
     files = passwords.read_files(request.personality, allowed)
@@ -209,13 +229,13 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
                      destination, 'r-' + passwords.random_text(8, _RESERVATION), count, automatic, kernels,
                      interfaces, chosen, group, groups)
     keys = passwords.keys(backend, request.admin_password or request.personality)
-    # 5. Write and wake.
+    # 5. Write the rows and wake a conductor.
     return _accept(backend, ctxt, shared, allowed, keys)
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
 def check_request(request: CreateRequest) -> None:
-    """What no database is needed for."""
+    """Check what can be checked without a database or another service. Raises Invalid."""
     if request.min_count > request.max_count:
         raise Invalid('min_count must be <= max_count')
     check_user_data(request.user_data)
@@ -227,21 +247,24 @@ def check_request(request: CreateRequest) -> None:
 
 
 def check_user_data(text: str | None) -> None:
-    """Invalid: more than a server may have."""
+    """Raise Invalid if the user data is longer than 65,535 characters."""
     if len(text or '') > MAX_USER_DATA:
         raise Invalid(f'User data too large. User data must be no larger than {MAX_USER_DATA} bytes once base64 '
                       f'encoded. Your data is {len(text or "")} bytes')
 
 
 def check_certificates(ids: Sequence[str]) -> None:
-    """CertificatesUnverified: nothing would be verified against them."""
+    """Raise CertificatesUnverified if certificates are given: this cloud does not verify signatures."""
     if ids:
         raise refusals.CertificatesUnverified
 
 
 def _image_of_ref(backend: Backend, ctxt: RequestContext,
                   request: CreateRequest) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The image that imageRef names, None without one, and the block devices that this names."""
+    """Return the image that imageRef names, and the block devices that the image names.
+
+    Return (None, []) if the request has no imageRef.
+    """
     if not request.image_ref:
         return None, []
     _check_id(request.image_ref)
@@ -250,8 +273,14 @@ def _image_of_ref(backend: Backend, ctxt: RequestContext,
 
 def _image(backend: Backend, ctxt: RequestContext, request: CreateRequest, named: dict[str, Any] | None,
            disks: block_devices.Wanted, chosen: Sequence[volumes.Chosen], flavor: dict[str, Any]) -> dict[str, Any]:
-    """The image of the root disk, which fits the flavor; ``named``: that of imageRef. Of a server that boots from a
-    volume, without an id: the one that the volume was made of; with an imageRef beside it, that one's properties count.
+    """Return the image of the root disk, after checking that it fits the flavor.
+
+    ``named`` is the image of imageRef. If the server boots from a volume, the returned image has no id. It is the image
+    that the volume was made from or, if the request also has an imageRef, the image of imageRef, whose properties then
+    count.
+
+    Raises Invalid or Forbidden if the image does not fit, and InvalidBlockDevice if the root disk names another image
+    than imageRef.
     """
     root = next((one for one in chosen if one.wish.is_root), None)
     if root is not None:
@@ -274,7 +303,10 @@ def _check_id(image_id: str | None) -> None:
 
 
 def find_flavor(backend: Backend, ctxt: RequestContext, flavor_ref: str) -> dict[str, Any]:
-    """The flavor's row with extra specs; Invalid where there is none that the user may take."""
+    """Return the flavor's row with its extra specs.
+
+    Raises Invalid if the flavor does not exist, is disabled, or can't be used by the caller.
+    """
     flavor = None
     if flavor_id := _flavor_id(flavor_ref):
         with backend.api_db.read() as conn:
@@ -285,34 +317,49 @@ def find_flavor(backend: Backend, ctxt: RequestContext, flavor_ref: str) -> dict
 
 
 def _flavor_id(ref: str) -> str:
-    """Old clients send the flavor's URL. '' where none can be meant."""
+    """Return the flavor id in a flavorRef, which old clients send as a URL.
+
+    Return '' if the text can't be an id.
+    """
     if '/' not in ref:
         return ref
     found = unquote(ref.partition('?')[0].rstrip('/').rpartition('/')[2])
-    # No column holds it.
+    # A database column can't store this character.
     return '' if '\x00' in found else found
 
 
 def pci_requests_of(backend: Backend, extra_specs: dict[str, str], image: dict[str, Any]) -> list[Any]:
-    """The flavor's requests for passthrough devices. Raises Invalid for unknown aliases and malformed values."""
+    """Return the PCI requests of the flavor for passthrough devices.
+
+    Raises Invalid if an alias does not exist, or if the extra spec is malformed.
+    """
     policy = pci_request.numa_affinity_policy(extra_specs, image.get('properties') or {})
     return pci_request.requests_from_flavor(extra_specs, backend.aliases, policy)
 
 
 def numa_topology_of(flavor: Flavor, image: dict[str, Any]) -> InstanceNUMATopology | None:
-    """The NUMA cells, dedicated CPUs and pages that flavor and image ask for. Raises Invalid for what can't be."""
+    """Return the NUMA topology that flavor and image ask for, with dedicated CPUs and page sizes, or None.
+
+    Raises Invalid if the values of flavor and image are not valid or contradict each other.
+    """
     properties = ImageMeta.from_dict(image).properties
     cpu_layout.choose(flavor.vcpus, cpu_layout.limits_of(flavor.extra_specs, properties))
     return constraints.of(flavor, properties)
 
 
 def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
-    """Quotas, serial ports, watchdog, firmware and video. Raises Invalid for what can't be."""
+    """Check what flavor and image say about CPU and disk quotas, serial ports, watchdog, firmware and video.
+
+    Raises Invalid if the values are not valid or contradict each other.
+    """
     tuning.of(flavor.extra_specs, ImageMeta.from_dict(image).properties)
 
 
 def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tuple[str | None, Destination | None]:
-    """The zone to ask for, and the destination that was asked for. Invalid: there is no such zone or host."""
+    """Return the availability zone and the destination that the request asks for.
+
+    Raises ZoneUnavailable or HostUnknown (both subclasses of Invalid) if there is no such zone, host or node.
+    """
     zone = request.zone or backend.options.schedule_zone
     asked, node = request.host or request.force_host, request.hypervisor_hostname or request.force_node
     if not (asked or node):
@@ -330,7 +377,10 @@ def _place(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> tu
 
 
 def check_zone(backend: Backend, zone: str) -> None:
-    """A zone is available as long as one of its computes is enabled."""
+    """Check that an availability zone has an enabled compute service.
+
+    Raises ZoneUnavailable if it has none, and Unanswered if one may be in a cell that does not answer.
+    """
     silent: list[Any] = []
     if not any(service.row['zone'] == zone and not service.row['disabled']
                for service in hosts.list_services(backend, binary=hosts.COMPUTE, silent=silent)):
@@ -339,7 +389,7 @@ def check_zone(backend: Backend, zone: str) -> None:
 
 
 def check_host(backend: Backend, host: str) -> None:
-    """HostUnknown: no cell has such a compute."""
+    """Raise HostUnknown if the host is in no cell."""
     with backend.api_db.read() as conn:
         if cells.get_host(conn, host) is None:
             raise HostUnknown(host=host)
@@ -384,8 +434,11 @@ def _accept(backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: qu
 def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Sequence[Instance],
            specs: Sequence[RequestSpec], devices: Sequence[list[dict[str, Any]]], sealed: Sequence[Any],
            notes: Sequence[str]) -> list[str]:
-    """The transaction; the uuids of the operations. ``devices``: rows of disks, ``sealed``: secrets, of each server;
-    ``notes``: what needn't be given back any more."""
+    """Write the rows of all servers in one transaction, and return the uuids of the operations.
+
+    ``devices`` are the block_device_mapping rows of each server, and ``sealed`` its sealed password and files.
+    ``notes`` are the operations that would delete the new volumes: the transaction deletes them.
+    """
     requests = [{'instance_uuid': server.uuid, 'project_id': ctxt.project_id, 'instance': server.to_json(),
                  'block_device_mappings': BlockDeviceMappingList.of_server(ctxt, server.uuid, disks).to_json(),
                  'tags': TagList.from_words(ctxt, server.uuid, shared.request.tags).to_json()}
@@ -405,7 +458,10 @@ def _write(backend: Backend, ctxt: RequestContext, shared: _Shared, servers: Seq
 
 
 def _withdraw(backend: Backend, ctxt: RequestContext, uuids: list[str]) -> bool:
-    """Take servers back that are too many; False when a conductor was so quick that they must be deleted."""
+    """Withdraw the servers that exceed a quota, and return whether nothing is left of them.
+
+    Servers that a conductor has already handed over to a cell are deleted. Then return False.
+    """
     gone = withdrawals.create(backend.api_db, uuids)
     for uuid in gone:
         with contextlib.suppress(InstanceNotFound, InstanceNotReady):
@@ -428,25 +484,28 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
         root_gb=flavor.root_gb, ephemeral_gb=flavor.ephemeral_gb, instance_type_id=flavor.id, flavor=flavor,
         old_flavor=None, new_flavor=None, user_data=request.user_data, reservation_id=shared.reservation_id,
         availability_zone=shared.zone, locked=False, progress=0, hidden=False,
-        # Files of a request come by no other way.
+        # A config drive is the only way in which files of a request reach the guest.
         config_drive='True' if request.config_drive or shared.files else '',
         access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         auto_disk_config=shared.automatic_disk, shutdown_terminate=False, disable_terminate=False,
         metadata=request.metadata, system_metadata={
             **_system_metadata(ctxt, shared.image), **(holder.for_ports(uuid) if shared.networks.profiles else {})},
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # Servers of one request share the ids: one answer of the scheduler maps them to providers for all.
+        # All servers of one request have the same request ids: the scheduler's answer maps them to providers for all.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
-        # Nothing would be verified against certificates: they are refused (check_request).
+        # Certificates are refused (check_request), because signatures are not verified.
         trusted_certs=None,
         keypairs=keys_of(ctxt, shared.key))
 
 
 def columns_of_image(image: dict[str, Any], kernels: images.Kernels,
                      root: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the columns of a server that follow its image. ``root``: the block device that the server starts from, if
-    the request names one; it and the image say on which bus that is, and so its name."""
+    """Return the columns of a server that depend on its image.
+
+    ``root`` is the block device of the root disk, if the request names one. The bus of the root disk, which ``root`` or
+    the image names, determines the device name if they name none.
+    """
     properties, asked = image['properties'], root or {}
     device = asked.get('device_name') or properties.get('root_device_name') or disk_names.root(
         asked.get('disk_bus') or properties.get('hw_disk_bus'))
@@ -456,12 +515,12 @@ def columns_of_image(image: dict[str, Any], kernels: images.Kernels,
 
 
 def columns_of_key(key: KeyPair | None) -> dict[str, str | None]:
-    """The same of a key pair; ``keys_of``: what else a server keeps of it."""
+    """Return the columns of a server that depend on its key pair. ``key`` may be None."""
     return {'key_name': key.name if key else None, 'key_data': key.public_key if key else None}
 
 
 def keys_of(ctxt: RequestContext, key: KeyPair | None) -> KeyPairList:
-    """See ``columns_of_key``."""
+    """Return the list of key pairs that a server stores, with at most one element."""
     return KeyPairList(ctxt, objects=[key] if key else [])
 
 
@@ -488,10 +547,11 @@ def _system_metadata(ctxt: RequestContext, image: dict[str, Any]) -> dict[str, s
 
 
 def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
-    """Return a hostname of one label, made from a server's name; ``server-UUID`` if the name has no letter or digit.
+    """Return a hostname of one label that is made from a server's name, with ``suffix``.
 
-    Dots become dashes: in a guest and in DNS, ``ubuntu-24.04`` would be a host of the domain ``04``. A hostname with a
-    domain has to be given as ``hostname`` (from 2.94 on).
+    Return ``server-UUID`` if the name has no letter or digit. Dots become dashes: in a guest and in DNS,
+    ``ubuntu-24.04`` would be a host of the domain ``04``. A hostname with a domain has to be given as ``hostname``
+    (since 2.94).
     """
     text = re.sub(r'[\s_.]', '-', name)
     text = re.sub(r'[^a-zA-Z0-9-]+', '', text).lower().strip('-')
@@ -500,7 +560,10 @@ def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
 
 
 def numbered(hostname: str, suffix: str) -> str:
-    """A user's host name for one of several servers: its first label gets the number, the domain stays."""
+    """Return a given hostname with ``suffix``, for one of several servers.
+
+    The suffix is added to the first label, and the domain is kept. A first label that gets too long is cut.
+    """
     label, dot, domain = hostname.partition('.')
     room = min(MAX_HOSTNAME, MAX_FQDN - len(dot + domain)) - len(suffix)
     return label[:room] + suffix + dot + domain if suffix else hostname

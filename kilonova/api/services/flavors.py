@@ -1,4 +1,4 @@
-"""Flavors, their extra specs, and who may use private ones."""
+"""Flavors: get, create and delete them, and change their extra specs, description and project access."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,19 +18,28 @@ from kilonova.errors import (
 
 
 class FlavorAccessExists(Conflict):
+    """Error 409: the project already has access to the flavor."""
+
     msg_fmt = 'Flavor access already exists for flavor %(flavor_id)s and project %(project_id)s combination.'
 
 
 class FlavorIsPublic(Conflict):
+    """Error 409: the flavor is public, so access to it can't be granted."""
+
     msg_fmt = 'Can not add access to a public flavor.'
 
 
 class NoAccessList(NotFound):
+    """Error 404: the flavor is public, so it has no access list."""
+
     msg_fmt = 'Access list not available for public flavors.'
 
 
 def get(backend: Backend, ctxt: RequestContext, flavor_id: str) -> dict[str, Any]:
-    """FlavorNotFound also for private flavors that were not granted."""
+    """Return a flavor's row with its extra specs.
+
+    Raises FlavorNotFound if it does not exist, or is private and the caller has no access.
+    """
     with backend.api_db.read() as conn:
         found = flavors.get(conn, flavor_id, owners.seen_by(ctxt))
     if found is None:
@@ -39,7 +48,11 @@ def get(backend: Backend, ctxt: RequestContext, flavor_id: str) -> dict[str, Any
 
 
 def create(backend: Backend, ctxt: RequestContext, values: dict[str, Any]) -> dict[str, Any]:
-    """``values``: columns; without flavorid it gets a uuid. FlavorExists, FlavorIdExists."""
+    """Create a flavor and return its row.
+
+    ``values`` are columns. Without flavorid the flavor gets a uuid. Raises FlavorExists if the name is taken, and
+    FlavorIdExists if the flavorid is taken.
+    """
     made = flavors.create(backend.api_db, {
         'swap': 0, 'ephemeral_gb': 0, 'rxtx_factor': 1.0, 'vcpu_weight': 0, 'disabled': False, 'is_public': True,
         **values, 'flavorid': values.get('flavorid') or uuidutils.generate_uuid()})
@@ -48,7 +61,10 @@ def create(backend: Backend, ctxt: RequestContext, values: dict[str, Any]) -> di
 
 
 def describe(backend: Backend, ctxt: RequestContext, flavor_id: str, description: str | None) -> dict[str, Any]:
-    """Change the description. FlavorNotFound."""
+    """Change the description of a flavor, and return its row.
+
+    Raises FlavorNotFound if it does not exist.
+    """
     found = flavors.describe(backend.api_db, flavor_id, description)
     if found is None:
         raise FlavorNotFound(flavor_id=flavor_id)
@@ -57,7 +73,10 @@ def describe(backend: Backend, ctxt: RequestContext, flavor_id: str, description
 
 
 def delete(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
-    """FlavorNotFound. Servers keep their copies."""
+    """Delete a flavor. Servers keep their copies of it.
+
+    Raises FlavorNotFound if it does not exist.
+    """
     told = _with_projects(backend, flavor_id) if backend.notify.enabled else None
     if not flavors.delete(backend.api_db, flavor_id):
         raise FlavorNotFound(flavor_id=flavor_id)
@@ -71,7 +90,7 @@ def _with_projects(backend: Backend, flavor_id: str) -> dict[str, Any] | None:
 
 
 def _notify(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
-    """The flavor changed: its extra specs, who may use it, its description."""
+    """Send the notification ``flavor.update`` after a change of extra specs, access or description."""
     def read() -> dict[str, Any] | None:
         found = _with_projects(backend, flavor_id)
         return found and {'flavor': found}
@@ -79,14 +98,20 @@ def _notify(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
 
 
 def set_specs(backend: Backend, ctxt: RequestContext, flavor_id: str, values: dict[str, str]) -> None:
-    """FlavorNotFound."""
+    """Set these extra specs of a flavor. Others are kept.
+
+    Raises FlavorNotFound if the flavor does not exist.
+    """
     if not flavors.set_specs(backend.api_db, flavor_id, values):
         raise FlavorNotFound(flavor_id=flavor_id)
     _notify(backend, ctxt, flavor_id)
 
 
 def get_spec(backend: Backend, ctxt: RequestContext, flavor_id: str, key: str) -> dict[str, str]:
-    """{key: value}; FlavorExtraSpecsNotFound."""
+    """Return one extra spec of a flavor, as a dict {key: value}.
+
+    Raises FlavorNotFound if the flavor does not exist, and FlavorExtraSpecsNotFound if it does not have the extra spec.
+    """
     specs = get(backend, ctxt, flavor_id)['extra_specs']
     if key not in specs:
         raise FlavorExtraSpecsNotFound(flavor_id=flavor_id, extra_specs_key=key)
@@ -94,14 +119,20 @@ def get_spec(backend: Backend, ctxt: RequestContext, flavor_id: str, key: str) -
 
 
 def delete_spec(backend: Backend, ctxt: RequestContext, flavor_id: str, key: str) -> None:
-    """FlavorExtraSpecsNotFound where it wasn't set."""
+    """Delete one extra spec of a flavor.
+
+    Raises FlavorNotFound if the flavor does not exist, and FlavorExtraSpecsNotFound if it does not have the extra spec.
+    """
     if not flavors.delete_spec(backend.api_db, get(backend, ctxt, flavor_id)['id'], key):
         raise FlavorExtraSpecsNotFound(flavor_id=flavor_id, extra_specs_key=key)
     _notify(backend, ctxt, flavor_id)
 
 
 def access(backend: Backend, ctxt: RequestContext, flavor_id: str) -> list[str]:
-    """The projects that may use a private flavor; NoAccessList for a public one."""
+    """Return the ids of the projects that can use a private flavor.
+
+    Raises FlavorNotFound if the flavor does not exist, and NoAccessList if it is public.
+    """
     found = get(backend, ctxt, flavor_id)
     if found['is_public']:
         raise NoAccessList
@@ -110,7 +141,13 @@ def access(backend: Backend, ctxt: RequestContext, flavor_id: str) -> list[str]:
 
 
 def grant(backend: Backend, ctxt: RequestContext, flavor_id: str, project_id: str, *, refuse_public: bool) -> list[str]:
-    """FlavorAccessExists; from 2.7 on (``refuse_public``) FlavorIsPublic."""
+    """Give a project access to a flavor, and return the ids of all projects that have access.
+
+    Raises:
+        FlavorNotFound: The flavor does not exist.
+        FlavorAccessExists: The project has access already.
+        FlavorIsPublic: The flavor is public and ``refuse_public`` is true (since 2.7).
+    """
     found = get(backend, ctxt, flavor_id)
     if found['is_public'] and refuse_public:
         raise FlavorIsPublic
@@ -122,7 +159,10 @@ def grant(backend: Backend, ctxt: RequestContext, flavor_id: str, project_id: st
 
 
 def revoke(backend: Backend, ctxt: RequestContext, flavor_id: str, project_id: str) -> list[str]:
-    """FlavorAccessNotFound where the project wasn't let in."""
+    """Remove a project's access to a flavor, and return the ids of the projects that still have access.
+
+    Raises FlavorNotFound if the flavor does not exist, and FlavorAccessNotFound if the project does not have access.
+    """
     projects = flavors.revoke(backend.api_db, get(backend, ctxt, flavor_id)['id'], project_id)
     if projects is None:
         raise FlavorAccessNotFound(flavor_id=flavor_id, project_id=project_id)

@@ -1,7 +1,8 @@
-"""Delete a service. With a compute service all goes that the cloud knows of the host, in three stores.
+"""Delete services. With a compute service, its host is removed from the cell, the API database and Placement.
 
-The service, its nodes and devices go in one transaction of the cell, which also writes an operation row. The host's
-mapping, its memberships of aggregates and its providers go right after it. What fails then, conductors do by the row.
+One transaction of the cell deletes the service with its nodes and devices, and inserts an operation row. The host's
+mapping, its memberships of aggregates and its resource providers are deleted right after it. If that fails, a conductor
+completes it by the operation row.
 """
 from __future__ import annotations
 
@@ -23,19 +24,22 @@ from kilonova.errors import Conflict, KilonovaError, LeaseLost
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until conductors look whether the removal of a host is complete.
+# Seconds until a conductor completes the removal of a host, if this process has not completed it.
 MEND_AFTER = 10.0
 
 
 class HostInUse(Conflict):
+    """Error 409: the host still has servers or unfinished migrations."""
+
     msg_fmt = '%(reason)s'
 
 
 def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell) -> None:
-    """Delete a service, and with a compute service the host. Pending releases of the host end (operations.md rule 23).
+    """Delete a service, and with a compute service its host. Pending releases of the host end (operations.md rule 23).
 
-    Raises HostInUse (409) if the host has servers or unfinished migrations, NoSuchService if the service was deleted
-    meanwhile. Once the service is deleted nothing is raised: conductors complete what fails.
+    Raises HostInUse (409) if the host has servers or unfinished migrations, and NoSuchService if the service was
+    deleted in the meantime. After the service is deleted, errors are only logged, and a conductor completes the
+    removal.
     """
     row, cell = service.row, service.cell
     wanted = None
@@ -51,7 +55,10 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
 
 @engine.retried
 def _destroy(cell: Database, row: Row, wanted: Operation | None) -> Operation | None:
-    """Delete the service, its nodes and devices; insert and return the operation row that completes the removal."""
+    """Delete the service with its nodes and devices, and insert and return the operation that completes the removal.
+
+    Return None if ``wanted`` is None: the service is no compute service, and nothing else is to be removed.
+    """
     with cell.write() as conn:
         if wanted is not None and engine.repeated() and (written := operations.get(conn, wanted.uuid)):
             return written
@@ -81,11 +88,14 @@ def _refuse_in_use(conn: Connection, host: str) -> None:
 
 
 def _complete(backend: Backend, cell: Database, operation: Operation) -> None:
-    """Remove the host from the other stores and end the row; leave the row to conductors where that fails."""
+    """Remove the host from the API database and Placement, and delete the operation row.
+
+    If that fails, log a warning and leave the row to a conductor.
+    """
     host = operation.args['host']
 
     def check() -> None:
-        """Raise LeaseLost if a conductor was quicker: a new host of that name may be there."""
+        """Raise LeaseLost if a conductor has completed the removal: a new host may have the name by now."""
         with cell.read() as conn:
             if operations.get(conn, operation.uuid) is None:
                 raise LeaseLost(operation=operation.uuid)

@@ -1,4 +1,7 @@
-"""Live migrate: what may be asked, and what travels to the conductor with it."""
+"""Live migration of servers: check and accept the requests.
+
+An accepted request becomes an operation row that has all arguments for the conductor.
+"""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,18 +20,25 @@ from kilonova.pci.request import as_list
 
 
 class NotLive(Invalid):
+    """Error 400: the server has a device that can't move while the guest runs."""
+
     msg_fmt = 'Migration pre-check error: instance %(uuid)s can not be live migrated: %(reason)s.'
 
 
 class NoHostToForce(Invalid):
+    """Error 400: the request has force, but names no host."""
+
     msg_fmt = "Can't force to a non-provided destination"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """``host``: where to, None: the scheduler chooses; ``force``: whatever its filters and operators say of it.
-    ``block``: whether the disks go along, None: unless both hosts use them; ``over_commit``: holes of disks need no
-    room there."""
+    """The parameters of a live migration.
+
+    ``host`` is the destination, or None to let the scheduler choose. With ``force`` the scheduler's filters and the
+    operators' settings for the host are ignored. ``block`` says whether the disks are copied, where None means: only if
+    the two hosts don't share them. With ``over_commit`` the holes of sparse disks need no room on the destination.
+    """
 
     host: str | None
     force: bool
@@ -37,8 +47,20 @@ class Wanted:
 
 
 def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: Wanted) -> None:
-    """Carry a server to another host while it runs. In all versions the hosts are asked after the answer: the action's
-    events say what they refused."""
+    """Accept a live migration, and wake a conductor.
+
+    At all microversions the hosts check the migration only after this request is answered. If they refuse it, the
+    events of the instance action tell the reason.
+
+    Raises:
+        NotLive: A PCI device of the server can't move while the guest runs (error 400).
+        NoHostToForce: ``force`` is set without a host (error 400).
+        UnableToMigrateToSelf: The destination is the server's host (error 400).
+        HostUnknown: The destination does not exist (error 400).
+        AcceleratorsRefused: An accelerator of the server can't move while the guest runs (error 400).
+
+    Also raises the errors of ``accept.check`` and ``accept.accept``.
+    """
     accept.check(ctxt, server, 'live_migrate.start')
     instance = resize.instance_of(ctxt, server)
     _check(instance)
@@ -51,7 +73,7 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
     accelerators.check_moves_live(backend, instance)
-    # As it runs: the guest sees its cells, and pages of another size can't take its memory.
+    # Keep the running guest's topology: the guest sees its NUMA cells, and its memory needs pages of the same size.
     spec.numa_topology = instance.numa_topology
     resize.send_to(ctxt, server, spec, wanted.host, force=wanted.force)
     row = Operation.new(ctxt, 'live_migrate', server.uuid, {
@@ -63,8 +85,11 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: Found, wanted: 
 
 
 def _check(instance: Instance) -> None:
-    """What a guest can't take along: refused before anything is done. Its host looks whether it can move mediated
-    devices. Virtual functions of ports leave it, and come anew."""
+    """Raise NotLive if the server has PCI devices that can't move, before anything is done.
+
+    The source host checks mediated devices (vGPUs). Virtual functions of ports are detached from the guest before the
+    migration and attached again after it.
+    """
     for request in as_list(instance.pci_requests):
         if request.source == request.NEUTRON_PORT:
             if request.spec[0]['dev_type'] == PF:

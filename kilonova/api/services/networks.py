@@ -1,15 +1,21 @@
-"""Networks, ports and security groups that a create asks for, looked up in the network service.
+"""Networks, ports and security groups that a request names: check them, and look them up in the network service.
 
-    asked = networks.read(backend, ctxt, body, groups, 1)                # what needs nobody's answer
-    found = networks.find(backend, ctxt, asked, external=False)          # what there is
+    asked = networks.read(backend, ctxt, body, groups, 1)                # checks without the network service
+    found = networks.find(backend, ctxt, asked, external=False)          # look everything up
     count = networks.fit(backend, ctxt, found, minimum, maximum)         # the quota of ports
-    found.requests(ctxt), found.security_groups(ctxt)                    # as a request spec has them
+    found.requests(ctxt), found.security_groups(ctxt)                    # the form of the request spec
 
-Requests to the network service: one for networks and one for the quota; one more for ports, one more where some are
-functions of PCI devices, one or two more for groups other than default, two for fixed addresses, two for networks with
-a QoS policy; whatever the number of servers. Where a project has no network, one more asks whether the network service
-makes one for it; the conductor has it made. A cloud without a network service has no network, and no group but each
-project's default.
+Creates and attaches of interfaces use this module. The number of requests to the network service does not depend on the
+number of servers: one for networks, and one for the quota. In addition:
+
+- one for ports, and one more if some ports are functions of PCI devices
+- one or two for security groups other than default
+- two for fixed addresses
+- two for networks with a QoS policy
+- one if the project has no network and needs one: it asks whether the network service can create a network.
+  The conductor creates the network later.
+
+A cloud without a network service has no networks, and only the security group default in each project.
 """
 from __future__ import annotations
 
@@ -46,80 +52,114 @@ from kilonova.pci import ports as pci_ports
 
 NONE, AUTO = 'none', 'auto'
 DEFAULT_GROUP = 'default'
-# The vnic_types that are served.
+# The supported vnic_types.
 SERVED = ('normal', *FUNCTIONS, *ACCELERATED)
 
 
 class BadNetwork(Invalid):
+    """Error 400: an item of ``networks`` names neither a network nor a port."""
+
     msg_fmt = 'Bad network format: each of networks names a network (uuid) or a port.'
 
 
 class FixedIpOfPort(Invalid):
+    """Error 400: a fixed address is requested for an existing port."""
+
     msg_fmt = ("Specified Fixed IP '%(address)s' cannot be used with port '%(port_id)s': the two cannot be specified "
                'together.')
 
 
 class FixedIpOfMany(Invalid):
+    """Error 400: a fixed address is requested for more than one server."""
+
     msg_fmt = 'Failed to launch instances: max_count cannot be greater than 1 if an fixed_ip is specified.'
 
 
 class PortOfMany(Invalid):
+    """Error 400: an existing port is requested for more than one server."""
+
     msg_fmt = ('Failed to launch instances: Unable to launch multiple instances with a single configured port ID. '
                'Please launch your instance one by one with different ports.')
 
 
 class PortTwice(Invalid):
+    """Error 400: the request names a port twice."""
+
     msg_fmt = "Port ID '%(port_id)s' was specified twice: you cannot attach a port multiple times."
 
 
 class FixedIpTwice(Invalid):
+    """Error 400: the request names a fixed address of a network twice."""
+
     msg_fmt = "Fixed IP '%(address)s' was specified twice for network %(network_id)s."
 
 
 class FixedIpOfServer(Invalid):
+    """Error 400: the requested fixed address belongs to another server of the project."""
+
     msg_fmt = 'Fixed IP address %(address)s is already in use on instance %(server)s.'
 
 
 class NetworkAmbiguous(Conflict):
+    """Error 409: the request names no network, and the project can use several."""
+
     msg_fmt = 'Multiple possible networks found, use a Network ID to be more specific.'
 
 
 class NothingAllocated(Invalid):
+    """Error 400: the network service can't create a network for the project."""
+
     msg_fmt = 'Unable to automatically allocate a network for project %(project_id)s: %(reason)s'
 
 
 class SubnetMissing(Invalid):
+    """Error 400: the network has no subnet."""
+
     msg_fmt = 'Network %(network_id)s requires a subnet in order to boot instances on.'
 
 
 class ExternalNetwork(Forbidden):
-    """The field finds it out on the host; the reason is the same: Neutron's policy."""
+    """Error 403: the user may not create interfaces on this external network.
+
+    Nova detects this error on the compute host. The reason is the same there: the policy of Neutron.
+    """
 
     msg_fmt = 'It is not allowed to create an interface on external network %(network_id)s.'
 
 
 class NetworkGuarantees(Invalid):
+    """Error 400: the network's QoS policy guarantees resources, so the user must create the port first."""
+
     msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy '
                '%(policy)s: make a port of it, and ask for that one.')
 
 
 class GuaranteeTooNew(Invalid):
-    """What a port guarantees is asked for by clients that know of it."""
+    """Error 400: a port has a resource request, and the microversion of the request is below 2.72.
+
+    Only clients of newer microversions know that ports can request resources.
+    """
 
     msg_fmt = ('Creating servers with ports having resource requests, like port %(port_id)s with a QoS minimum '
                'bandwidth policy, is not supported until microversion 2.72.')
 
 
 class PortNotServed(Invalid):
+    """Error 400: this cloud does not support a port of this kind."""
+
     msg_fmt = 'Port %(port_id)s is not served in this cloud: %(reason)s.'
 
 
 @dataclass(frozen=True)
 class Interface:
-    """An interface that is asked for: a port of its user's, or a new one of a network, with an address if one is
-    named. ``network_id`` is '' where only the port says it, AUTO where it is made later. ``device``: what a port that
-    is a function of a PCI device asks of its host; ``resource_request``: what a port asks of Placement; ``profile``:
-    the device profile of a port that is an accelerator; ``tag``: by which the guest is to know it."""
+    """A requested interface: an existing port of the user, or a new port in a network.
+
+    ``network_id`` is '' while only the port is known, and AUTO if the network is created later. ``address`` is the
+    requested fixed address of a new port. ``device`` is the PCI request of a port that is a function of a PCI device.
+    ``resource_request`` is the resources that the port requests from Placement, as Neutron writes them. ``profile`` is
+    the device profile of a port that is an accelerator. ``tag`` is the device tag by which the guest finds the
+    interface.
+    """
 
     network_id: str
     port_id: str | None = None
@@ -131,14 +171,17 @@ class Interface:
 
     @property
     def resources(self) -> PortResources | None:
-        """``resource_request``, read."""
+        """The parsed ``resource_request``, or None if the port has none."""
         return PortResources.read(self.port_id or '', self.resource_request)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """``interfaces``: in the user's order; None: one of the only network that there is, or of one that is made if it is
-    ``needed``. ``groups``: names or ids."""
+    """The networks and security groups that a request asks for, before they are looked up.
+
+    ``interfaces`` are in the order of the request. None means one interface in the only network of the project. If the
+    project has no network and ``needed`` is true, a network is created. ``groups`` are names or ids of security groups.
+    """
 
     interfaces: tuple[Interface, ...] | None = ()
     needed: bool = False
@@ -147,7 +190,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Found:
-    """``interfaces``: each with its network; ``groups``: those that were looked up; ``names``: of others."""
+    """The looked-up networks and security groups of a request.
+
+    ``interfaces`` have their networks. ``groups`` are security groups that were looked up. ``names`` are names of
+    groups that were not looked up, such as default.
+    """
 
     interfaces: tuple[Interface, ...] = ()
     groups: tuple[SecurityGroup, ...] = ()
@@ -155,10 +202,11 @@ class Found:
 
     @property
     def new_ports(self) -> int:
-        """Ports that are made for one server."""
+        """The number of ports that are created for each server."""
         return sum(one.port_id is None for one in self.interfaces)
 
     def requests(self, ctxt: RequestContext) -> NetworkRequestList:
+        """Return the interfaces as a NetworkRequestList, for the request spec."""
         return NetworkRequestList(ctxt, objects=[NetworkRequest(
             ctxt, network_id=one.network_id, port_id=one.port_id, address=one.address, tag=one.tag,
             pci_request_id=one.device.request_id if one.device is not None else None,
@@ -166,37 +214,52 @@ class Found:
 
     @property
     def resources(self) -> list[PortResources]:
-        """What its ports ask of Placement."""
+        """The resources that the ports request from Placement."""
         return [wanted for wanted in (one.resources for one in self.interfaces) if wanted is not None]
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Device profiles of its ports, by port."""
+        """The device profiles of the ports, as a dict from port id to profile name."""
         return {one.port_id: one.profile for one in self.interfaces if one.port_id is not None and one.profile}
 
     def check_version(self, *, guarantees: bool) -> None:
-        """GuaranteeTooNew, for a client that doesn't know of ``guarantees``."""
+        """Raise GuaranteeTooNew if a port has a resource request and ``guarantees`` is false."""
         for one in self.interfaces:
             if one.resources is not None and not guarantees:
                 raise GuaranteeTooNew(port_id=one.port_id)
 
     def devices(self, numa_policy: str | None) -> list[InstancePCIRequest]:
-        """PCI requests of its ports; ``numa_policy`` of flavor or image, for those that have none of their own."""
+        """Return the PCI requests of the ports.
+
+        ``numa_policy`` is the NUMA affinity policy of flavor or image. It applies to ports that have no policy of their
+        own.
+        """
         return [one.device.replaced(numa_policy=one.device.numa_policy or numa_policy)
                 for one in self.interfaces if one.device is not None]
 
     def security_groups(self, ctxt: RequestContext) -> SecurityGroupList:
-        """With id and name where they were looked up, else with the name alone."""
+        """Return the security groups as a SecurityGroupList, for the request spec.
+
+        The groups have an id and a name if they were looked up, otherwise only the name.
+        """
         if self.names:
             return SecurityGroupList.from_names(ctxt, self.names)
         return SecurityGroupList(ctxt, objects=[SecurityGroupObject(ctxt, uuid=group.id, name=group.name)
                                                 for group in self.groups])
 
 
-# --- what needs nobody's answer --------------------------------------------------------------------------------------
+# --- checks without a request ----------------------------------------------------------------------------------------
 def read(backend: Backend, ctxt: RequestContext, networks: Any, groups: Sequence[str], most: int) -> Asked:
-    """``networks``: as the body has them; ``most``: servers that are asked for. Without a network service:
-    NoNetworkService, NoSuchSecurityGroup."""
+    """Check the ``networks`` and security groups of a request without the network service, and return them.
+
+    ``networks`` is the member of the request's body: a list, 'auto', 'none' or None. ``groups`` are names or ids of
+    security groups. ``most`` is the maximum number of servers.
+
+    Raises:
+        NoNetworkService: This cloud has no network service, and the request names a network or port.
+        NoSuchSecurityGroup: This cloud has no network service, and the request names another group than default.
+        Invalid: The networks, ports or addresses of the request do not fit together.
+    """
     if backend.networks is None:
         _refuse_all(ctxt, networks, groups)
         return Asked(groups=tuple(groups))
@@ -233,7 +296,7 @@ def _interface(body: dict[str, Any]) -> Interface:
 
 
 def _as_neutron_writes(text: str) -> str:
-    """An id as it comes back; what old versions let through as one is none that is known."""
+    """Return a uuid in Neutron's form, and any other text unchanged: no such id will be found."""
     return str(uuid.UUID(text)) if uuidutils.is_uuid_like(text) else text
 
 
@@ -257,9 +320,12 @@ def _repeated(values: Sequence[Any]) -> Any:
     return next((value for value in values if values.count(value) > 1), None)
 
 
-# --- what there is ---------------------------------------------------------------------------------------------------
+# --- looking up ------------------------------------------------------------------------------------------------------
 def find(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool) -> Found:
-    """``look_up`` for a create: what isn't there is Invalid."""
+    """Look everything up for a create, like ``look_up``.
+
+    Raises Invalid (400) instead of NotFound if something does not exist.
+    """
     try:
         return look_up(backend, ctxt, asked, external=external)
     except NotFound as error:
@@ -267,9 +333,15 @@ def find(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool
 
 
 def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: bool) -> Found:
-    """Everything of it, looked up. ``external``: the user may have interfaces of external networks.
+    """Look up the networks, ports and security groups of a request in the network service.
 
-    NetworkNotFound, PortNotFound, SecurityGroupNotFound: it isn't there; other errors are above and the client's.
+    ``external`` says whether the user may have interfaces in external networks.
+
+    Raises:
+        NetworkNotFound, PortNotFound, SecurityGroupNotFound: Something does not exist, or the user can't see it.
+        NetworkAmbiguous: No network is named, and the project can use several.
+        Invalid, Forbidden, Conflict: Something can't be used, for example a port that another server has.
+        Unanswered: The network service does not answer.
     """
     client = backend.networks
     if client is None:
@@ -281,7 +353,7 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
         _check_network(networks[one.network_id], external)
     _check_policies(client, [networks[one.network_id] for one in new])
     _check_free(client, ctxt, networks, [one for one in new if one.address is not None])
-    # The one that each project has is the network service's own choice.
+    # The network service applies the group default by itself.
     if set(asked.groups) <= {DEFAULT_GROUP}:
         return Found(interfaces, names=asked.groups)
     groups = client.security_groups(ctxt, asked.groups)
@@ -292,8 +364,12 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: Asked, *, external: b
 
 def _chosen(client: NetworkClient, ctxt: RequestContext, needed: bool) -> tuple[tuple[Interface, ...],
                                                                                  dict[str, Network]]:
-    """One of the only network that the project may use; where it has none and one is ``needed``, of one that the
-    network service will make."""
+    """Return one interface in the only network that the project can use, and the project's networks by id.
+
+    If the project has no network, return no interface. If ``needed`` is true then, return an interface in a network
+    that the network service will create (AUTO). Raises NetworkAmbiguous, or NothingAllocated if no network can be
+    created.
+    """
     networks = {one.id: one for one in client.available_networks(ctxt, ctxt.project_id or '')
                 if one.admin_state_up and not one.external}
     if len(networks) > 1:
@@ -309,7 +385,7 @@ def _chosen(client: NetworkClient, ctxt: RequestContext, needed: bool) -> tuple[
 
 def _named(client: NetworkClient, ctxt: RequestContext,
            asked: Iterable[Interface]) -> tuple[tuple[Interface, ...], dict[str, Network]]:
-    """The interfaces with their networks, and these by id."""
+    """Return the requested interfaces with their networks, and a dict from id to network."""
     ports = _ports(client, ctxt, [one.port_id for one in asked if one.port_id is not None])
     devices = _devices(client, ports.values())
     interfaces = tuple(one if one.port_id is None else replace(
@@ -324,8 +400,12 @@ def _named(client: NetworkClient, ctxt: RequestContext,
 
 
 def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> dict[str, Port]:
-    """A server's user may give it free ports of its own project. They are read by the service, which alone sees what
-    they ask of a host; a port of somebody else's is as unknown as one that isn't there."""
+    """Return the requested ports by id, after checking that the user can attach them to a server.
+
+    They must be free, and belong to the user's project: a port of another project is reported like one that does not
+    exist. They are read with the service's account, which alone can see the ports' resource requests. Raises
+    PortNotFound, PortInUse and PortNotServed.
+    """
     if not ids:
         return {}
     found = {port.id: port for port in client.ports(ids=ids) if port.project_id == ctxt.project_id}
@@ -337,8 +417,10 @@ def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> d
 
 
 def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, InstancePCIRequest]:
-    """What those that are functions of PCI devices ask of a host, by port. Only the service sees the physical network
-    that a network is in."""
+    """Return the PCI requests of the ports that are functions of PCI devices, by port id.
+
+    Their networks are read with the service's account, which alone can see a network's physical network.
+    """
     functions = [port for port in ports if port.vnic_type in FUNCTIONS]
     networks = client.networks(None, {port.network_id for port in functions}) if functions else {}
     for port in functions:
@@ -363,7 +445,7 @@ def _check_port(port: Port) -> None:
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
-        # Who guarantees it isn't known by the interface of the function's card.
+        # The interface of the function's card does not tell which provider guarantees the resources.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(port_id=port.id, reason="it has a resource request, as of a guaranteed bandwidth, and its "
                                                     f"vnic_type is '{port.vnic_type}'{switched}")
@@ -374,7 +456,7 @@ def _check_port(port: Port) -> None:
 
 
 def _check_profile(port: Port) -> None:
-    """What its owner asks of the function."""
+    """Raise PortNotServed if the binding profile asks for switchdev and the vnic_type does not support it."""
     if offloads(port.profile) and port.vnic_type not in (DIRECT, REMOTE, VDPA):
         raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, and its '
                                                     f"vnic_type is '{port.vnic_type}', not {DIRECT}")
@@ -388,8 +470,12 @@ def _check_network(network: Network, external: bool) -> None:
 
 
 def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
-    """NetworkGuarantees: what a port asks of Placement is known when it is made, and a host is chosen before. Only the
-    service sees policies of others, and the physical network, without which no bandwidth is guaranteed."""
+    """Raise NetworkGuarantees if the QoS policy of a network guarantees resources to new ports.
+
+    The resource request of a new port is only known when the port is created, and that is after the choice of the host.
+    Only the service's account can read the policies of other projects and the physical network. Without a physical
+    network no bandwidth is guaranteed.
+    """
     policies = {network.id: network.qos_policy_id for network in networks if network.qos_policy_id is not None}
     rules = {policy: client.rules_of(policy) for policy in set(policies.values())}
     wanted = [network_id for network_id, policy in policies.items() if not rules[policy].isdisjoint(GUARANTEES)]
@@ -402,7 +488,10 @@ def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
 
 def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str, Network],
                 wanted: Sequence[Interface]) -> None:
-    """Whether each address belongs to its network, and to nobody yet."""
+    """Check that each requested fixed address belongs to its network and is free.
+
+    Raises FixedIpNotOfNetwork, FixedIpOfServer and FixedIpInUse.
+    """
     subnets = client.subnets(subnet_id for one in wanted for subnet_id in networks[one.network_id].subnet_ids)
     for one in wanted:
         address = one.address or ''
@@ -410,15 +499,18 @@ def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str,
                    if subnet.network_id == one.network_id):
             raise FixedIpNotOfNetwork(address=address, network_id=one.network_id)
         for port in client.ports_at(one.network_id, address):
-            # Whose it is on a shared network is nobody else's business.
+            # Don't name the server of another project, which may use the same shared network.
             if port.device_id and port.project_id == ctxt.project_id:
                 raise FixedIpOfServer(address=address, server=port.device_id)
             raise FixedIpInUse(address=address)
 
 
 def fit(backend: Backend, ctxt: RequestContext, found: Found, minimum: int, maximum: int) -> int:
-    """How many of ``maximum`` servers the project's quota of ports leaves room for, at least ``minimum``. PortQuotaFull
-    otherwise. The user's own ports are there already."""
+    """Return for how many of ``maximum`` servers the project's quota of ports has room, but at least ``minimum``.
+
+    Only new ports count, because the user's own ports exist already. Raises PortQuotaFull if there is no room for
+    ``minimum`` servers.
+    """
     if backend.networks is None or not found.new_ports:
         return maximum
     allowed = backend.networks.port_quota(ctxt.project_id or '')

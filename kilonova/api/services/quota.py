@@ -1,12 +1,13 @@
-"""Quotas: how much projects and users may have, what they use, and whether some more fits.
+"""Quotas: limits and usage of projects and users, and checks whether a request fits.
 
     allowed = limits(backend, project_id, user_id)
-    count = check_create(backend, allowed, flavor, minimum, maximum)     # OverQuota, or how many fit
-    ...                                                                  # write them
-    recheck(backend, allowed, wanted, withdraw)                          # LostRace: others wrote at the same time
+    count = check_create(backend, allowed, flavor, minimum, maximum)     # OverQuota, or how many servers fit
+    ...                                                                  # write the rows
+    recheck(backend, allowed, wanted, withdraw)                          # LostRace: concurrent requests wrote, too
 
-Nothing is reserved: what is written is counted. Of two requests at once each may have counted before the other wrote;
-so each counts again after it wrote, and takes back what is too much. ``settled`` then tries the whole request again.
+Nothing is reserved: usage is counted from the rows. Two concurrent requests may count before either of them writes. So
+each request counts again after its write, and withdraws its rows if the limit is exceeded. The decorator ``settled``
+then repeats the whole request.
 """
 from __future__ import annotations
 
@@ -34,36 +35,45 @@ R = TypeVar('R')
 # The last part of [quota]driver.
 DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
 COUNTED = tuple(sorted(quotas.COUNTED))
-# Quotas of a network service that never belonged to this cloud: kept and shown until 2.35, and without effect. Security
-# groups have limits there, if anywhere.
+# Quotas of the former service nova-network. They are stored and shown until microversion 2.35, without any effect.
+# Limits of security groups are in the network service.
 NETWORK = {'fixed_ips': -1, 'floating_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
-# The option's name → the resource's, where they differ.
+# A dict from the name of an option to the name of its resource, if they differ.
 _RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
 _OPTIONS = {resource: name for name, resource in _RESOURCES.items()}
-# How often a request that lost a race is tried in all, and how long it waits in between (seconds).
+# The number of attempts for a request that raises LostRace, and the bounds of the pause between them in seconds.
 TRIES, PAUSES = 4, (0.02, 0.2)
 
 
 class MetadataLimitExceeded(Forbidden):
+    """Error 403: the request has more metadata items than the quota allows."""
+
     msg_fmt = 'Maximum number of metadata items exceeds %(allowed)d'
 
 
 class LimitTooSmall(Invalid):
+    """Error 400: the new limit is below the current usage, or below the limits of the project's users."""
+
     msg_fmt = ('Quota limit %(limit)s for %(resource)s must be greater than or equal to already used and reserved '
                '%(minimum)s.')
 
 
 class LimitTooLarge(Invalid):
+    """Error 400: the new limit of a user is above what the project has left."""
+
     msg_fmt = 'Quota limit %(limit)s for %(resource)s must be less than or equal to %(maximum)s.'
 
 
 class LostRace(OverQuota):
-    """Too much only because of what somebody else wrote at the same time; nothing of the request is left."""
+    """The quota is exceeded only because of concurrent requests, and the request was withdrawn completely."""
 
 
 @dataclass(frozen=True, eq=False)
 class Limits(Mapping[str, int]):
-    """What a user may have, by resource (-1: no limit): ``own`` where the user was given limits, else the project's."""
+    """The limits that apply to a user, by resource (-1: no limit).
+
+    ``own`` are limits that the user was given. For other resources ``shared``, the project's limits, apply.
+    """
 
     project_id: str | None
     user_id: str | None
@@ -81,7 +91,7 @@ class Limits(Mapping[str, int]):
 
 
 class _Named(Mapping[str, int]):
-    """Keystone's limits by either name, those of networks as everywhere."""
+    """Limits from Keystone, by their names in Nova or in Keystone, and the constant limits of ``NETWORK``."""
 
     def __init__(self, registered: Mapping[str, int]) -> None:
         self._registered = registered
@@ -96,9 +106,13 @@ class _Named(Mapping[str, int]):
         return len({**NETWORK, **self._registered})
 
 
-# --- what there is ---------------------------------------------------------------------------------------------------
+# --- limits and usage ------------------------------------------------------------------------------------------------
 def limits(backend: Backend, project_id: str | None, user_id: str | None = None) -> Limits:
-    """Those of a project and, where one is named, of its user; None asks for those that no project was given."""
+    """Return the limits of a project and, if ``user_id`` is given, of this user in it.
+
+    ``project_id`` None returns the default limits. Raises Unanswered if the limits are in Keystone and it does not
+    answer.
+    """
     if backend.options.quota_driver == UNIFIED:
         return Limits(project_id, user_id, _Named(unified_limits.limits(backend, project_id)), {})
     if backend.options.quota_driver == NOOP:
@@ -111,7 +125,10 @@ def limits(backend: Backend, project_id: str | None, user_id: str | None = None)
 
 
 def class_limits(backend: Backend, name: str) -> dict[str, int]:
-    """Those of a class. 'default' are those of all projects; other names have no effect."""
+    """Return the limits of a quota class.
+
+    The class 'default' has the default limits of all projects. Limits of other classes have no effect.
+    """
     if not is_ours(backend):
         return dict(limits(backend, None).shared)
     with backend.api_db.read() as conn:
@@ -127,9 +144,13 @@ def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]
 
 
 def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """What the servers of a project, and of one of its users, use in all cells and without a cell. One statement a
-    database; the servers of a cell that doesn't answer count as the API database knows them."""
-    # In this order: a server that is handed over meanwhile is in hand already, and is left out of its cell's sum.
+    """Return what the servers of a project and of one of its users use in all cells, and without a cell.
+
+    Runs one SQL statement for each database. The servers of a cell that does not answer are counted by what the API
+    database knows about them.
+    """
+    # Read the build requests first. A server that is handed over to a cell in the meantime is then counted already, and
+    # is left out of the sum of its cell.
     with backend.api_db.read() as conn:
         rows = quotas.waiting(conn, project_id)
     total = quotas.Parts(*({name: sum(row[name] for row in each) for name in COUNTED} for each in (
@@ -152,7 +173,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
 
 
 def usage_and_groups(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """The same with 'server_groups'."""
+    """Return ``usage`` with the number of server groups under 'server_groups'."""
     found = usage(backend, project_id, user_id)
     with backend.api_db.read() as conn:
         found.shared['server_groups'], found.own['server_groups'] = quotas.server_groups(conn, project_id, user_id)
@@ -160,13 +181,16 @@ def usage_and_groups(backend: Backend, project_id: str, user_id: str | None = No
 
 
 def is_ours(backend: Backend) -> bool:
-    """Whether limits are kept here and can be written; else writing them does nothing."""
+    """Return whether the API database holds the limits. If not, writing limits has no effect."""
     return backend.options.quota_driver == DB
 
 
-# --- whether some more fits ------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[str, int]:
-    """What ``count`` servers of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image) need."""
+    """Return the resources that ``count`` servers of a flavor need, by resource.
+
+    ``flavor`` has vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs and image (the image's properties).
+    """
     if backend.options.quota_driver == UNIFIED:
         each = unified_limits.amounts(flavor, backend.aliases, backend.options.pcpu_as_vcpu)
     else:
@@ -175,13 +199,16 @@ def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[
 
 
 def sizes(flavor: Flavor, image: Mapping[str, Any]) -> dict[str, Any]:
-    """A flavor object with an image (plain dict) as ``of_servers`` takes it."""
+    """Return a Flavor and an image (plain dict) as the dict that ``of_servers`` expects."""
     names = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
     return {**{name: getattr(flavor, name) for name in names}, 'image': image.get('properties') or {}}
 
 
 def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], minimum: int, maximum: int) -> int:
-    """How many of ``maximum`` servers fit ``allowed``, at least ``minimum``. OverQuota otherwise."""
+    """Return how many of ``maximum`` servers fit into the limits, but at least ``minimum``.
+
+    Raises OverQuota if ``minimum`` servers don't fit.
+    """
     each = of_servers(backend, 1, flavor)
     if not _bounded(allowed, each):
         return maximum
@@ -195,28 +222,35 @@ def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], m
 
 
 def check(backend: Backend, allowed: Limits, wanted: Mapping[str, int]) -> None:
-    """OverQuota when ``wanted`` more, as ``of_servers`` names it, doesn't fit."""
+    """Raise OverQuota if ``wanted``, resources in the form of ``of_servers``, does not fit into the limits."""
     if _bounded(allowed, wanted):
         _refuse(allowed, wanted, _used(backend, allowed))
 
 
 def more(backend: Backend, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, int]:
-    """What a resize needs besides what the server has; flavors as in ``of_servers``."""
+    """Return the resources that a resize needs in addition to those that the server has.
+
+    ``old`` and ``new`` are flavors in the form that ``of_servers`` expects.
+    """
     before, after = of_servers(backend, 1, old), of_servers(backend, 1, new)
     return {name: number - before.get(name, 0) for name, number in after.items() if number > before.get(name, 0)}
 
 
 def check_metadata(allowed: Mapping[str, int], metadata: Mapping[str, str]) -> None:
-    """MetadataLimitExceeded (403) for too many items."""
+    """Raise MetadataLimitExceeded (403) if there are more metadata items than the limit."""
     limit = allowed['metadata_items']
     if 0 <= limit < len(metadata):
         raise MetadataLimitExceeded(allowed=limit)
 
 
 def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdraw: Callable[[], bool]) -> None:
-    """Count again what was just written, ``wanted`` among it; ``withdraw`` takes it back where that is too much.
+    """Count the usage again after a request has written rows that use ``wanted``, and withdraw them if it is too much.
 
-    It returns whether nothing is left of the request: then LostRace, else OverQuota, which isn't tried again.
+    ``withdraw`` removes the rows and returns whether nothing of the request is left.
+
+    Raises:
+        LostRace: The limit is exceeded, and nothing of the request is left: it can be repeated.
+        OverQuota: The limit is exceeded, and ``withdraw`` returned False: the request must not be repeated.
     """
     if not backend.options.recheck_quota or not _bounded(allowed, wanted):
         return
@@ -231,14 +265,17 @@ def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdr
 
 
 def settled(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a use case that may raise LostRace: it is called again, after a moment that differs for each."""
+    """Decorate a function that may raise LostRace: it is called again after a random pause, at most four times in all.
+
+    The last call's LostRace is raised.
+    """
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         for _ in range(TRIES - 1):
             try:
                 return function(*args, **kwargs)
             except LostRace:
-                # All that collided withdrew: whoever comes first now finds the room.
+                # All concurrent requests have withdrawn their rows. The first one that repeats has room.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
     return wrapper
@@ -255,7 +292,7 @@ def _sides(allowed: Limits, used: quotas.Parts) -> list[tuple[Mapping[str, int],
 
 
 def _bounds(limits_of: Mapping[str, int], wanted: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Resources that are wanted and limited, with the limit."""
+    """Return the (resource, limit) pairs of the resources in ``wanted`` that have a limit."""
     return [(name, limits_of[name]) for name in sorted(wanted) if wanted[name] and limits_of.get(name, -1) >= 0]
 
 
@@ -264,7 +301,10 @@ def _bounded(allowed: Limits, wanted: Mapping[str, int]) -> bool:
 
 
 def _refuse(allowed: Limits, wanted: Mapping[str, int], used: quotas.Parts) -> None:
-    """OverQuota if ``wanted`` doesn't fit beside ``used``: the project's limits first, then the user's."""
+    """Raise OverQuota if ``wanted`` does not fit into the limits together with ``used``.
+
+    The project's limits are checked before the user's.
+    """
     for limits_of, used_of in _sides(allowed, used):
         overs = {name: limit for name, limit in _bounds(limits_of, wanted)
                  if limit < used_of.get(name, 0) + wanted[name]}
@@ -275,12 +315,16 @@ def _refuse(allowed: Limits, wanted: Mapping[str, int], used: quotas.Parts) -> N
                             allowed=', '.join(str(limit) for limit in overs.values()))
 
 
-# --- giving limits ---------------------------------------------------------------------------------------------------
+# --- setting limits --------------------------------------------------------------------------------------------------
 def give(backend: Backend, project_id: str, user_id: str | None, values: Mapping[str, int], force: bool) -> None:
-    """Set limits of a project or of one of its users, by resource.
+    """Set limits of a project, or of one of its users, by resource.
 
-    Unless forced a limit must not be below what is used (for a project: nor below what its users were given), and a
-    user's not above what the project has left of its own. LimitTooSmall, LimitTooLarge (400).
+    Do nothing except log a warning if the limits are not in the API database. With ``force`` the values are not
+    checked.
+
+    Raises:
+        LimitTooSmall: A limit is below the usage or, for a project, below the sum of its users' limits (error 400).
+        LimitTooLarge: A user's limit is above what the project has left (error 400).
     """
     if not is_ours(backend):
         LOG.warning('Limits of project %s stay as they are: [quota]driver is %s', project_id,
@@ -309,12 +353,15 @@ def _check_limits(backend: Backend, project_id: str, user_id: str | None, values
 
 
 def give_class(backend: Backend, name: str, values: Mapping[str, int]) -> None:
-    """Set limits of a class, by resource."""
+    """Set limits of a quota class, by resource. Do nothing if the limits are not in the API database."""
     if is_ours(backend):
         quotas.set_class_limits(backend.api_db, name, values)
 
 
 def forget(backend: Backend, project_id: str, user_id: str | None) -> None:
-    """Take back the limits of one user, or those of a project and all its users."""
+    """Delete the limits of a user, or of a project and all its users if ``user_id`` is None.
+
+    Do nothing if the limits are not in the API database.
+    """
     if is_ours(backend):
         quotas.delete_limits(backend.api_db, project_id, user_id)

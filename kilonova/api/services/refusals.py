@@ -1,10 +1,11 @@
-"""What Nova knows and this cloud doesn't do: named and refused, so that nothing is taken and then forgotten.
+"""Features of Nova that this cloud does not support: requests for them are refused instead of ignored.
 
     check_flavor({'hw:tpm_version': '2.0'})         # NotServed (400): extra spec hw:tpm_version …
     check_image({'hw_tpm_version': '2.0'})          # NotServed
-    check_image({'hw_mem_encryption': 'false'})     # fine: it asks for nothing
+    check_image({'hw_mem_encryption': 'false'})     # accepted: the value asks for nothing
 
-``docs/index.md`` lists all of them; a test compares the two. To build one: delete its row, here and there.
+``docs/admin/limitations.md`` lists all of them, and a test compares the two. When a feature is implemented, delete its
+row in this file and in the document.
 """
 from __future__ import annotations
 
@@ -17,25 +18,36 @@ from kilonova.errors import Invalid
 
 
 class NotServed(Invalid):
+    """Error 400: an extra spec or image property asks for an unsupported feature."""
+
     msg_fmt = '%(kind)s %(name)s is not served in this cloud: %(reason)s.'
 
 
 class NoNetworkService(Invalid):
+    """Error 400: the request names a network or port, and this cloud has no network service."""
+
     msg_fmt = ("There is no network service in this cloud: networks must be 'none', 'auto' or left out, not "
                '%(wanted)s.')
 
 
 class NoSuchSecurityGroup(Invalid):
+    """Error 400: the security group does not exist, because this cloud has no network service."""
+
     msg_fmt = 'Security group %(name)s not found for project %(project)s.'
 
 
 class CertificatesUnverified(Invalid):
+    """Error 400: the request names trusted certificates, and this cloud does not verify signatures."""
+
     msg_fmt = ('This cloud does not verify the signatures of images: trusted_image_certificates must be left out or '
                'null.')
 
 
 class Row(NamedTuple):
-    """``names``: as in fnmatch; ``reason`` goes on after the name."""
+    """A set of unsupported names, and the reason for users.
+
+    ``names`` are patterns of fnmatch. ``reason`` continues the error message after the name.
+    """
 
     names: tuple[str, ...]
     reason: str
@@ -65,36 +77,40 @@ IMAGE_PROPERTIES: tuple[Row, ...] = (
     Row(('hw_redirected_usb_ports',), _USB),
     Row(('hw_tpm_model', 'hw_tpm_version'), _TPM),
 )
-# Properties that count when an image is made of a server.
+# Image properties that matter when an image is created from a server.
 SNAPSHOTS: tuple[Row, ...] = (
     Row(('os_require_quiesce',), "the guest's file systems cannot be frozen; stop the server first"),
 )
-# Members of a create's body, or values of them, that are refused by errors of their own.
+# Members of the body of a create that have an error of their own.
 FIELDS: dict[str, type[Invalid]] = {
     'networks': NoNetworkService, 'security_groups': NoSuchSecurityGroup,
     'trusted_image_certificates': CertificatesUnverified, 'block_device_mapping_v2': NoVolumeService,
 }
 
-# Values that ask for nothing.
+# Values that do not request the feature.
 _OFF = frozenset(('', '0', '[]', 'disabled', 'f', 'false', 'n', 'no', 'none', 'off'))
 
 
 def names(rows: Iterable[Row]) -> set[str]:
+    """Return the name patterns of all rows."""
     return {name for row in rows for name in row.names}
 
 
 def check_flavor(extra_specs: Mapping[str, str]) -> None:
-    """Raises NotServed for the first extra spec that would have no effect."""
+    """Raise NotServed for the first extra spec that would have no effect."""
     _check('extra spec', EXTRA_SPECS, extra_specs)
 
 
 def check_image(properties: Mapping[str, Any]) -> None:
-    """Raises NotServed for the first image property that would have no effect."""
+    """Raise NotServed for the first image property that would have no effect."""
     _check('image property', IMAGE_PROPERTIES, properties)
 
 
 def check_snapshot(properties: Mapping[str, Any]) -> None:
-    """Raises NotServed where an image of a server would not be what the server's own image demands."""
+    """Raise NotServed for the first property of a server's image that an image of the server can't fulfil.
+
+    ``properties`` are the properties of the server's own image.
+    """
     _check('image property', SNAPSHOTS, properties)
 
 

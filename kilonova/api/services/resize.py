@@ -1,4 +1,8 @@
-"""Resize and cold migrate, confirm and revert: what may be asked, and what travels to the conductor with it."""
+"""Resize and cold migration of servers, confirm and revert: check and accept the requests.
+
+An accepted request becomes an operation row that has all arguments for the conductor. The modules of other moves
+(evacuate, live migrate, unshelve) use the helper functions for request specs.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -29,25 +33,37 @@ from kilonova.virt.hardware import constraints
 
 
 class CannotResizeToSameFlavor(Invalid):
+    """Error 400: the server already has the requested flavor."""
+
     msg_fmt = 'When resizing, instances must change flavor!'
 
 
 class CannotResizeDisk(Invalid):
+    """Error 400: the new flavor has no root disk, and the server needs one."""
+
     msg_fmt = 'Server disk was unable to be resized because: %(reason)s'
 
 
 class CannotMigrateToSameHost(Invalid):
+    """Error 400: the requested destination is the server's host."""
+
     msg_fmt = 'Cannot migrate to the host where the server exists.'
 
 
 class NotResized(Invalid):
+    """Error 400: the server has no finished move to confirm or revert."""
+
     msg_fmt = 'Instance has not been resized.'
 
 
 @dataclass(frozen=True)
 class _Move:
-    """A move that passed all checks. ``kind`` is the migration's type, ``host`` where an administrator wants it;
-    ``more``: what it takes of the quotas ``allowed``; ``values``: columns of the server that change at once."""
+    """A resize or cold migration that passed all checks.
+
+    ``kind`` is the migration's type. ``host`` is the destination that an administrator requested, or None. ``more`` are
+    the resources that a resize needs in addition, by quota resource, and ``allowed`` the quota limits. ``values`` are
+    columns of the server to change when the request is accepted.
+    """
 
     event: str
     action: str
@@ -62,12 +78,23 @@ class _Move:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-# --- asking for a move -----------------------------------------------------------------------------------------------
+# --- requesting a move -----------------------------------------------------------------------------------------------
 @quota.settled
 def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: str,
            disk_config: str | None = None) -> None:
-    """Give a server another flavor, on another host or (if allowed) its own. It is VERIFY_RESIZE afterwards.
-    ``disk_config``: AUTO or MANUAL from now on."""
+    """Accept a resize of a server to another flavor, after which the server is VERIFY_RESIZE.
+
+    The scheduler chooses another host, or also the server's own if [DEFAULT]allow_resize_to_same_host is set.
+    ``disk_config`` ('AUTO' or 'MANUAL') changes the server's diskConfig, None keeps it.
+
+    Raises:
+        Invalid: The flavor does not exist, or the flavor and the server's image don't fit together.
+        CannotResizeToSameFlavor: The server has this flavor (error 400).
+        CannotResizeDisk: The new flavor has no root disk, and the server needs one (error 400).
+        OverQuota: The quota has no room for the larger flavor.
+
+    Also raises the errors of ``accept.check`` and ``accept.accept``.
+    """
     accept.check(ctxt, server, 'resize.start')
     instance = instance_of(ctxt, server)
     values = {} if disk_config is None else {'auto_disk_config': images.disk_config_of_server(
@@ -81,7 +108,7 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
         images.check_memory(image, new)
     else:
         images.check_fits(image, new, zero_disk_allowed=True)
-    # What its image asks for the server has, or does without since it was made.
+    # The image is not checked again: the server has what it asks for, or has run without it since its creation.
     refusals.check_flavor(flavor.extra_specs)
     create.check_board(flavor, image)
     spec, old_spec = specs_of(backend, ctxt, instance, flavor, image)
@@ -93,7 +120,12 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
 
 
 def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | None) -> None:
-    """Carry a server to another host, as it is; ``host``: to that one, if the scheduler agrees."""
+    """Accept a cold migration of a server to another host, with the same flavor.
+
+    ``host`` is the requested destination, which the scheduler must accept, or None. Raises CannotMigrateToSameHost if
+    ``host`` is the server's host, HostUnknown if it does not exist, and the errors of ``accept.check`` and
+    ``accept.accept``.
+    """
     accept.check(ctxt, server, 'migrate.start')
     instance = instance_of(ctxt, server)
     if host is not None:
@@ -102,15 +134,18 @@ def migrate(backend: Backend, ctxt: RequestContext, server: Found, host: str | N
         create.check_host(backend, host)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, old_spec = specs_of(backend, ctxt, instance, instance.flavor, image)
-    # A server is never migrated to where it is, whatever a resize may do.
+    # A migration never has the server's own host as destination, even if a resize may have it.
     spec.ignore_hosts, spec.requested_destination = [instance.host], destination_of(ctxt, server, host)
     _accept(backend, ctxt, server, _Move('migrate.start', 'migrate', 'migration', instance.flavor, spec, old_spec,
                                          image, host))
 
 
 def destination_of(ctxt: RequestContext, server: Found, host: str | None = None) -> Destination:
-    """``host``, or any of its own cell: nothing carries servers from one cell's database to another's. What a cell's
-    services connect to is nobody's business."""
+    """Return the Destination of a move: ``host``, or any host of the server's cell if ``host`` is None.
+
+    A move never leaves the cell. The CellMapping in the destination does not have the URLs of the cell's database and
+    message queue: they are secret.
+    """
     cell = server.cell.cell
     found = Destination(ctxt, cell=CellMapping(ctxt, uuid=cell.uuid, name=cell.name))
     if host is not None:
@@ -119,8 +154,12 @@ def destination_of(ctxt: RequestContext, server: Found, host: str | None = None)
 
 
 def send_to(ctxt: RequestContext, server: Found, spec: RequestSpec, host: str | None, *, force: bool) -> None:
-    """Where the move may go: to ``host``, if filters agree, or with ``force`` whatever these and operators (disabled,
-    zone, aggregates) say of it; None: to any of the cell but its own."""
+    """Set the destination of a move in the request spec ``spec``.
+
+    Without ``force`` the scheduler must accept ``host`` by its filters. With ``force`` the filters, and disabled, zone
+    and aggregate settings of ``host``, are ignored. If ``host`` is None, any host of the cell except the server's own
+    is possible.
+    """
     spec.ignore_hosts = [server.row['host']]
     spec.requested_destination = destination_of(ctxt, server, None if force else host)
     if force and host is not None:
@@ -129,7 +168,7 @@ def send_to(ctxt: RequestContext, server: Found, spec: RequestSpec, host: str | 
 
 
 def instance_of(ctxt: RequestContext, server: Found) -> Instance:
-    """The server as an object, with its system metadata."""
+    """Return the server as an Instance with its system metadata. Runs one SQL statement."""
     row, extra = instances.split(server.row)
     with server.cell.read() as conn:
         kept = instances.get_system_metadata(conn, server.uuid)
@@ -149,12 +188,15 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
 
 def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor,
              image: dict[str, Any]) -> tuple[RequestSpec, RequestSpec]:
-    """Return the request spec with this flavor and *its* PCI requests, and the one that is stored now.
+    """Return the request spec of a move to this flavor, and the request spec that is stored now.
 
-    The PCI requests of a new flavor are made: a spec that kept the old ones would give the server its vCPUs and the
-    devices that it had. Where the server keeps its flavor, it keeps its requests: the alias may have another name or
-    another meaning by now, and the server of a dead host must not stay there for that. Requests of ports that the
-    server still has are the same. Each has a new id, as the server holds devices at both hosts during a move.
+    If the flavor is a new one, the PCI requests are built from it. With the old PCI requests the server would get its
+    new vCPUs and its old devices. If the server keeps its flavor, it also keeps its PCI requests: the alias in the
+    flavor may have been renamed or redefined, and that must not prevent the evacuation of a server from a dead host.
+    The PCI requests of ports that the server still has stay the same. Each PCI request gets a new id, because the
+    server holds devices on two hosts during a move.
+
+    Raises Invalid if the new flavor and the image don't fit together, and the errors of ``accelerators.groups``.
     """
     old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
@@ -167,11 +209,11 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # A server that was made before its flavor meant anything stays what it is, as the spec has it.
+        # The server is older than the checks of its flavor. It keeps the topology of its stored spec.
         if not stays:
             raise
     spec.num_instances = 1
-    # Where the create was forced to says nothing about where a move may go.
+    # A host or node that the create forced does not count for a move.
     spec.force_hosts = spec.force_nodes = None
     spec.pci_requests = InstancePCIRequests(
         instance_uuid=instance.uuid, requests=[request.replaced(request_id=uuidutils.generate_uuid())
@@ -180,9 +222,9 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
 
 
 def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
-    """Return the requests for devices of aliases that the server was made with, or last resized to.
+    """Return the PCI requests for aliases that the server was created with, or last resized to.
 
-    Return None if they are not known. They name no providers: the scheduler chooses these.
+    Return None if they are not known. The requests name no resource providers, because the scheduler chooses new ones.
     """
     if instance.pci_requests is None:
         return None
@@ -191,13 +233,19 @@ def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
 
 
 def requests_of_ports(instance: Instance) -> list[InstancePCIRequest]:
-    """The devices that ports of a server are: of those that it has now. Its stored spec knows those that it had."""
+    """Return the PCI requests of the ports that the server has now.
+
+    The stored request spec may also have requests of ports that were detached since.
+    """
     vifs = {vif.id for vif in instance.vifs}
     return [request for request in pci_ports.requests_of_ports(instance.pci_requests) if request.requester_id in vifs]
 
 
 def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, image: dict[str, Any]) -> RequestSpec:
-    """What was asked for when the server was made or last resized. One that lost its spec still is what it is."""
+    """Return the request spec with which the server was created or last resized.
+
+    If it is lost, return a spec that is built from the server itself.
+    """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, instance.uuid)
     kept = RequestSpec.from_json(stored['spec'], ctxt) if stored else None
@@ -223,7 +271,11 @@ def _accept(backend: Backend, ctxt: RequestContext, server: Found, move: _Move) 
 
 # --- ending a move ---------------------------------------------------------------------------------------------------
 def confirm(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """Keep what the move made. Of a confirm and a revert at once one gets 409."""
+    """Accept the confirmation of a finished resize or migration.
+
+    If a confirm and a revert are requested at the same time, one of them is refused with error 409. Raises NotResized
+    (400) if no move waits for confirmation, and the errors of ``accept.check`` and ``accept.accept``.
+    """
     uuid = _finished(ctxt, server, 'confirm.start')
     row = Operation.new(ctxt, 'confirm', server.uuid, {'migration_uuid': uuid})
     accept.accept(ctxt, server, 'confirm.start', row, 'confirmResize', migration=(uuid, 'finished', 'confirming'))
@@ -231,7 +283,10 @@ def confirm(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 
 
 def revert(backend: Backend, ctxt: RequestContext, server: Found) -> None:
-    """Go back to how it was before."""
+    """Accept the revert of a finished resize or migration: the server returns to its old host and flavor.
+
+    Raises NotResized (400) if no move waits for confirmation, and the errors of ``accept.check`` and ``accept.accept``.
+    """
     uuid = _finished(ctxt, server, 'revert.start')
     spec = _spec_before(backend, ctxt, server)
     row = Operation.new(ctxt, 'revert', server.uuid, {
@@ -241,7 +296,10 @@ def revert(backend: Backend, ctxt: RequestContext, server: Found) -> None:
 
 
 def _finished(ctxt: RequestContext, server: Found, event: str) -> str:
-    """The migration that waits for an answer. NotResized (400) where none does."""
+    """Check the server's state, and return the uuid of the migration that waits for a confirm or revert.
+
+    Raises NotResized (400) if there is no such migration, and the errors of ``accept.check``.
+    """
     accept.check(ctxt, server, event)
     with server.cell.read() as conn:
         found = migrations.by_instance(conn, server.uuid, statuses=['finished'], types=['resize', 'migration'])
@@ -252,6 +310,7 @@ def _finished(ctxt: RequestContext, server: Found, event: str) -> str:
 
 
 def _spec_before(backend: Backend, ctxt: RequestContext, server: Found) -> RequestSpec | None:
+    """Return the request spec that the server gets by a revert, or None if its spec or old flavor is lost."""
     row, extra = instances.split(server.row)
     instance = Instance.from_row(ctxt, row, extra)
     with backend.api_db.read() as conn:
@@ -262,7 +321,7 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: Found) -> Reque
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # A server that was made before its flavor meant anything goes back to what it was.
+        # The server is older than the checks of its flavor. It had no topology before, either.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

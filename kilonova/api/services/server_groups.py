@@ -1,6 +1,7 @@
-"""Server groups: create, show, delete; and the group that new servers ask for.
+"""Server groups: list, get, create and delete them, and find and check the group that a create asks for.
 
-A group belongs to a project: others don't learn that it exists. Its policy binds servers from their create on.
+A group belongs to a project, and users of other projects don't learn that it exists. The group's policy applies to a
+server from its creation on.
 """
 from __future__ import annotations
 
@@ -24,25 +25,34 @@ MEMBERS = 'server_group_members'
 
 
 class TooManyGroups(Forbidden):
+    """Error 403: the quota allows no more server groups."""
+
     msg_fmt = 'Quota exceeded, too many server groups.'
 
 
 class TooManyMembers(Forbidden):
+    """Error 403: the quota allows no more servers in the group."""
+
     msg_fmt = 'Quota exceeded, too many servers in group'
 
 
 class RulesNotSupported(Invalid):
+    """Error 400: rules are given for a policy other than anti-affinity."""
+
     msg_fmt = 'Only anti-affinity policy supports rules.'
 
 
 def list_groups(backend: Backend, owner: Owner, limit: int, offset: int) -> list[dict[str, Any]]:
-    """Groups of a project with their members, by age."""
+    """Return the server groups of ``owner`` with their members, oldest first, after the first ``offset`` groups."""
     with backend.api_db.read() as conn:
         return instance_groups.page(conn, owner, limit, offset)
 
 
 def get(backend: Backend, ctxt: RequestContext, uuid: str) -> dict[str, Any]:
-    """One group. GroupNotFound (404), also for those of other projects."""
+    """Return a server group.
+
+    Raises GroupNotFound (404) if it does not exist, or belongs to another project.
+    """
     found = None
     if uuidutils.is_uuid_like(uuid):
         with backend.api_db.read() as conn:
@@ -57,7 +67,10 @@ def _may_use(ctxt: RequestContext, group: Mapping[str, Any]) -> bool:
 
 
 def create(backend: Backend, ctxt: RequestContext, name: str, policy: str, rules: Mapping[str, Any]) -> dict[str, Any]:
-    """A group without servers. RulesNotSupported (400), TooManyGroups (403)."""
+    """Create a server group without servers, and return it.
+
+    Raises RulesNotSupported (400) if ``policy`` allows no rules, and TooManyGroups (403) if the quota is exceeded.
+    """
     if rules and policy != ANTI_AFFINITY:
         raise RulesNotSupported
     allowed = quota.limits(backend, ctxt.project_id, ctxt.user_id)
@@ -69,7 +82,7 @@ def create(backend: Backend, ctxt: RequestContext, name: str, policy: str, rules
         try:
             _check_count(backend, allowed)
         except TooManyGroups:
-            # Others were made at the same time.
+            # Concurrent requests have created groups, too.
             instance_groups.destroy(backend.api_db, values['uuid'])
             raise
     made: dict[str, Any] = {**values, 'policy': policy, 'rules': kept, 'members': []}
@@ -78,7 +91,10 @@ def create(backend: Backend, ctxt: RequestContext, name: str, policy: str, rules
 
 
 def delete(backend: Backend, ctxt: RequestContext, uuid: str) -> None:
-    """Its servers stay where they are and belong to no group. GroupNotFound (404)."""
+    """Delete a server group. Its servers stay where they are, without a group.
+
+    Raises GroupNotFound (404) if it does not exist, or belongs to another project.
+    """
     group = get(backend, ctxt, uuid)
     if not instance_groups.destroy(backend.api_db, group['uuid']):
         raise GroupNotFound(group_uuid=uuid)
@@ -86,7 +102,7 @@ def delete(backend: Backend, ctxt: RequestContext, uuid: str) -> None:
 
 
 def _check_count(backend: Backend, allowed: quota.Limits, added: int = 0) -> None:
-    """The project's limit first, then what was given to the user."""
+    """Raise TooManyGroups if ``added`` more groups exceed the project's limit or the user's own limit."""
     sides = (allowed.shared.get('server_groups', -1), allowed.own.get('server_groups', -1))
     if max(sides) < 0:
         return
@@ -96,15 +112,18 @@ def _check_count(backend: Backend, allowed: quota.Limits, added: int = 0) -> Non
         raise TooManyGroups
 
 
-# --- groups of servers -----------------------------------------------------------------------------------------------
+# --- the groups of servers -------------------------------------------------------------------------------------------
 def of_server(backend: Backend, server: str) -> list[str]:
-    """uuids of the groups that a server is in."""
+    """Return the uuids of the server groups that the server is in."""
     with backend.api_db.read() as conn:
         return instance_groups.of_server(conn, server)
 
 
 def asked_for(backend: Backend, ctxt: RequestContext, uuid: str | None) -> dict[str, Any] | None:
-    """The group that the hint ``group`` of a create names. Invalid (400) where there is none that the user may use."""
+    """Return the server group that the scheduler hint ``group`` of a create names, or None without this hint.
+
+    Raises Invalid (400) if the user can't use such a group.
+    """
     if uuid is None:
         return None
     with backend.api_db.read() as conn:
@@ -115,7 +134,10 @@ def asked_for(backend: Backend, ctxt: RequestContext, uuid: str | None) -> dict[
 
 
 def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> InstanceGroup | None:
-    """As a request for a host carries it: which one it is; its members are looked up when a host is chosen."""
+    """Return the group as an InstanceGroup for the request spec, or None without a group.
+
+    The object has no members and hosts: they are read when the scheduler chooses a host.
+    """
     if group is None:
         return None
     return InstanceGroup(ctxt, id=group['id'], uuid=group['uuid'], name=group['name'], user_id=group['user_id'],
@@ -125,7 +147,10 @@ def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> Instance
 
 @contextlib.contextmanager
 def refused_as_asked() -> Iterator[None]:
-    """A group that is deleted between the look and the write is unknown to the create."""
+    """Raise Invalid instead of GroupNotFound in the block, as a context manager.
+
+    A group may be deleted between its check and the write of the new servers.
+    """
     try:
         yield
     except GroupNotFound as error:
@@ -133,14 +158,18 @@ def refused_as_asked() -> Iterator[None]:
 
 
 def check_members(allowed: quota.Limits, group: Mapping[str, Any] | None, count: int) -> None:
-    """TooManyMembers (403) when ``count`` more servers don't fit the group (seed map 3.26)."""
+    """Raise TooManyMembers (403) if the quota has no room for ``count`` more servers in the group."""
     if group is not None and 0 <= allowed[MEMBERS] < len(group['members']) + count:
         raise TooManyMembers
 
 
 def recheck(backend: Backend, allowed: quota.Limits, group: Mapping[str, Any] | None,
             withdraw: Callable[[], bool]) -> None:
-    """Count again what was just written; ``withdraw`` as in ``quota.recheck``."""
+    """Count the group's members again after new servers were written, and withdraw the servers if there are too many.
+
+    ``withdraw`` removes the servers and returns whether nothing of the request is left. Raises quota.LostRace if it
+    returns True, so that the request is repeated, and TooManyMembers if it returns False.
+    """
     if group is None or allowed[MEMBERS] < 0 or not backend.options.recheck_quota:
         return
     with backend.api_db.read() as conn:
@@ -150,7 +179,7 @@ def recheck(backend: Backend, allowed: quota.Limits, group: Mapping[str, Any] | 
 
 
 def tell_members(backend: Backend, ctxt: RequestContext, group: Mapping[str, Any] | None) -> None:
-    """Notify that servers were added to the group."""
+    """Send the notification ``server_group.add_member``. Do nothing without a group."""
     if group is None:
         return
     uuid = group['uuid']

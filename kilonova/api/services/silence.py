@@ -1,8 +1,10 @@
-"""Questions to all cells, some of which may not answer.
+"""Queries to all cells, some of whose databases may not answer.
 
     silent: list = []
     for cell, rows in ask_cells(backend.all_cells(), lambda cell: …, silent): …
-    if silent: ...                                          # what was found is not all
+    if silent: ...                                          # the result is not complete
+
+The lists of servers, services and hypervisors use these functions.
 """
 from __future__ import annotations
 
@@ -19,12 +21,16 @@ R = TypeVar('R')
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether a cell didn't answer, in contrast to an answer that is an error."""
+    """Return whether the error means that a database or daemon did not answer."""
     return isinstance(error, Unanswered) or engine.is_unreachable(error)
 
 
 def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] | None = None) -> list[tuple[Any, R]]:
-    """What each cell answers; cells that don't are added to ``silent`` (without such a list: the error)."""
+    """Call ``ask`` with each cell, and return a list of (cell, result).
+
+    Cells whose database does not answer are left out of the result and appended to ``silent``. If ``silent`` is None,
+    the error is raised.
+    """
     found = []
     for cell in cells:
         try:
@@ -39,7 +45,7 @@ def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] |
 
 
 def refuse_if_any(silent: Iterable[Any]) -> None:
-    """Unanswered (503): what was looked for may be in a cell that didn't answer."""
+    """Raise Unanswered (503) if ``silent`` is not empty: the searched row may be in a cell that did not answer."""
     names = ', '.join(cell.name for cell in silent)
     if names:
         raise Unanswered(who=f'Cell {names}', reason='its database is silent')

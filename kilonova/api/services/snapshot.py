@@ -1,9 +1,9 @@
-"""An image of a server: made without data, together with the operation whose host brings the data.
+"""Create an image of a server: the image record, and the operation whose host uploads the data.
 
     image_id = make(backend, ctxt, server, Making('snapshot.start', 'snapshot', 'createImage', name))
 
-That of a server that boots from a volume has no data: it names snapshots of all its volumes, which the API has made
-with its user's token. A server that is created from it gets volumes of these.
+The image of a server that boots from a volume has no data. It names snapshots of all the server's volumes, which the
+API creates with the user's token. A server that is created from such an image gets volumes made from these snapshots.
 """
 from __future__ import annotations
 
@@ -29,23 +29,30 @@ from kilonova.objects.volume import SNAPSHOTS_OF
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a request for such an image has come to an end.
+# Seconds after which a request that creates an image has certainly ended.
 LATE = 300.0
 
 
 class NoImageProperty(Invalid):
+    """Error 400: the metadata of the new image has the name of a standard member of images."""
+
     msg_fmt = "Image metadata can't be called '%(name)s': that is a member of every image."
 
 
 class BackupOfVolume(Invalid):
+    """Error 400: a backup is requested of a server that boots from a volume."""
+
     msg_fmt = 'Backup is not supported for volume-backed instances.'
 
 
 @dataclass(frozen=True)
 class Making:
-    """``event`` by which the server moves, ``kind`` of the operation, ``action`` of the server's story. ``properties``
-    of the image besides those of every such image, ``metadata``: the user's; ``args`` of the operation besides
-    image_id."""
+    """The parameters of an image of a server.
+
+    ``event`` changes the server's state. ``kind`` is the operation's kind, and ``action`` the name of the instance
+    action. ``properties`` are set on the image in addition to the properties that every such image has. ``metadata``
+    are the user's properties. ``args`` are arguments of the operation in addition to image_id.
+    """
 
     event: str
     kind: str
@@ -57,10 +64,19 @@ class Making:
 
 
 def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) -> str:
-    """The id of the new image, which is queued until the host has sent the data.
+    """Create an image of the server, and return the image's id.
 
-    NotServed: the server's own image demands more than a copy of its disk. Forbidden, Invalid: the image service
-    refuses the image. The caller owns it: it is made with the caller's token.
+    The image stays queued until the host has uploaded the data. It belongs to the caller, because it is created with
+    the caller's token.
+
+    Raises:
+        NoImageProperty: The metadata has the name of a standard member.
+        NotServed: The server's own image has a property that a copy of its disk can't fulfil.
+        BackupOfVolume: A backup is requested of a server that boots from a volume.
+        Forbidden, Invalid: The image service or the volume service refuses the request.
+        TookTooLong: The image was created too late, and is deleted again.
+
+    Also raises the errors of ``accept.accept``.
     """
     for key in making.metadata:
         if key in images.NO_PROPERTIES:
@@ -71,7 +87,7 @@ def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) 
         return image_id
     row = Operation.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
     record = _record(backend, ctxt, server, making)
-    # Deletes the image unless the operation is accepted; if this process dies, too.
+    # This operation deletes the image unless the request is accepted, even if this process dies.
     note = Operation.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
     operations.plan(server.cell, [note], LATE)
 
@@ -89,7 +105,11 @@ def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) 
 
 
 def _record(backend: Backend, ctxt: RequestContext, server: Found, making: Making) -> dict[str, Any]:
-    """What a server kept of its image is its image's, too; a root disk that has grown needs more room."""
+    """Return the members and properties of the new image.
+
+    The image inherits the properties of the server's image that the server stores. Its min_disk is at least the size of
+    the server's root disk.
+    """
     with server.cell.read() as conn:
         system_metadata = instances.get_system_metadata(conn, server.uuid)
     kept = {key.removeprefix(SYSMETA_PREFIX): value for key, value in system_metadata.items()
@@ -108,8 +128,11 @@ def _record(backend: Backend, ctxt: RequestContext, server: Found, making: Makin
 
 
 def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: Found, making: Making, image_id: str) -> None:
-    """If this fails, or this process dies, a conductor deletes the snapshots and the image. BackupOfVolume; Forbidden,
-    Invalid: the volume service refuses."""
+    """Snapshot all volumes of the server, and create an active image that names the snapshots.
+
+    If this fails or this process dies, a conductor deletes the snapshots and the image. Raises BackupOfVolume,
+    NoVolumeService, and Forbidden or Invalid if the volume service refuses a snapshot.
+    """
     if making.kind != 'snapshot':
         raise BackupOfVolume
     client = backend.volumes
@@ -134,13 +157,17 @@ def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: Found, maki
 
 
 def _note(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, delay: float) -> str:
+    """Insert the operation that deletes the image and its snapshots after ``delay`` seconds; return its uuid."""
     row = Operation.new(ctxt, 'release', server.uuid, {SNAPSHOTS_OF: image_id}, beside=True)
     operations.plan(backend.api_db, [row], delay)
     return row.uuid
 
 
 def _take_back(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, note: str) -> None:
-    """Delete the image and the row that would delete it later. Without that row the operation was accepted."""
+    """Delete the image and the operation row ``note``, which would delete the image later.
+
+    Do nothing if the row does not exist: then the operation that uploads the image was accepted.
+    """
     try:
         with server.cell.read() as conn:
             if operations.get(conn, note) is None:

@@ -1,9 +1,9 @@
-"""Quotas whose limits are in Keystone, counted by what flavors take: vCPUs, memory, disk, any resource class, GPUs.
+"""Unified limits: quotas whose limits are in Keystone, counted by the resources that the servers' flavors need.
 
     amounts(flavor, aliases)        # {'servers': 1, 'class:VCPU': 8, 'class:CUSTOM_PCI_10DE_20B5': 2, 'alias:a100': 2}
 
-Names are the field's (``servers``, ``class:<resource class>``, ``server_groups`` …). ``alias:<name>`` counts the
-devices of a PCI alias, so that GPUs can be limited by their type before Placement knows of them.
+The names are Nova's (``servers``, ``class:<resource class>``, ``server_groups`` …). In addition, ``alias:<name>``
+counts the devices of a PCI alias: GPUs can be limited by type even if Placement does not have the devices yet.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kilonova.virt.hardware import amounts as hardware_amounts
 from kilonova.virt.hardware import constraints
 
 SERVERS, CLASS, ALIAS = 'servers', 'class:', 'alias:'
-# What the compute API calls these limits.
+# A dict from the names of limits in the compute API to their names in Keystone.
 NAMES = {'instances': SERVERS, 'cores': f'{CLASS}VCPU', 'ram': f'{CLASS}MEMORY_MB',
          'metadata_items': 'server_metadata_items', 'injected_files': 'server_injected_files',
          'injected_file_content_bytes': 'server_injected_file_content_bytes',
@@ -33,8 +33,10 @@ REQUIRE, IGNORE = 'require', 'ignore'
 
 
 class Registered(Mapping[str, int]):
-    """Limits of a project by either name. What isn't registered in Keystone is by the strategy without limit (-1) or
-    not allowed at all (0)."""
+    """The limits of a project, by their names in Nova or in Keystone.
+
+    A resource that is not registered in Keystone has no limit (-1) or the limit 0, as the strategy option says.
+    """
 
     def __init__(self, limits: Mapping[str, int], strategy: str, listed: Iterable[str]) -> None:
         self._limits, self._strategy, self._listed = limits, strategy, frozenset(listed)
@@ -45,7 +47,7 @@ class Registered(Mapping[str, int]):
             return self._limits[name]
         if self._strategy == REQUIRE:
             return 0 if name in self._listed else -1
-        # Beside its class an alias needs no limit of its own.
+        # The devices of an alias also count by their resource class, so an alias needs no limit.
         return -1 if name in self._listed or name.startswith(ALIAS) else 0
 
     def __iter__(self) -> Iterator[str]:
@@ -56,16 +58,22 @@ class Registered(Mapping[str, int]):
 
 
 def limits(backend: Backend, project_id: str | None) -> Registered:
-    """What Keystone says of a project, or (None) of all. Unanswered: it says nothing."""
+    """Return the limits of a project, or the default limits if ``project_id`` is None, from Keystone.
+
+    Raises Unanswered if Keystone does not answer.
+    """
     registered, own = backend.limits.limits(project_id)
     options = backend.options
     return Registered({**registered, **own}, options.unified_limits_strategy, options.unified_limits_list)
 
 
-# --- what servers take -----------------------------------------------------------------------------------------------
+# --- usage of servers ------------------------------------------------------------------------------------------------
 def amounts(flavor: Mapping[str, Any], aliases: Aliases, pcpu_as_vcpu: bool = False) -> dict[str, int]:
-    """What one server of a flavor (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs; image: the properties
-    of its image) counts, by name: what the scheduler asks of Placement for it."""
+    """Return what one server of a flavor counts, by limit name. The scheduler requests the same from Placement.
+
+    ``flavor`` has vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, and the properties of the image under
+    ``image``. If ``pcpu_as_vcpu`` is true, dedicated CPUs count as VCPU.
+    """
     extra_specs = flavor.get('extra_specs') or {}
     resources = _resources(flavor, extra_specs)
     devices, classes = _devices(extra_specs, aliases)
@@ -83,13 +91,13 @@ def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dic
                             **{name: flavor.get(name) or 0 for name in ('root_gb', 'ephemeral_gb', 'swap')})
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
-        # What makes no sense is refused elsewhere; an older server may still have it.
+        # Contradictory values are refused when a server is created. An older server may still have them.
         cpus = constraints.cpus_asked(shape, image)
     return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 
 
 def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str, int], dict[str, int]]:
-    """Devices by alias, and by the resource class that their providers have."""
+    """Return the numbers of PCI devices that the extra specs ask for: by alias, and by resource class."""
     value = extra_specs.get(pci_request.EXTRA_SPEC)
     by_alias: dict[str, int] = {}
     classes: dict[str, int] = {}
@@ -99,7 +107,7 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
             groups = pci_request.request_groups(pci_request.requests_from_flavor(
                 {pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases))
         except KilonovaError:
-            # An alias that isn't configured any more, or that is no single class: it counts as an alias alone.
+            # The alias was removed from the configuration, or has several classes. Then only the alias is counted.
             continue
         for group in groups:
             for resource_class, count in group.resources.items():
@@ -108,10 +116,14 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
 
 
 def usage(backend: Backend, project_id: str) -> dict[str, int]:
-    """What all servers of a project take, by name; one statement a database, whatever their number. Those of a cell
-    that doesn't answer count as the API database knows them. A server that is being resized counts with the larger
-    amount of each."""
-    # In this order: a server that is handed over meanwhile is in hand already, and is left out of its cell's rows.
+    """Return what all servers of a project use, by limit name.
+
+    Runs one SQL statement for each database, whatever the number of servers. The servers of a cell that does not answer
+    are counted by what the API database knows about them. A server that is being resized counts with the larger amount
+    of each resource.
+    """
+    # Read the build requests first. A server that is handed over to a cell in the meantime is then counted already, and
+    # is left out of the rows of its cell.
     with backend.api_db.read() as conn:
         waiting = flavor_usage.waiting(conn, project_id)
     rows, besides = [row for _, row in waiting], [uuid for uuid, _ in waiting]

@@ -1,9 +1,10 @@
-"""Snapshots of volumes that servers have, where the volume service can't take them alone: it has begun, and asks.
+"""Assisted volume snapshots: the server's host changes the volume's files because the volume service can't do it alone.
 
     create(backend, ctxt, volume_id, snapshot_id, 'volume-….snap')
-    delete(backend, ctxt, volume_id, snapshot_id, Merge(file, into))
+    delete(backend, ctxt, volume_id, snapshot_id, {'file': …, 'into': …})
 
-The volume service hears from a conductor how it ends, so that both return when it has begun.
+The volume service sends these requests. The functions return when the operation is accepted. A conductor reports the
+result to the volume service later.
 """
 from __future__ import annotations
 
@@ -25,34 +26,56 @@ CREATE, DELETE = 'volume_snapshot_create', 'volume_snapshot_delete'
 
 
 class AttachedToNone(Invalid):
+    """Error 400: no server has the volume."""
+
     msg_fmt = 'Invalid volume: no server has volume %(volume)s'
 
 
 class AttachedToMany(Invalid):
+    """Error 400: several servers have the volume."""
+
     msg_fmt = 'Invalid volume: volume %(volume)s is attached to several servers: %(servers)s'
 
 
 class NotAFile(Invalid):
+    """Error 400: the volume is not an unencrypted file on an NFS share."""
+
     msg_fmt = ("Invalid volume: snapshots of volume %(volume)s are not taken by its server's host: it is %(reason)s; "
                'accepted: a file of a share (nfs) that is not encrypted')
 
 
 class SnapshotUnknown(Invalid):
+    """Error 400: the volume has no such snapshot."""
+
     msg_fmt = 'Snapshot %(snapshot)s of volume %(volume)s could not be found.'
 
 
 class MovedOn(Conflict):
+    """Error 409: the volume is in another file now, or is detached."""
+
     msg_fmt = 'volume %(volume)s is not in file %(file)s any more, or not attached as it was'
 
 
 class NotItsState(Conflict):
+    """Error 409: the snapshot does not have the status that the volume service sets before its request."""
+
     msg_fmt = 'snapshot %(snapshot)s is %(status)s, not %(wanted)s; this API should only be called by Cinder'
 
 
 def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, file: str) -> None:
-    """Let the guest write to that file from now on, which the volume service has made beside the volume's own.
+    """Accept a snapshot: the guest will write to the new file ``file``, which the volume service has created.
 
-    Errors: those of ``accept.check`` but for locks, and those above; NoVolumeService.
+    ``file`` is next to the volume's current file on the share.
+
+    Raises:
+        NoVolumeService: This cloud has no volume service.
+        AttachedToNone, AttachedToMany: The volume is not attached to exactly one server (error 400).
+        NotAFile: The volume is not an unencrypted file on an NFS share (error 400).
+        SnapshotUnknown: The volume has no such snapshot (error 400).
+        NotItsState: The snapshot's status is not creating (error 409).
+        MovedOn: The volume's file changed, or the volume was detached, in the meantime (error 409).
+
+    Also raises the errors of ``accept.check``, except those of a locked server.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'creating')
     name, format_ = volume.file
@@ -62,16 +85,21 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
 
 def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str,
            merge: Mapping[str, str | None]) -> None:
-    """Let two files behind the volume become one: ``file`` and ``into`` as ``Merge`` of ``virt.parts`` has them. The
-    same errors."""
+    """Accept the deletion of a snapshot: two files of the volume are merged into one.
+
+    ``merge`` has the members ``file`` and ``into`` of ``virt.parts.volume_snapshots.Merge``. Raises the same errors as
+    ``create``, except that the snapshot's status must be deleting.
+    """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
     _accept(backend, ctxt, server, volume, DELETE, snapshot_id, {'merge': dict(merge)})
 
 
 def _find(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str,
           status: str) -> tuple[Found, AttachedVolume]:
-    """The server that has it, and as it has it. The volume service's snapshot must have that ``status``: nobody else
-    is to ask."""
+    """Return the server that has the volume, and the volume as it is attached.
+
+    The volume service's snapshot must have ``status``. This proves that the request comes from the volume service.
+    """
     client = backend.volumes
     if client is None:
         raise block_devices.NoVolumeService(wanted=f'volume {volume_id}')
@@ -103,7 +131,10 @@ def _find(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: s
 
 def _accept(backend: Backend, ctxt: RequestContext, server: Found, volume: AttachedVolume, kind: str,
             snapshot_id: str, args: dict[str, Any]) -> None:
-    """Begun behind what gives the server a device: the file that the volume is in is compared once more then."""
+    """Accept the operation after short operations of the server, such as attaches, have ended.
+
+    In the transaction check again that the volume is attached with the same file, and raise MovedOn if not.
+    """
     event = f'{kind}.start'
     accept.check(ctxt, server, event, locked=True)
 
