@@ -1,1 +1,1 @@
-"""RPC between the daemons: interfaces declared once (``interface``), carried by a transport (``transport``)."""
+"""RPC between the daemons. ``interface`` declares the methods, and ``transport`` carries the messages."""

@@ -1,6 +1,8 @@
-"""What every daemon with an RPC server answers (namespace ``baseapi``): that it is there.
+"""The RPC methods that each daemon with an RPC server answers (namespace ``baseapi``), to check that it is running.
 
-    ping(transport, 'compute', 'gpu1', ctxt)        # raises Unanswered when nobody does
+Example::
+
+    ping(transport, 'compute', 'gpu1', ctxt)        # raises Unanswered if no daemon answers
 """
 from __future__ import annotations
 
@@ -11,34 +13,39 @@ from kilonova.rpc.interface import Interface, Transport, call
 
 
 class BaseApi(Interface):
-    """Every daemon with an RPC server serves it, beside its own interfaces."""
+    """The interface that each daemon with an RPC server serves in addition to its own interfaces."""
 
     topic = 'any'
     namespace = 'baseapi'
     version = '1.1'
 
     @call('1.0')
-    def ping(self, ctxt: RequestContext, arg: Any) -> Any: ...
+    def ping(self, ctxt: RequestContext, arg: Any) -> Any:
+        """Return the name of the service, and ``arg`` unchanged."""
 
     @call('1.1')
-    def get_backdoor_port(self, ctxt: RequestContext) -> Any: ...
+    def get_backdoor_port(self, ctxt: RequestContext) -> Any:
+        """Return the port of an eventlet backdoor. It is always None, because there is no backdoor."""
 
 
 class Base:
-    """The server's side, the same for all."""
+    """The implementation of ``BaseApi``, the same for all daemons."""
 
     def __init__(self, service: str) -> None:
         self._service = service
 
     def ping(self, ctxt: RequestContext, arg: Any) -> Any:
-        """Who answers, and what was sent."""
+        """Return a dict with the name of the service and the received argument."""
         return {'service': self._service, 'arg': arg}
 
     def get_backdoor_port(self, ctxt: RequestContext) -> Any:
-        """None: there is no backdoor."""
+        """Return None, because there is no backdoor."""
         return
 
 
 def ping(transport: Transport, topic: str, server: str | None, ctxt: RequestContext) -> None:
-    """Ask a daemon (``server`` None: any of the topic) whether it is there; Unanswered when none is."""
+    """Check that a daemon answers. If ``server`` is None, any server of the topic may answer.
+
+    Raises Unanswered if no daemon answers.
+    """
     transport.send('call', topic, BaseApi.namespace, server, '1.0', ctxt, 'ping', {'arg': None})

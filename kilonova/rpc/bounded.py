@@ -1,10 +1,10 @@
-"""Acts that may hang, each in a thread of its own, so that nobody waits for them longer than a set time.
+"""Run calls that may hang in threads of their own, so that the caller waits no longer than a set time.
 
     bounded = Bounded(most=8)
-    reply = bounded.run(lambda: client.call(ctxt, 'ping'), 75.0)    # what it returns or raises; Overdue after 75 s
+    reply = bounded.run(lambda: client.call(ctxt, 'ping'), 75.0)    # its result or its error; Overdue after 75 s
 
-An act that is overdue can't be ended: it goes on, and its outcome is lost. While ``most`` of them are overdue further
-acts are refused at once, which is Overdue too: behind something that hangs threads must not pile up.
+A call that is overdue can't be stopped. It continues, and its result is lost. While ``most`` calls are overdue, further
+calls are refused at once with Overdue, so that threads do not accumulate when something hangs.
 """
 from __future__ import annotations
 
@@ -21,18 +21,24 @@ from kilonova import concurrency
 
 
 class Overdue(Exception):
-    """The act didn't end in time, or wasn't begun as earlier ones haven't ended."""
+    """A call did not end in time, or was not started because too many earlier calls have not ended."""
 
 
 class Bounded:
-    """What may hang for the same reason, such as one broker. Threads may share it."""
+    """A group of calls that may hang for the same reason, such as one broker. Threads may share it.
+
+    At most ``most`` calls of the group may be overdue at the same time.
+    """
 
     def __init__(self, most: int) -> None:
         self._most, self._overdue = most, 0
         self._lock = threading.Lock()
 
     def run(self, act: Callable[[], Any], seconds: float) -> Any:
-        """What ``act`` returns or raises."""
+        """Call ``act`` in a thread and return its result, or raise its error.
+
+        Raises Overdue if ``act`` does not end within ``seconds``, or if too many earlier calls are still overdue.
+        """
         with self._lock:
             if self._overdue >= self._most:
                 raise Overdue(f'{self._overdue} earlier ones have not ended')
@@ -50,7 +56,10 @@ class Bounded:
 
 
 def begin(act: Callable[[], Any]) -> Future[Any]:
-    """Do it in a thread that the end of the process doesn't wait for, unlike an executor's."""
+    """Start ``act`` in a thread and return the future of its result.
+
+    Unlike with an executor, the end of the process does not wait for the thread.
+    """
     doing: Future[Any] = Future()
 
     def fulfil() -> None:
@@ -64,8 +73,11 @@ def begin(act: Callable[[], Any]) -> Future[Any]:
 
 @dataclass
 class Answers:
-    """Outcomes of ``ask_each``. ``given``: by name what a call returned or raised, as a future that is done; ``late``:
-    names whose call was given up; ``unasked``: names that weren't called as time was up."""
+    """The results of ``ask_each``.
+
+    ``given`` is a dict from name to a completed future, with what the call returned or raised. ``late`` are the names
+    whose calls did not end in time. ``unasked`` are the names that were not called because the total time was over.
+    """
 
     given: dict[str, Future[Any]] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
@@ -73,10 +85,10 @@ class Answers:
 
 
 def ask_each(names: Iterable[str], ask: Callable[[str], Any], *, at_once: int, seconds: float, until: float) -> Answers:
-    """Call ``ask(name)`` for each name in threads; return what each call returned or raised.
+    """Call ``ask(name)`` for each name in threads, and return what each call returned or raised.
 
-    Not more than ``at_once`` calls are awaited at the same time, each for ``seconds``. All waiting ends when
-    time.monotonic() reaches ``until``. Calls that were given up go on, and their outcomes are lost.
+    At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. All waiting ends when
+    time.monotonic() reaches ``until``. Calls that did not end in time continue, and their results are lost.
     """
     answers = Answers()
     left, doing = deque(names), dict[Future[Any], tuple[str, float]]()

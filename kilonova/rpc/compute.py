@@ -1,8 +1,8 @@
-"""What computes answer. Each call of a flow carries the key of its step: '<operation>/<step>/<attempt>'.
+"""The RPC methods that compute services answer.
 
-The names are the field's; where the field casts from host to host, here the
-conductor's flow calls each host in turn, so they are long calls. A method has the arguments that hosts use; where that
-are many they are an order (``objects.orders``).
+The names of the methods are Nova's. Where Nova's hosts send casts to each other, the conductor's flow here calls each
+host in sequence, so these methods are long calls. A method has the arguments that hosts use. If there are many, they
+form one object (``objects.orders``). Each call of a flow carries a step key, ``key``: '<operation>/<step>/<attempt>'.
 """
 from __future__ import annotations
 
@@ -29,353 +29,479 @@ from kilonova.rpc.interface import Interface, call, cast, long_call
 
 
 class Life(Interface):
-    """A server is made, made anew and ended."""
+    """Methods that create, rebuild and delete servers."""
 
     @long_call('6.11')
-    def build_and_run_instance(self, ctxt: RequestContext, order: BuildOrder, key: str) -> Any: ...
+    def build_and_run_instance(self, ctxt: RequestContext, order: BuildOrder, key: str) -> Any:
+        """Claim resources for a new server, create its guest and start it."""
 
     @long_call('6.11')
-    def undo_build(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def undo_build(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Undo ``build_and_run_instance``. Nothing happens if the build never ran or was already undone."""
 
     @long_call('6.13')
-    def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any: ...
+    def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any:
+        """Create the server's disks again from the order's image. The guest of a stopped server stays off."""
 
     @long_call('6.13')
-    def stop_to_reimage(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any: ...
+    def stop_to_reimage(self, ctxt: RequestContext, order: RebuildOrder, key: str) -> Any:
+        """Stop the guest and disconnect its boot volume from the host, so that the volume can get new content."""
 
     @long_call('6.13')
-    def undo_stop_to_reimage(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def undo_stop_to_reimage(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Undo ``stop_to_reimage``: start the guest again if its server is to run."""
 
     @long_call('6.11')
-    def terminate_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def terminate_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Delete the server's guest and files, and release all that it holds on the host."""
 
     @long_call('6.11')
-    def soft_delete_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def soft_delete_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Power the guest off and save that the server is soft-deleted. The server keeps its disks and devices."""
 
     @long_call('6.11')
-    def restore_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def restore_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Start the guest of a soft-deleted server with the devices that it kept."""
 
 
 class Power(Interface):
-    """A guest starts, runs and stops where it is."""
+    """Methods that start, stop and pause a guest on its host."""
 
     @long_call('6.13')
     def resume_guest(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
-        """Start a guest that ran when its host went down: {is_running: whether it runs (False: the server changed
-        meanwhile), power_state}."""
+        """Start a guest that was running when its host went down.
+
+        Return {'is_running': whether the guest runs, 'power_state': its state}. ``is_running`` is False, without a
+        power state, if the server has changed meanwhile.
+        """
 
     @long_call('6.11')
-    def stop_instance(self, ctxt: RequestContext, instance: Instance, clean_shutdown: bool, key: str) -> Any: ...
+    def stop_instance(self, ctxt: RequestContext, instance: Instance, clean_shutdown: bool, key: str) -> Any:
+        """Shut the guest down, or cut its power if ``clean_shutdown`` is False or it does not shut down in time."""
 
     @long_call('6.11')
-    def start_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def start_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Start the guest with the devices that its server holds."""
 
     @long_call('6.11')
-    def reboot_instance(self, ctxt: RequestContext, instance: Instance, reboot_type: str, key: str) -> Any: ...
+    def reboot_instance(self, ctxt: RequestContext, instance: Instance, reboot_type: str, key: str) -> Any:
+        """Reboot the guest. ``reboot_type`` is SOFT or HARD."""
 
     @long_call('6.13')
-    def pause_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def pause_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Stop the guest's CPUs."""
 
     @long_call('6.13')
-    def unpause_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def unpause_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Start the CPUs of a paused guest again."""
 
     @long_call('6.13')
-    def suspend_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def suspend_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Save the guest's memory and stop the guest. Its devices stay claimed for the server."""
 
     @long_call('6.13')
-    def resume_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def resume_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Restore the guest from its saved memory with the devices that its server holds."""
 
     @long_call('6.13')
-    def trigger_crash_dump(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def trigger_crash_dump(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Send the guest a non-maskable interrupt."""
 
     @long_call('6.13')
-    def rescue_instance(self, ctxt: RequestContext, order: RescueOrder, key: str) -> Any: ...
+    def rescue_instance(self, ctxt: RequestContext, order: RescueOrder, key: str) -> Any:
+        """Start the guest from the order's rescue image, with its own disks attached."""
 
     @long_call('6.13')
-    def unrescue_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def unrescue_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Start the guest from its own disk again."""
 
     @long_call('6.13')
-    def set_admin_password(self, ctxt: RequestContext, instance: Instance, sealed: str, key: str) -> Any: ...
+    def set_admin_password(self, ctxt: RequestContext, instance: Instance, sealed: str, key: str) -> Any:
+        """Set the administrator's password in the guest. ``sealed`` is the sealed password (``sealing``)."""
 
 
 class Images(Interface):
-    """A server becomes an image, and a shelved one comes back from it."""
+    """Methods that make an image of a server, and that shelve and unshelve servers."""
 
     @long_call('6.11')
-    def snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+    def snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any:
+        """Upload the server's root disk as the data of image ``image_id``, and save the server's end state."""
 
     @long_call('6.11')
-    def undo_snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+    def undo_snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any:
+        """Undo ``snapshot_instance`` or ``backup_instance``. Nothing happens if nothing was begun."""
 
     @long_call('6.13')
-    def backup_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any: ...
+    def backup_instance(self, ctxt: RequestContext, instance: Instance, image_id: str, key: str) -> Any:
+        """Upload the server's root disk as the data of image ``image_id``, for a backup."""
 
     @long_call('6.13')
-    def shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str | None, key: str) -> Any: ...
+    def shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str | None, key: str) -> Any:
+        """Stop the guest and upload its root disk.
+
+        ``image_id`` is None if the root disk is a volume, which is not uploaded.
+        """
 
     @long_call('6.13')
-    def shelve_offload_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def shelve_offload_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Delete the guest and files of a shelved server, and release all that it holds on the host."""
 
     @long_call('6.13')
-    def undo_shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str | None, key: str) -> Any: ...
+    def undo_shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str | None, key: str) -> Any:
+        """Undo ``shelve_instance``: delete the copied disk, and start the guest again if its server is to run."""
 
     @long_call('6.13')
-    def unshelve_instance(self, ctxt: RequestContext, order: UnshelveOrder, key: str) -> Any: ...
+    def unshelve_instance(self, ctxt: RequestContext, order: UnshelveOrder, key: str) -> Any:
+        """Claim resources for a shelved server, and build its guest from the image that the order names."""
 
     @long_call('6.13')
-    def undo_unshelve_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def undo_unshelve_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Undo ``unshelve_instance``. Nothing happens if nothing was begun or it was already undone."""
 
     @long_call('6.13')
-    def start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Start the guest of a shelved server that is still on this host."""
 
     @long_call('6.13')
-    def undo_start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def undo_start_shelved_instance(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Undo ``start_shelved_instance``: power the guest off if its server is still shelved."""
 
 
 class Moves(Interface):
-    """A server goes to another host, cold, in three steps or after its host was lost; each step has its undo."""
+    """Methods that move a stopped server to another host in three steps, or build it elsewhere after its host was lost.
+
+    Each step has a method that undoes it.
+    """
 
     @long_call('6.11')
-    def prep_resize(self, ctxt: RequestContext, order: PrepResizeOrder, key: str) -> Any: ...
+    def prep_resize(self, ctxt: RequestContext, order: PrepResizeOrder, key: str) -> Any:
+        """Claim resources for the new flavor at the destination.
+
+        Return {'disk': where the source must put the disk}. Raises HostRejected if the host can't take the server.
+        """
 
     @long_call('6.11')
-    def undo_prep_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def undo_prep_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Undo ``prep_resize`` at the destination: release the claim and delete what has arrived of the disk."""
 
     @long_call('6.11')
-    def resize_instance(self, ctxt: RequestContext, order: ResizeOrder, key: str) -> Any: ...
+    def resize_instance(self, ctxt: RequestContext, order: ResizeOrder, key: str) -> Any:
+        """Stop the guest at the source, and copy its disks to the destination.
+
+        Return the ``disk_info`` for ``finish_resize``.
+        """
 
     @long_call('6.11')
-    def undo_resize_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def undo_resize_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Undo ``resize_instance`` at the source: restore the server with its disk, devices and power state."""
 
     @long_call('6.11')
-    def finish_resize(self, ctxt: RequestContext, order: FinishResizeOrder, key: str) -> Any: ...
+    def finish_resize(self, ctxt: RequestContext, order: FinishResizeOrder, key: str) -> Any:
+        """Create the guest at the destination with the new flavor. It is started if it ran before the move."""
 
     @long_call('6.11')
-    def undo_finish_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def undo_finish_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Undo ``finish_resize`` at the destination: delete the guest and its copied disks."""
 
     @long_call('6.11')
-    def confirm_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def confirm_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Delete what the source has kept of the server, and free its old devices there."""
 
     @long_call('6.11')
-    def check_revert(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def check_revert(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Check that the source can take the server back, without a change. Raises HostRejected if it can't."""
 
     @long_call('6.11')
-    def revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Delete the new guest, the copied disks and the new claims at the destination."""
 
     @long_call('6.11')
-    def finish_revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def finish_revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Restore the server at the source, with the kept disks, the old flavor and the old devices."""
 
     @long_call('6.13')
-    def evacuate_instance(self, ctxt: RequestContext, order: EvacuateOrder, key: str) -> Any: ...
+    def evacuate_instance(self, ctxt: RequestContext, order: EvacuateOrder, key: str) -> Any:
+        """Build a server whose host was lost on this host."""
 
     @long_call('6.13')
     def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration,
-                               key: str) -> Any: ...
+                               key: str) -> Any:
+        """Undo ``evacuate_instance``. Nothing happens if this host claimed nothing."""
 
     @long_call('6.13')
-    def clean_evacuated(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any: ...
+    def clean_evacuated(self, ctxt: RequestContext, instance: Instance, migration: Migration, key: str) -> Any:
+        """Delete what the old host still has of an evacuated server, once that host can be reached again."""
 
 
 class LiveMigrations(Interface):
-    """A guest goes to another host while it runs."""
+    """Methods that move a guest to another host while it runs."""
 
     @long_call('6.13')
-    def check_can_live_migrate_source(self, ctxt: RequestContext, instance: Instance, key: str) -> Any: ...
+    def check_can_live_migrate_source(self, ctxt: RequestContext, instance: Instance, key: str) -> Any:
+        """Return what a destination must know of the running guest."""
 
     @long_call('6.13')
     def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder,
-                                           key: str) -> Any: ...
+                                           key: str) -> Any:
+        """Compare the guest with this host and claim resources for it.
+
+        Raises HostRejected if this host can't take it.
+        """
 
     @long_call('6.13')
-    def pre_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any: ...
+    def pre_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any:
+        """Prepare disks, mediated devices and volumes at the destination."""
 
     @long_call('6.13')
-    def live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any: ...
+    def live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any:
+        """Migrate the guest from the source to the destination."""
 
     @long_call('6.13')
     def post_live_migration_at_destination(self, ctxt: RequestContext, instance: Instance, migration: Migration,
-                                           key: str) -> Any: ...
+                                           key: str) -> Any:
+        """Make the server the destination's after its guest has arrived."""
 
     @long_call('6.13')
-    def post_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any: ...
+    def post_live_migration(self, ctxt: RequestContext, order: LiveMigrationOrder, key: str) -> Any:
+        """Delete the domain, disks, volume connections and claim at the source after the guest has left."""
 
     @call('6.13')
-    def live_migration_force_complete(self, ctxt: RequestContext, instance: Instance) -> Any: ...
+    def live_migration_force_complete(self, ctxt: RequestContext, instance: Instance) -> Any:
+        """Force the running migration to complete. Raises MigrationError if no migration of the guest runs."""
 
     @long_call('6.13')
-    def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo, key: str) -> Any: ...
+    def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo, key: str) -> Any:
+        """Abort the migration at the source, and return where the guest is."""
 
     @long_call('6.13')
     def rollback_live_migration_at_destination(self, ctxt: RequestContext, order: LiveMigrationUndo,
-                                               key: str) -> Any: ...
+                                               key: str) -> Any:
+        """Delete what has arrived of the guest at the destination, and its claim there.
+
+        If the guest has arrived completely, nothing is deleted.
+        """
 
 
 class Interfaces(Interface):
-    """A guest that is there gets an interface (``vif``: as the info cache has it) or gives one up; each with its
-    undo. Its host claims the function of a PCI device that an interface is before it gets that (``request``), and has
-    it back after it gave that up."""
+    """Methods that attach network interfaces to an existing guest and detach them, each with a method that undoes it.
+
+    ``vif`` is the interface as the info cache has it. For an interface that is the function of a PCI device, the host
+    claims the function before the interface is attached (``request``), and frees it after the guest has released it.
+    """
 
     @long_call('6.13')
     def claim_function(self, ctxt: RequestContext, instance: Instance, request: InstancePCIRequest, key: str) -> Any:
-        """{'profile': what the binding profile of the port says of it}."""
+        """Claim the function of a PCI device for an interface.
+
+        Return {'profile': what the port's binding profile says about the function}. Raises HostRejected if none is
+        free.
+        """
 
     @long_call('6.13')
-    def undo_claim_function(self, ctxt: RequestContext, instance: Instance, request_id: str, key: str) -> Any: ...
+    def undo_claim_function(self, ctxt: RequestContext, instance: Instance, request_id: str, key: str) -> Any:
+        """Undo ``claim_function``. Nothing happens if nothing was claimed."""
 
     @long_call('6.13')
-    def free_function(self, ctxt: RequestContext, instance: Instance, request_id: str, key: str) -> Any: ...
+    def free_function(self, ctxt: RequestContext, instance: Instance, request_id: str, key: str) -> Any:
+        """Free the function of an interface that the guest has released and whose port is unbound."""
 
     @long_call('6.13')
     def unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
                          key: str) -> Any:
-        """They leave the guest before it is migrated while it runs."""
+        """Detach device functions from the guest at the source, before a live migration."""
 
     @long_call('6.13')
     def undo_unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
-                              key: str) -> Any: ...
+                              key: str) -> Any:
+        """Undo ``unplug_functions``: attach the functions to the guest again."""
 
     @long_call('6.13')
     def plug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]],
                        key: str) -> Any:
-        """Those of the destination come to it."""
+        """Attach the destination's device functions to the guest, after a live migration."""
 
     @long_call('6.13')
-    def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+    def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any:
+        """Attach a network interface to the guest."""
 
     @long_call('6.13')
-    def undo_attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+    def undo_attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any:
+        """Undo ``attach_interface``. Nothing happens if nothing was attached."""
 
     @long_call('6.13')
-    def detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+    def detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any:
+        """Detach a network interface from the guest. Returns after the guest has released it."""
 
     @long_call('6.13')
-    def undo_detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any: ...
+    def undo_detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any], key: str) -> Any:
+        """Undo ``detach_interface``: attach the interface again. Nothing happens if the guest never released it."""
 
 
 class Volumes(Interface):
-    """A guest that is there gets a volume, or gives one up, by its id: ``instance.volumes`` has it, attached to this
-    host; each with its undo."""
+    """Methods that attach volumes to an existing guest and detach them, each with a method that undoes it.
+
+    ``instance.volumes`` contains the volume ``volume_id``, which is attached to this host.
+    """
 
     @call('6.13')
     def prepare_volumes(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """What this host must have said of it to the volume service before volumes are attached to it, and the names
-        that those of the server get which have none, in their order: {connector: {…}, devices: ['/dev/vdb']}."""
+        """Return what must be known of this host before volumes of the server are attached to it.
+
+        The reply is {'connector': {…}, 'devices': ['/dev/vdb']}. The connector describes the host for the volume
+        service. The devices are names for the server's volumes that have none yet, in the order of these volumes.
+        """
 
     @long_call('6.13')
-    def attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+    def attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any:
+        """Connect the volume to the host and attach it to the guest."""
 
     @long_call('6.13')
-    def undo_attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+    def undo_attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any:
+        """Undo ``attach_volume``. Nothing happens if the guest never got the volume."""
 
     @long_call('6.13')
-    def detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+    def detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any:
+        """Detach the volume from the guest and disconnect it from the host."""
 
     @long_call('6.13')
-    def undo_detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+    def undo_detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any:
+        """Undo ``detach_volume``: attach the volume again. Nothing happens if the guest never released it."""
 
     @long_call('6.13')
     def copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any:
-        """A volume of the server's is copied to another one while the guest uses it: both are the same from when this
-        returns. ``copy``: columns of the second's (``AttachedVolume.successor``); ``of``: the first's id."""
+        """Copy a volume of the server to another volume while the guest uses it.
+
+        The two volumes have the same content from the time when this method returns. ``copy`` has the columns of the
+        second volume (``AttachedVolume.successor``), and ``of``, the id of the first volume.
+        """
 
     @long_call('6.13')
-    def undo_copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any: ...
+    def undo_copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any:
+        """Undo ``copy_volume``: end the copying and disconnect the second volume.
+
+        Nothing happens if there was no copy.
+        """
 
     @long_call('6.13')
     def swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any:
-        """The guest has the copy in place of the volume."""
+        """Switch the guest from the volume to its copy."""
 
     @long_call('6.13')
     def undo_swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any], key: str) -> Any:
-        """The same, if the guest still can: {swapped: whether it has the copy}."""
+        """Complete ``swap_volume`` if the guest still can. Return {'swapped': whether the guest uses the copy}."""
 
     @long_call('6.13')
-    def extend_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any: ...
+    def extend_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str, key: str) -> Any:
+        """Make the guest see the volume's new size."""
 
 
 class VolumeSnapshots(Interface):
-    """A snapshot of a volume that is a file of a share, which the volume service has begun."""
+    """Methods for a snapshot, which the volume service has begun, of a volume that is a file on a share."""
 
     @long_call('6.13')
     def snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str], key: str) -> Any:
-        """The guest writes to another file of ``volume_id`` from now on: to ``new``, a qcow2, no more to the one of
-        that ``name`` and ``format``."""
+        """Make the guest write to a new file of the volume from now on.
+
+        ``files`` contains ``volume_id``, ``name`` and ``format`` of the file that the guest writes to at present, and
+        ``new``, the name of the new file, a qcow2.
+        """
 
     @long_call('6.13')
     def undo_snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str], key: str) -> Any:
-        """{taken: whether it does}."""
+        """Return {'taken': whether the guest writes to the new file}. Nothing is changed."""
 
     @long_call('6.13')
     def withdraw_volume_snapshot(self, ctxt: RequestContext, instance: Instance, files: dict[str, str],
                                  key: str) -> Any:
-        """It writes to the first file again, which has all that it wrote to the other."""
+        """Make the guest write to the first file again. That file then has all that the guest wrote to the new one."""
 
     @long_call('6.13')
     def merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any], key: str) -> Any:
-        """Two files behind ``volume_id`` become one: ``file`` and ``into`` as ``Merge`` of ``virt.parts`` has them."""
+        """Merge two files of volume ``volume_id``.
+
+        ``merge`` has ``file`` and ``into``, with the meaning of ``virt.parts`` ``Merge``.
+        """
 
     @long_call('6.13')
     def undo_merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any], key: str) -> Any:
-        """They don't any more: {merged: whether they have}."""
+        """End a running merge, and return {'merged': whether the files are merged}."""
 
 
 class Questions(Interface):
-    """What only the host of a guest can answer."""
+    """Queries that only the host of a guest can answer. They change nothing."""
 
     @call('6.11')
-    def get_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any: ...
+    def get_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any:
+        """Return a guest's measurements under the driver's own names."""
 
     @call('6.11')
-    def get_instance_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any: ...
+    def get_instance_diagnostics(self, ctxt: RequestContext, instance: Instance) -> Any:
+        """Return a guest's measurements under names that are the same for all drivers."""
 
     @call('6.11')
-    def get_console_output(self, ctxt: RequestContext, instance: Instance, tail_length: int | None) -> Any: ...
+    def get_console_output(self, ctxt: RequestContext, instance: Instance, tail_length: int | None) -> Any:
+        """Return the last ``tail_length`` lines that a guest wrote to its serial console.
+
+        None returns all stored lines.
+        """
 
     @call('6.13')
-    def get_vnc_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+    def get_vnc_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any:
+        """Return the address of the guest's VNC console."""
 
     @call('6.13')
-    def get_spice_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+    def get_spice_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any:
+        """Return the address of the guest's SPICE console."""
 
     @call('6.13')
-    def get_serial_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any: ...
+    def get_serial_console(self, ctxt: RequestContext, instance: Instance, console_type: str) -> Any:
+        """Return the address of the guest's serial console."""
 
     @call('6.13')
     def validate_console_port(self, ctxt: RequestContext, instance: Instance, console_type: str,
-                              target: str) -> Any: ...
+                              target: str) -> Any:
+        """Return whether ``target`` ('address:port') is the current address of the guest's console."""
 
 
 class Service(Interface):
-    """What the service of a host itself is asked."""
+    """Methods that concern the compute service itself and its host, not one server."""
 
     @cast('6.11')
-    def cancel(self, ctxt: RequestContext, key_prefix: str) -> Any: ...
+    def cancel(self, ctxt: RequestContext, key_prefix: str) -> Any:
+        """Cancel the running work of an operation or step. Each piece of work stops at its next boundary."""
 
     @cast('6.11')
-    def report_again(self, ctxt: RequestContext) -> Any: ...
+    def report_again(self, ctxt: RequestContext) -> Any:
+        """Make the host's next report a call that is answered."""
 
     @cast('6.11')
-    def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> Any: ...
+    def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> Any:
+        """Update in Placement whether the host takes servers, as its service record says."""
 
     @call('6.13')
-    def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> Any: ...
+    def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> Any:
+        """Disable a device of the host, or enable it if ``reason`` is None."""
 
     @call('6.13')
-    def set_mdev_type(self, ctxt: RequestContext, address: str, mdev_type: str) -> Any: ...
+    def set_mdev_type(self, ctxt: RequestContext, address: str, mdev_type: str) -> Any:
+        """Set the type of the mediated devices of the card at an address."""
 
     @call('6.11')
-    def describe_host(self, ctxt: RequestContext) -> Any: ...
+    def describe_host(self, ctxt: RequestContext) -> Any:
+        """Return the host's domains with their devices, its server directories and its missing devices."""
 
     @call('6.11')
-    def get_host_uptime(self, ctxt: RequestContext) -> Any: ...
+    def get_host_uptime(self, ctxt: RequestContext) -> Any:
+        """Return the output of the uptime command on the host, or None if the driver can't provide it."""
 
     @cast('6.11')
-    def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any: ...
+    def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any:
+        """Deliver events of other services to the threads that wait for them."""
 
 
 class Compute(Life, Power, Images, Moves, LiveMigrations, Interfaces, Volumes, VolumeSnapshots, Questions,
               Service):
-    """Everything that a host is asked, by subjects."""
+    """All RPC methods of a compute service, collected from one class per subject."""
 
     topic = 'compute'
     version = '6.13'

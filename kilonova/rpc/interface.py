@@ -1,4 +1,4 @@
-"""Declare an RPC interface once; derive its client and check its server.
+"""Declare an RPC interface once, and derive its client and the check of its server from it.
 
     class Scheduler(Interface):
         topic, version = 'scheduler', '4.5'
@@ -9,8 +9,8 @@
     client = Client(Scheduler, transport, cap='4.4')
     client.select_destinations(ctxt, spec_obj=spec, instance_uuids=[uuid])
 
-A client sends each message at the lowest version that carries its arguments. Under a cap it leaves out arguments that
-are newer.
+A client sends each message with the lowest version that has its arguments. If the version is limited by a cap, newer
+arguments are left out.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kilonova.errors import KilonovaError
 
 
 class VersionCapError(KilonovaError):
-    """The peer is too old for this message."""
+    """The receiver is too old for this message."""
 
     msg_fmt = 'Requested message version, %(version)s is incompatible: the peer accepts up to %(cap)s.'
 
@@ -37,7 +37,11 @@ def _signature(declared: Callable[..., Any]) -> inspect.Signature:
 
 @dataclass(frozen=True)
 class Declared:
-    """``kind``: cast, call or long. ``args_since``: argument → version it came with."""
+    """How an RPC method is declared.
+
+    ``kind`` is cast, call or long. ``since`` is the version that introduced the method. ``args_since`` is a dict from
+    argument to the version that introduced it.
+    """
 
     kind: str
     since: str
@@ -52,23 +56,31 @@ def _declare(kind: str, since: str, args_since: dict[str, str]) -> Callable[...,
 
 
 def cast(since: str, **args_since: str) -> Callable[..., Any]:
-    """Fire and forget; losing it must not matter (a sweep finds the row)."""
+    """Declare a method that is sent without waiting for a reply.
+
+    The loss of such a message must do no harm. Operation rows are found by the conductors' sweep in any case.
+    """
     return _declare('cast', since, args_since)
 
 
 def call(since: str, **args_since: str) -> Callable[..., Any]:
-    """Wait for the reply, rpc_response_timeout seconds at most."""
+    """Declare a method whose caller waits for the reply for at most rpc_response_timeout seconds."""
     return _declare('call', since, args_since)
 
 
 def long_call(since: str, **args_since: str) -> Callable[..., Any]:
-    """Wait for the reply as long as the server's heartbeats come, long_rpc_timeout seconds at most."""
+    """Declare a method whose caller waits for the reply for at most long_rpc_timeout seconds.
+
+    The waiting ends earlier if the server's heartbeats stop.
+    """
     return _declare('long', since, args_since)
 
 
 class Interface:
-    """Base of every interface; subclasses hold decorated, bodiless methods. A large one is put together from several,
-    each of one subject."""
+    """The base class of each RPC interface. Subclasses contain decorated methods without a body.
+
+    A large interface is composed of several base classes, one for each subject.
+    """
 
     topic: ClassVar[str]
     namespace: ClassVar[str | None] = None
@@ -77,24 +89,30 @@ class Interface:
     @classmethod
     @functools.cache
     def methods(cls) -> dict[str, Callable[..., Any]]:
-        """Every declared method by name, those of its bases too. Shared: don't change it."""
+        """Return all declared methods by name, including those of base classes.
+
+        The dict is shared and must not be changed.
+        """
         return {name: func for base in cls.__mro__ for name, func in vars(base).items() if hasattr(func, 'rpc')}
 
     @classmethod
     def arguments(cls, method: str) -> frozenset[str]:
-        """The names of what a method takes besides the context."""
+        """Return the names of a method's arguments, except the context."""
         return frozenset(_signature(cls.methods()[method]).parameters) - {'self', 'ctxt'}
 
     @classmethod
     def fingerprint(cls) -> dict[str, list[Any]]:
-        """What must not change without a new version (a test compares it)."""
+        """Return the parts of the interface that must not change without a new version. A test compares them."""
         return {name: [func.rpc.kind, func.rpc.since, _plain(inspect.signature(func)),  # type: ignore[attr-defined]
                        func.rpc.args_since]  # type: ignore[attr-defined]
                 for name, func in cls.methods().items()}
 
     @classmethod
     def check_server(cls, endpoint: object) -> None:
-        """Refuse to start a server whose signatures drifted from the declaration."""
+        """Check that the signatures of an implementation are the declared ones, before its server starts.
+
+        Raises TypeError if a method is missing or has another signature.
+        """
         for name, func in cls.methods().items():
             have = getattr(endpoint, name, None)
             if have is None:
@@ -111,23 +129,26 @@ def _plain(signature: inspect.Signature) -> str:
 
 
 class Transport(Protocol):
-    """What a client needs of a transport: see ``transport``."""
+    """The methods that a client needs of a transport (see ``transport``)."""
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
-        """Deliver one message; returns the reply of a call, None for a cast."""
+        """Send one message, and return the reply of a call or None for a cast."""
 
 
 class Server(Transport, Protocol):
-    """A transport that takes messages as well."""
+    """A transport that can receive messages as well."""
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
-        """What listens for the topic's messages once it is started."""
+        """Return a server that listens for messages of the topic once it is started."""
 
 
 class Client:
-    """Sends each declared method at a version that the peer accepts. ``cap``: newest version of the peer, None =
-    ours; or a function that gives it, asked for each message."""
+    """The client of an interface. It sends each declared method with a version that the receiver accepts.
+
+    ``cap`` is the newest version of the receiver, or None if it is the interface's own version. It may be a function
+    that returns the version, which is called for each message.
+    """
 
     def __init__(self, interface: type[Interface], transport: Transport,
                  cap: str | Callable[[], str | None] | None = None) -> None:
@@ -136,7 +157,7 @@ class Client:
 
     @property
     def cap(self) -> str | None:
-        """The newest version that the peer accepts, as far as is known now."""
+        """The newest version that the receiver is currently known to accept, or None for any."""
         return self._cap() if callable(self._cap) else self._cap
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -171,10 +192,10 @@ class Client:
 
 
 def within(version: str, cap: str | None) -> bool:
-    """Whether a peer that accepts messages up to ``cap`` (None: any) accepts one of this version."""
+    """Return whether a receiver that accepts messages up to ``cap`` (None: any) accepts one of this version."""
     return cap is None or (key(version)[0] == key(cap)[0] and key(version) <= key(cap))
 
 
 def key(version: str) -> tuple[int, ...]:
-    """'1.10' → (1, 10), for comparing."""
+    """Return the version as a tuple of numbers for comparisons, so that '1.10' becomes (1, 10)."""
     return tuple(map(int, version.split('.')))

@@ -1,11 +1,12 @@
-"""Notifications: what happened, told to other programs over the message queue.
+"""Notifications, which report events to other programs through the message queue.
 
     notify = Notifications(conf)
     notify.emit(ctxt, 'instance.power_off.end', instance=instance, moved='stop.done')
 
-``NOTIFICATIONS`` declares each event once: who publishes it, its payloads in both forms, its priority. Nothing is
-rendered when nobody asked ([oslo_messaging_notifications]driver is empty or noop). What is rendered is sent by a thread
-of its own from a bounded queue: a broker that is away costs messages, never an operation.
+``NOTIFICATIONS`` declares each event once, with its publisher, its payloads in the two formats, and its priority.
+Nothing is rendered if no driver is configured ([oslo_messaging_notifications]driver is empty or noop). Rendered
+messages are put into a bounded queue, which a thread of its own sends. If the broker can't be reached, messages are
+lost, but no operation fails.
 """
 from __future__ import annotations
 
@@ -33,19 +34,21 @@ LOG = logging.getLogger(__name__)
 
 API, CONDUCTOR, SCHEDULER, COMPUTE = 'nova-api', 'nova-conductor', 'nova-scheduler', 'nova-compute'
 GROUP = 'oslo_messaging_notifications'
-# Messages that wait for the broker; when it is away for longer the newest are lost.
+# Maximum of messages that wait for the broker. If the queue is full, new messages are lost.
 QUEUE_SIZE = 10_000
-# Seconds that a daemon that ends gives the rest of them.
+# Seconds for which a daemon that ends still sends waiting messages.
 FLUSH_TIME = 5.0
 
 
 @dataclass(frozen=True)
 class Notification:
-    """One event type. ``binary`` None: the publisher is the service that it is about.
+    """One event type.
 
-    ``old`` is the event type of the unversioned form ('{method}' stands for a fact), None where there is none;
-    ``plain`` makes its payload. It is published by '<old_publisher>.<host>', or with ``old_id`` by '<old_publisher>.<id
-    in the payload>'. ``facts`` are handed to both forms beside those of the emitter.
+    ``binary`` is the service that publishes it. None means the service that the notification is about. ``old`` is the
+    event type in the unversioned format, in which '{method}' is replaced by a fact, or None if there is none. ``plain``
+    makes the payload of that format. Its publisher is '<old_publisher>.<host>', or '<old_publisher>.<id>' with the
+    payload's field ``old_id`` if that is set. ``facts`` are passed to the payloads of the two formats in addition to
+    those of the emitter.
     """
 
     event: str
@@ -61,14 +64,14 @@ class Notification:
 
 def _phases(phases: str, event: str, binary: str, payload: type[payloads.Payload], old: str | None = None,
             **more: Any) -> list[Notification]:
-    """One event a phase."""
+    """Return one event type for each phase."""
     return [Notification(f'{event}.{phase}', binary, payload, old and f'{old}.{phase}', error=phase == 'error', **more)
             for phase in phases.split()]
 
 
 def _action(phases: str, event: str, old: str | None = None,
             payload: type[payloads.Payload] = payloads.InstanceActionPayload, **more: Any) -> list[Notification]:
-    """Something that a host does with a server."""
+    """Return the event types of an action of a host on a server, one for each phase."""
     return _phases(phases, f'instance.{event}', COMPUTE, payload, f'compute.instance.{old or event}', **more)
 
 
@@ -88,7 +91,7 @@ _KEYPAIR: dict[str, Any] = {'plain': legacy.keypair, 'old_publisher': 'api'}
 _TASK: dict[str, Any] = {'plain': legacy.compute_task, 'old_publisher': 'compute_task', 'error': True}
 
 _TABLE: list[Notification] = [
-    # --- what hosts do with servers
+    # --- actions of hosts on servers
     *_action('start error', 'create', **_CREATE),
     *_action('end', 'create', facts=_DONE, **_CREATE),
     *_action('start end', 'delete'),
@@ -145,7 +148,7 @@ _TABLE: list[Notification] = [
                  'compute_task.migrate_server', facts=(('method', 'migrate_server'),), **_TASK),
     Notification('compute_task.rebuild_server.error', CONDUCTOR, payloads.ComputeTaskPayload,
                  'compute_task.rebuild_server', facts=(('method', 'rebuild_server'),), **_TASK),
-    # --- what the API does itself
+    # --- actions of the API itself
     Notification('instance.evacuate', API, payloads.InstanceActionPayload, 'compute.instance.evacuate',
                  old_publisher='api'),
     Notification('instance.lock', API, payloads.InstanceActionPayload),
@@ -166,7 +169,7 @@ _TABLE: list[Notification] = [
     Notification('server_group.create', API, payloads.ServerGroupPayload, 'servergroup.create', **_GROUP),
     Notification('server_group.delete', API, payloads.ServerGroupPayload, 'servergroup.delete', **_GROUP),
     Notification('server_group.add_member', API, payloads.ServerGroupPayload, 'servergroup.addmember', **_GROUP),
-    # --- services, each told in its own name
+    # --- services, each published under its own name
     Notification('service.create', None, payloads.ServiceStatusPayload),
     Notification('service.update', None, payloads.ServiceStatusPayload),
     Notification('service.delete', None, payloads.ServiceStatusPayload),
@@ -176,18 +179,21 @@ NOTIFICATIONS: dict[str, Notification] = {row.event: row for row in _TABLE}
 
 @functools.cache
 def _options() -> list[Any]:
-    """Of oslo.messaging's options, which it copies all each time it is asked, those of notifications."""
+    """Return the notification options of oslo.messaging.
+
+    The result is cached, because oslo.messaging copies all its options at each call.
+    """
     return [opt for group, opts in messaging_opts.list_opts() if group == GROUP for opt in opts]
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Let a configuration know oslo.messaging's section of notifications."""
+    """Register oslo.messaging's options for notifications in a configuration."""
     conf.register_opts(_options(), group=GROUP)
 
 
 @dataclass(frozen=True)
 class Message:
-    """What goes to the broker; ``versioned`` says on whose topics."""
+    """A rendered message for the broker. ``versioned`` decides to which topics it is sent."""
 
     versioned: bool
     event: str
@@ -202,7 +208,7 @@ class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messagi
 
 
 class Sender:
-    """Hands messages to oslo.messaging's drivers, in the order in which they came, in a thread of its own."""
+    """A thread with a bounded queue that passes messages to oslo.messaging's drivers, in the order of arrival."""
 
     def __init__(self, conf: cfg.ConfigOpts, size: int = QUEUE_SIZE) -> None:
         messaging.set_transport_defaults(EXCHANGE)
@@ -217,9 +223,13 @@ class Sender:
         self.lost = 0
 
     def put(self, make: Callable[[], list[tuple[Any, Message]]]) -> None:
-        """``make`` gives (context, message) pairs when their turn has come. Never waits, never raises."""
+        """Add a function to the queue, which returns the (context, message) pairs when they are to be sent.
+
+        Never blocks and never raises. If the queue is full, the messages are lost.
+        """
         with self._lock:
-            # Here and not when this was made: a process that forks in between has no threads of its parent.
+            # The thread is started here and not in the constructor, because a process that forks in between has no
+            # threads of its parent.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = concurrency.spawn(self._work, name='notifications')
         try:
@@ -234,7 +244,7 @@ class Sender:
                 self.lost = 0
 
     def flush(self, timeout: float) -> None:
-        """Wait until all is sent, ``timeout`` seconds at most."""
+        """Wait until all messages are sent, for at most ``timeout`` seconds."""
         end = time.monotonic() + timeout
         while self._queue.unfinished_tasks and time.monotonic() < end:
             time.sleep(0.01)
@@ -256,7 +266,7 @@ class Sender:
 
 
 class Notifications:
-    """One a process. Off (``enabled`` False) it does nothing at all."""
+    """The notifications of one process. If ``enabled`` is False, its methods do nothing."""
 
     def __init__(self, conf: cfg.ConfigOpts, sender: Sender | None = None) -> None:
         register(conf)
@@ -273,8 +283,11 @@ class Notifications:
 
     def emit(self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None,
              **facts: Any) -> None:
-        """Tell an event of the table. ``host`` and ``binary`` publish it in another daemon's name; ``facts`` are what
-        its payloads are made of, now. Never raises: what can't be told must not fail what happened."""
+        """Send the notification of a declared event.
+
+        ``facts`` are the values of which its payloads are made, now. ``host`` and ``binary`` publish it under the name
+        of another daemon. Never raises, because a failed notification must not make the reported action fail.
+        """
         if not self.enabled or self._sender is None:
             return
         try:
@@ -287,7 +300,10 @@ class Notifications:
 
     def later(self, ctxt: RequestContext, event: str, read: Callable[[], dict[str, Any] | None], *,
               host: str | None = None, binary: str | None = None) -> None:
-        """The same with facts that must be read first: the sending thread does that. None: there is nothing to tell."""
+        """Send the notification of a declared event with facts that the sending thread reads first.
+
+        ``read`` returns the facts, or None if nothing is to be sent. ``host`` and ``binary`` are those of ``emit``.
+        """
         if not self.enabled or self._sender is None:
             return
 
@@ -300,7 +316,7 @@ class Notifications:
 
     def render(self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None,
                **facts: Any) -> list[Message]:
-        """The messages of an event in the forms that are asked for."""
+        """Return the messages of an event in the configured formats."""
         row = NOTIFICATIONS[event]
         about = About(ctxt, **self._about)
         facts |= dict(row.facts)
@@ -319,13 +335,13 @@ class Notifications:
         return messages
 
     def stop(self, timeout: float = FLUSH_TIME) -> None:
-        """Send what waits, ``timeout`` seconds at most."""
+        """Send the waiting messages, for at most ``timeout`` seconds."""
         if self._sender is not None:
             self._sender.flush(timeout)
 
 
 class Silent(Notifications):
-    """What is used where nobody configured notifications: nothing is told."""
+    """Notifications of a process for which none are configured. Its methods do nothing."""
 
     def __init__(self) -> None:
         self.enabled, self.on_states, self._sender = False, None, None

@@ -1,16 +1,16 @@
-"""Reports of hosts that are there: small messages that a conductor takes together, every other second.
+"""Reports of hosts that are alive: small messages, which a conductor collects every two seconds.
 
     sender = Sender(broker, expires=10)
-    sender.send(17, 'gpu1')             # Unanswered, when no conductor takes reports or the broker is away
+    sender.send(17, 'gpu1')             # raises Unanswered if no conductor collects reports or the broker is down
 
     collector = Collector(broker, handle)       # handle({17: 'gpu1', …}): reports since the last time, or {}
     collector.start()
 
-A message of oslo.messaging costs its receiver some 2 ms of CPU before anything is done with it, and its sender as much;
-hosts report all the time, and nobody needs an answer. So these go through kombu, the library below oslo.messaging, to
-the same broker with the same options: {service id: host}, confirmed by the broker. The queue lives as long as a
-conductor takes from it: a report that nobody would take comes back. What waits longer than a host's next report is
-dropped.
+A message of oslo.messaging costs its receiver some 2 ms of CPU time before anything is done with it, and costs its
+sender as much. Hosts report all the time, and a report needs no reply. So reports are sent through kombu, the library
+below oslo.messaging, to the same broker with the same options. A report has the service id and the host, and the broker
+confirms it. The queue exists as long as a conductor consumes it, so a report that no conductor would consume is
+returned. Reports that wait longer than until a host's next report are dropped.
 """
 from __future__ import annotations
 
@@ -37,28 +37,35 @@ from kilonova.errors import Unanswered
 LOG = logging.getLogger(__name__)
 
 QUEUE = Queue('kilonova-reports', durable=False, auto_delete=True)
-# Seconds that the broker may take to let us in, to take a report, and to say so.
+# Maximum seconds for each of: connecting to the broker, sending a report, and the broker's confirmation.
 PATIENCE = 5.0
-# Seconds between two looks of a collector, at most: each costs a transaction.
+# Maximum seconds between two collections. Each one costs a transaction.
 PERIOD = 2.0
-# Seconds until it tries again when it can't take or write reports.
+# Seconds after which a collector that can't take or write reports tries again.
 PAUSE = 1.0
-# Messages that a collector takes at a time, whatever they are; the others wait.
+# Maximum of messages of any kind in one collection. Further messages wait.
 MOST = 5000
 _LONGEST = 255
 
 
 class Broker:
-    """The RabbitMQ of ``[DEFAULT]transport_url``: how to connect to it. Transports of oslo.messaging must have been
-    made before, which registers its options."""
+    """The RabbitMQ of ``[DEFAULT]transport_url``, and how to connect to it.
+
+    A transport of oslo.messaging must have been created before, because that registers the options.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str | None = None) -> None:
         self._url = messaging.TransportURL.parse(conf, url)
         self._options = conf.oslo_messaging_rabbit
 
     def connect(self, listening: bool = False) -> Connection:
-        """A connection that isn't open yet; it tries the hosts of the URL one after the other. On one that listens both
-        sides send heartbeats, so that each notices when the other is gone."""
+        """Return a connection that is not open yet.
+
+        When it is opened it tries the hosts of the URL one after the other.
+
+        If ``listening`` is True, client and broker send each other heartbeats, so that each notices when the other one
+        is gone.
+        """
         hosts = self._url.hosts
         urls = [f'amqp://{_quoted(host.username or "")}:{_quoted(host.password or "")}@'
                 f'{_bracketed(host.hostname or "")}:{host.port or 5672}/{_quoted(self._url.virtual_host or "")}'
@@ -72,7 +79,7 @@ class Broker:
                                'client_properties': {'connection_name': 'kilonova reports'}})
 
     def _option(self, name: str) -> Any:
-        """As oslo.messaging reads it: what the URL says goes first."""
+        """Return an option as oslo.messaging reads it: a value in the URL takes precedence."""
         return self._url.query.get(name, self._options[name])
 
     def _ssl(self, hostname: str | None) -> dict[str, Any] | bool:
@@ -95,7 +102,10 @@ def _bracketed(host: str) -> str:
 
 
 class Sender:
-    """What a host sends with; one thread uses it. The connection stays open."""
+    """The connection through which a host sends its reports. It stays open, and only one thread may use it.
+
+    ``expires`` is the number of seconds after which a waiting report is dropped.
+    """
 
     def __init__(self, broker: Broker, expires: float) -> None:
         self._broker, self._expires = broker, expires
@@ -103,7 +113,10 @@ class Sender:
         self._producer: Producer | None = None
 
     def send(self, service_id: int, host: str) -> None:
-        """Returns when the broker has put it into the queue of the collectors."""
+        """Send a report, and return when the broker has put it into the collectors' queue.
+
+        Raises Unanswered if no conductor collects reports, or if the broker does not take the report in time.
+        """
         try:
             if self._producer is None:
                 self._connection = self._broker.connect()
@@ -117,7 +130,7 @@ class Sender:
             raise Unanswered(who='conductor', reason=f'report not taken: {error}') from error
 
     def close(self) -> None:
-        """The next report connects again."""
+        """Close the connection. The next report opens a new one."""
         connection, self._connection, self._producer = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(Exception):
@@ -125,8 +138,12 @@ class Sender:
 
 
 class Collector:
-    """What a conductor takes reports with. ``handle`` is given them each ``period``; the first time, and again after it
-    has raised, with none, and as long as it raises nothing is taken: who reports learns that nobody takes it."""
+    """The thread with which a conductor collects reports.
+
+    ``handle`` is called with the collected reports each ``period`` seconds if there are any. Before the first
+    collection, and again after an error, it is called with an empty dict. No report is taken until that call succeeds,
+    so that hosts notice that their reports are not taken.
+    """
 
     def __init__(self, broker: Broker, handle: Callable[[dict[int, str]], None], period: float = PERIOD) -> None:
         self._broker, self._handle, self._period = broker, handle, period
@@ -136,10 +153,11 @@ class Collector:
         self._failing = False
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread = concurrency.spawn(self._run, name='reports')
 
     def stop(self) -> None:
-        """What has come is handled still."""
+        """Stop the thread after it has handled the reports that have arrived."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(PATIENCE)
@@ -151,7 +169,7 @@ class Collector:
                 with self._broker.connect(listening=True) as connection:
                     self._collect(connection)
             except Exception as error:  # noqa: BLE001 - whatever it is, reports must be taken again
-                # What came before is old when it goes on.
+                # These reports will be too old when collecting continues.
                 self._reports.clear()
                 level = logging.DEBUG if self._failing else logging.WARNING
                 LOG.log(level, 'Reports of hosts are not taken: %s', error)

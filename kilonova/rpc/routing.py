@@ -1,10 +1,10 @@
-"""Messages to hosts of several cells: each cell has a message queue of its own.
+"""Send messages to hosts of several cells, each of which has a message queue of its own.
 
     transport = RoutedTransport(local, local_url, cells.transport_url_of, open)
     Client(Compute, transport).reboot_instance(ctxt, server='gpu7', …)     # over the queue of gpu7's cell
 
-Everything that names no host goes over the local queue ([DEFAULT]transport_url), and so does what names a host that no
-cell has yet.
+Messages that name no host use the local queue ([DEFAULT]transport_url), and so do messages to a host that no cell has
+yet.
 """
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ HOSTS = 'compute'
 
 
 class RoutedTransport:
-    """``url_of(host)``: the queue of its cell, None where no cell has it; ``open(url)`` makes a transport, once."""
+    """A transport that sends a message to a host over the queue of the host's cell.
+
+    ``url_of(host)`` returns the URL of that queue, or None if no cell has the host. ``open(url)`` creates a transport,
+    and is called once for each URL.
+    """
 
     def __init__(self, local: OsloTransport, local_url: str, url_of: Callable[[str], str | None],
                  open: Callable[[str], Any]) -> None:  # noqa: A002 - what it does
@@ -33,7 +37,10 @@ class RoutedTransport:
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
-        """As every transport; Unanswered also when nobody can tell where the host is."""
+        """Send a message as any transport does.
+
+        Raises Unanswered as well if the database that knows the cell does not answer.
+        """
         transport = self._of_host(server) if topic == HOSTS and server is not None else self._local
         return transport.send(kind, topic, namespace, server, version, ctxt, method, args)
 
@@ -52,11 +59,11 @@ class RoutedTransport:
             return self._opened[url]
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
-        """Servers listen on the local queue."""
+        """Return a server on the local queue."""
         return self._local.serve(topic, server, endpoints)
 
     def close(self) -> None:
-        """Give back the connections to all queues."""
+        """Close the connections to all queues."""
         self._local.close()
         with self._lock:
             for transport in self._opened.values():

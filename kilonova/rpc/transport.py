@@ -1,12 +1,13 @@
-"""Carry messages: over RabbitMQ with oslo.messaging, or inside one process.
+"""Transports of RPC messages, over RabbitMQ with oslo.messaging or inside one process.
 
     transport = OsloTransport(conf)
     server = transport.serve('conductor', 'host1', [(Conductor, manager), (ComputeTask, tasks)])
     server.start()
 
-Both transports send only what JSON can carry, so that a test over ``DirectTransport`` sees what the bus would see.
-Silence (a time-out, a broker that is gone or stands still) is ``errors.Unanswered``, within a set time; errors of
-``kilonova.errors`` come back as their own class.
+Each transport sends only values that JSON can represent, so that a test with ``DirectTransport`` sees what RabbitMQ
+would carry. If no reply arrives within a set time (a time-out, or a broker that is down or hangs),
+``errors.Unanswered`` is raised. Errors of ``kilonova.errors`` that a server raises are raised at the caller with the
+same class.
 """
 from __future__ import annotations
 
@@ -33,28 +34,36 @@ from kilonova.rpc.interface import Interface, key
 LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'nova'
-# What sending comes to while the broker is away: oslo.messaging lets some of what is below it through.
+# Errors of sending while the broker can't be reached. oslo.messaging does not wrap some errors of the libraries below
+# it.
 BROKER_AWAY = (messaging.MessageDeliveryFailure, kombu.exceptions.OperationalError, kombu.exceptions.ConnectionError,
                OSError, bounded.Overdue)
-# A call for whom no queue stands (the broker began anew, the receiver isn't back) ends at once, not after the time-out.
+# With this option a call to which no queue belongs (the broker was restarted, the receiver is not back yet) fails at
+# once instead of after the time-out.
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
-# Seconds of silence after which RabbitMQ counts as gone, unless another is configured (oslo.messaging: 60).
+# Seconds without a heartbeat after which RabbitMQ counts as down, unless another number is configured (oslo.messaging:
+# 60).
 HEARTBEAT = 20
-# Messages that may hang in the broker before further ones aren't sent at all.
+# Maximum of messages that may hang at the broker. Further messages are not sent at all.
 HANGING = 8
 # Seconds for which the broker keeps the message that opens the queue of replies.
 PROBE = 3
-# Seconds that giving the connections back may take.
+# Maximum seconds for closing the connections.
 CLOSING = 5.0
 
 
 class Entities:
-    """How objects in arguments and replies become primitives; ``objects.base.Serializer`` is one."""
+    """A converter of objects in arguments and replies to primitives and back. This one changes nothing.
+
+    ``objects.base.Serializer`` is the one for Kilonova's objects.
+    """
 
     def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
+        """Return the object as a primitive."""
         return entity
 
     def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
+        """Return the object of a primitive."""
         return entity
 
 
@@ -76,7 +85,7 @@ class _Serializer(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messa
 
 
 def _endpoint(interface: type[Interface], implementation: object) -> object:
-    """An oslo.messaging endpoint that shows exactly the declared methods."""
+    """Return an oslo.messaging endpoint that has exactly the declared methods."""
     interface.check_server(implementation)
 
     def method(name: str) -> Callable[..., Any]:
@@ -100,32 +109,36 @@ def _endpoint(interface: type[Interface], implementation: object) -> object:
 
 
 def _for_the_bus(error: KilonovaError) -> KilonovaError:
-    """The error itself, or its name and text where the other side would not take its class."""
+    """Return the error itself, or a KilonovaError with its name and text if the receiver would not accept its class."""
     return error if type(error).__module__ in REMOTE_MODULES else KilonovaError(f'{type(error).__name__}: {error}')
 
 
 def _as_own(error: KilonovaError) -> KilonovaError:
-    """The class and the message alone: oslo.messaging makes a class of its own whose text holds the other side's
-    traceback, which must not get into a fault that a user reads."""
+    """Return an error of Kilonova's class with only the message of a received error.
+
+    oslo.messaging creates a class of its own, whose text contains the traceback of the sender. That traceback must not
+    get into a fault that a user reads.
+    """
     own = next(cls for cls in type(error).__mro__ if cls.__module__ in REMOTE_MODULES)
     found: KilonovaError = own(error.message)
     return found
 
 
 class OsloTransport:
-    """RabbitMQ (or any oslo.messaging driver). The time-outs ``rpc_send_timeout``, ``rpc_response_timeout`` and
-    ``long_rpc_timeout`` are read from conf.
+    """A transport over RabbitMQ, or over another driver of oslo.messaging.
 
-    oslo.messaging opens the queue of a process's replies with its first call, behind a lock and without an end, and
-    a broker that accepts messages and confirms none can hold a sender for ever. So both happen in threads that nobody
-    waits for longer than he may.
+    The options ``rpc_send_timeout``, ``rpc_response_timeout`` and ``long_rpc_timeout`` limit the waiting.
+    oslo.messaging opens the queue of a process's replies at its first call, under a lock and without a time limit, and
+    a broker that accepts messages and confirms none can block a sender for ever. So the two are done in threads for
+    which no caller waits longer than these limits.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str | None = None, entities: Any = None) -> None:
         self._conf = conf
         messaging.set_transport_defaults(EXCHANGE)
         self._transport = messaging.get_rpc_transport(conf, url=url, allowed_remote_exmods=REMOTE_MODULES)
-        # oslo.messaging registers the options of clients with the first one; others read them, too.
+        # oslo.messaging registers the options of clients when the first client is created, and other code reads them as
+        # well.
         messaging.get_rpc_client(self._transport, messaging.Target())
         self._serializer = _Serializer(entities or Entities())
         self._clients: dict[tuple[Any, ...], Any] = {}
@@ -134,13 +147,20 @@ class OsloTransport:
         self._opening: Future[None] | None = None
         self._opening_since = 0.0
         rabbit = messaging.TransportURL.parse(conf, url).transport.startswith('rabbit')
-        # No other driver has such a queue.
+        # Only RabbitMQ's driver has a queue of replies that must be opened.
         self._replies_come = not rabbit
         if rabbit:
             conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
+        """Send one message, and return the reply of a call or None for a cast.
+
+        Raises:
+            Unanswered: No reply arrived in time, or no server listens. A cast that can't be sent is only logged.
+            Unsent: The broker could not be reached.
+            KilonovaError: The server raised this error.
+        """
         client = self._client(topic, namespace)
         options: dict[str, Any] = {'server': server, 'version': version}
         answered = 0
@@ -151,7 +171,7 @@ class OsloTransport:
             options.update(timeout=answered, call_monitor_timeout=self._conf.rpc_response_timeout)
 
         def act() -> Any:
-            # For what oslo.messaging logs.
+            # So that oslo.messaging's log lines have this context.
             ctxt.update_store()
             if kind == 'cast':
                 return client.prepare(retry=1, **options).cast(ctxt, method, **args)
@@ -172,8 +192,10 @@ class OsloTransport:
             raise silence(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
 
     def _await_replies(self) -> None:
-        """Wait until replies can come; Overdue when the broker hasn't let us open their queue in time. Who comes while
-        it is overdue doesn't wait."""
+        """Wait until the queue of replies is open.
+
+        Raises Overdue if the broker has not opened it in time. A caller that comes after that time does not wait.
+        """
         if self._replies_come:
             return
         with self._lock:
@@ -186,8 +208,11 @@ class OsloTransport:
         opening.result()
 
     def _open_replies(self) -> None:
-        """A call to nobody: oslo.messaging opens the queue with it. The broker gives the message back, or hands it to
-        somebody who listens to everything."""
+        """Open the queue of replies, which oslo.messaging does when a call is made.
+
+        The call goes to a topic that no server has. The broker returns the message, or passes it to a program that
+        consumes all messages.
+        """
         client = self._client('nobody', None).prepare(retry=1, timeout=PROBE, transport_options=FOR_SOMEBODY)
         try:
             client.call(get_admin_context(), 'ping')
@@ -203,8 +228,10 @@ class OsloTransport:
             return self._clients[topic, namespace]
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> Any:
-        """A server with start(), stop(), wait(); it refuses endpoints whose signatures drifted. It answers ``BaseApi``,
-        too."""
+        """Return a server with start(), stop() and wait(). It answers ``BaseApi`` as well.
+
+        Raises TypeError if an endpoint's signatures differ from the declared ones.
+        """
         target = messaging.Target(topic=topic, server=server)
         made = [_endpoint(interface, implementation) for interface, implementation in with_base(topic, endpoints)]
         executor = 'eventlet' if concurrency.backend() == 'eventlet' else 'threading'
@@ -212,7 +239,7 @@ class OsloTransport:
                                         access_policy=messaging.DefaultRPCAccessPolicy)
 
     def close(self) -> None:
-        """Give back the connections; those that hang end with the process."""
+        """Close the connections. Connections that hang are closed when the process ends."""
         try:
             self._bounded.run(self._transport.cleanup, CLOSING)
         except bounded.Overdue as error:
@@ -220,7 +247,7 @@ class OsloTransport:
 
 
 def with_base(topic: str, endpoints: Sequence[tuple[type[Interface], object]]) -> list[tuple[type[Interface], object]]:
-    """The endpoints of a server, and the one that all servers have."""
+    """Return the endpoints of a server with the one that all servers have."""
     return [*endpoints, (BaseApi, Base(topic))]
 
 
@@ -237,14 +264,14 @@ class _Direct:
         self._transport.unregister(self._topic, self._server)
 
     def wait(self) -> None:
-        """Nothing runs on its own."""
+        """Return at once, because the server has no thread."""
 
 
 class DirectTransport:
-    """Messages inside one process, for tests that run a whole cloud in it: no broker, no waiting.
+    """A transport inside one process, without a broker and without waiting, for tests that run a cloud in one process.
 
-    ``on_message(kind, topic, server, method, args, deliver)`` may watch, lose or fail messages; it returns
-    ``deliver()``'s result. ``prepare(topic, server, ctxt)`` may dress the context that a server's methods get.
+    ``on_message(kind, topic, server, method, args, deliver)`` may observe, drop or fail messages. It returns the result
+    of ``deliver()``. ``prepare(topic, server, ctxt)`` may change the context that a server's methods get.
     """
 
     def __init__(self, entities: Any = None, on_message: Callable[..., Any] | None = None,
@@ -256,18 +283,25 @@ class DirectTransport:
         self._lock = threading.Lock()
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[Interface], object]]) -> _Direct:
+        """Return a server for these endpoints. Raises TypeError if their signatures differ from the declared ones."""
         for interface, implementation in endpoints:
             interface.check_server(implementation)
         return _Direct(self, topic, server, with_base(topic, endpoints))
 
     def register(self, topic: str, server: str, endpoints: Sequence[Any]) -> None:
+        """Make a server's endpoints reachable."""
         self._servers.setdefault(topic, {})[server] = endpoints
 
     def unregister(self, topic: str, server: str) -> None:
+        """Make a server unreachable."""
         self._servers.get(topic, {}).pop(server, None)
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:
+        """Deliver one message. A call runs in the caller's thread, a cast in a thread of its own.
+
+        Raises Unanswered if no server listens, and the errors that the method raises.
+        """
         wire = jsonutils.dumps([ctxt.to_dict(), {name: self._entities.serialize_entity(ctxt, value)
                                                  for name, value in args.items()}])
 
@@ -313,7 +347,10 @@ class DirectTransport:
     @staticmethod
     def handler(endpoints: Sequence[Any], namespace: str | None, version: str, topic: str,
                 method: str) -> Callable[..., Any]:
-        """What answers a message: ``handler(ctxt, **arguments)``."""
+        """Return the function ``handler(ctxt, **arguments)`` that answers a message.
+
+        Raises UnsupportedVersion if the server is too old for the message, and NoSuchMethod if it has no such method.
+        """
         for interface, implementation in endpoints:
             if interface.namespace == namespace and method in interface.methods():
                 if key(version) > key(interface.version) or key(version)[0] != key(interface.version)[0]:
@@ -324,7 +361,7 @@ class DirectTransport:
 
     @staticmethod
     def _as_remote(error: KilonovaError) -> KilonovaError:
-        """What the other side of a bus would see: class and message, nothing else."""
+        """Return the error as a remote caller would receive it, with its class and message only."""
         if type(error).__module__ not in REMOTE_MODULES:
             return KilonovaError(f'{type(error).__name__}: {error}')
         remote = getattr(importlib.import_module(type(error).__module__), type(error).__name__)

@@ -1,4 +1,6 @@
-"""instance.update for states: each committed change of a server's states, by [notifications]notify_on_state_change.
+"""Send a notification instance.update for each committed change of a server's states.
+
+[notifications]notify_on_state_change selects the changes.
 
     updates.follow(notify)          # in a process that writes states: the API, a conductor
 """
@@ -17,7 +19,10 @@ from kilonova.rpc.notify import CONDUCTOR, Notifications
 
 
 def follow(notify: Notifications) -> None:
-    """Tell what this process commits from now on; where nobody asked for it nothing is looked at."""
+    """Send a notification for each change of states that this process commits from now on.
+
+    If the configuration does not request such notifications, changes are not observed at all.
+    """
     if notify.on_states is None:
         state_changes.watch(None)
         return
@@ -33,20 +38,20 @@ def follow(notify: Notifications) -> None:
             if instance is None:
                 return None
             return {'instance': instance, 'before': change.before, 'after': change.after}
-        # A new server is told by the conductor in its own name, as the field has it.
+        # As in Nova, the notification of a new server is published under the name of the conductor.
         notify.later(ctxt, 'instance.update', read, binary=CONDUCTOR if change.created else None)
     state_changes.watch(tell)
 
 
 def _context() -> RequestContext:
-    """Whoever this thread works for."""
+    """Return the context for which this thread works, or an administrator's context."""
     current = oslo_context.get_current()
     return current if isinstance(current, RequestContext) else get_admin_context()
 
 
 def server_changed(notify: Notifications, ctxt: RequestContext, database: Database, uuid: str,
                    event: str = 'instance.update', binary: str | None = None, **facts: Any) -> None:
-    """Tell an event of a server whose object isn't in hand."""
+    """Send a notification about a server whose object has to be read first. Nothing is sent if it can't be found."""
     def read() -> dict[str, Any] | None:
         instance = reading.server(ctxt, database, uuid)
         return None if instance is None else {'instance': instance, **facts}
