@@ -43,7 +43,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The most that a host may give to servers: totals times allocation ratios. None means no limit here."""
+    """The most that a host may give to servers: totals times allocation ratios.
+
+    None means that the tracker does not limit the amount.
+    """
 
     vcpus: float | None = None
     memory_mb: float | None = None

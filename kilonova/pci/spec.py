@@ -297,7 +297,10 @@ def _text(name: str, value: object) -> str:
 
 
 def resource_class(name: str) -> str:
-    """Return the resource class for an operator's word: in upper case, with CUSTOM_ unless it is a standard class."""
+    """Return the resource class that an operator means by a name.
+
+    The name is changed to upper case, and CUSTOM_ is put before it unless it is a standard class.
+    """
     return _normal(name, os_resource_classes.STANDARDS, 'resource class')
 
 
