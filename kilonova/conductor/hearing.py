@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kilonova.db import engine
 from kilonova.db.engine import Database
 from kilonova.db.queries import services
 
@@ -121,9 +122,9 @@ class Hearing:
     def is_fenced(self, db: Database, host: str) -> bool:
         """Return whether an operator has declared that no guest runs on the host.
 
-        That is so if its service is forced down or deleted.
+        That is so if its service is forced down or deleted. Raises Unanswered if the database does not answer.
         """
-        with db.read() as conn:
+        with engine.silence(), db.read() as conn:
             heard = services.report_of(conn, host)
         return heard is None or heard.forced_down
 

@@ -404,9 +404,8 @@ def undo_build(work: BootWork) -> None:
         # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if work.failed or work.instance_row(fresh=True)['host'] != host:
             return None
-        with engine.silence():
-            if work.env.hearing.is_fenced(work.db, host):
-                return None
+        if work.env.hearing.is_fenced(work.db, host):
+            return None
         return MaxRetriesExceeded(reason=f'{GuestMayRun(host=host).message}. No other host was tried for instance '
                                          f'{work.instance_uuid}')
 

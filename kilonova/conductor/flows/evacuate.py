@@ -102,9 +102,8 @@ def evacuate_instance(work: ResizeWork) -> None:
 
 def _check_fenced(work: ResizeWork, source: str) -> None:
     """Raise NotFenced if the host's service exists and is not forced down."""
-    with engine.silence():
-        if not work.env.hearing.is_fenced(work.db, source):
-            raise NotFenced(host=source)
+    if not work.env.hearing.is_fenced(work.db, source):
+        raise NotFenced(host=source)
 
 
 def _stays_off(work: ResizeWork) -> bool:
@@ -125,8 +124,7 @@ def undo_evacuate_instance(work: ResizeWork) -> None:
         # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if moved.dest_compute != host or work.cancelled:
             return None
-        with engine.silence():
-            return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+        return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
     beside.ask_to_undo(work, chosen(work).host, 'undo_evacuate_instance', as_before(work), may_run, instance=instance,
                        migration=moved)
     if work.failed:

@@ -123,8 +123,7 @@ def second_guest(work: Work[Any], instance: objects.Instance, host: str) -> Exce
     """
     if not was_active(work) or instance.task_state in states.ENDING:
         return None
-    with engine.silence():
-        return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+    return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
 
 
 # --- the steps ------------------------------------------------------------------------------------------------------

@@ -118,8 +118,7 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
         # Claims of this attempt are refused by now, so a host without a claim can't have started the guest.
         if instance.task_state in states.ENDING or instance.host != host:
             return None
-        with engine.silence():
-            return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
+        return None if work.env.hearing.is_fenced(work.db, host) else GuestMayRun(host=host)
 
     def leave(conn: engine.Connection) -> None:
         instances.leave_host(conn, work.instance_uuid, chosen(work).host, expect={})

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import exc
 
+from kilonova import errors
 from kilonova.conductor.hearing import Hearing
 from kilonova.db import engine
 from kilonova.db.queries import instances, services
@@ -215,6 +217,15 @@ def test_fenced_is_what_an_operator_said(site: Site) -> None:
     force_down(site, 'gpu2')
     assert site.hearing.is_fenced(site.db, 'gpu2') and not site.hearing.is_fenced(site.db, 'gpu1')
     assert site.hearing.is_fenced(site.db, 'of no service')
+
+
+def test_a_database_that_does_not_answer_says_nothing_of_a_fence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unanswered, so that the step is tried again. A swap or snapshot of a volume was undone by the raw error."""
+    def read() -> Any:
+        raise exc.OperationalError('SELECT', None, Exception('gone'), connection_invalidated=True)
+    monkeypatch.setattr(site.db, 'read', read)
+    with pytest.raises(errors.Unanswered, match='the database'):
+        site.hearing.is_fenced(site.db, 'gpu2')
 
 
 def test_what_the_last_look_found_costs_no_statement(site: Site, statements: list[Any]) -> None:
