@@ -107,7 +107,7 @@ def instance(ctxt: RequestContext, uuid: str) -> objects.Instance | None:
 
 
 def deleted(ctxt: RequestContext, uuids: list[str], seconds: float) -> list[objects.Instance]:
-    """Return those of these servers that were deleted ``seconds`` ago or earlier and have no operation any more."""
+    """Return the servers among ``uuids`` that were deleted ``seconds`` ago or earlier and have no operation."""
     return list(objects.InstanceList.get_deleted(ctxt, uuids, seconds))
 
 
