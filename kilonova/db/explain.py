@@ -4,7 +4,7 @@
     # "[api_database]connection (sqlite:////var/lib/kilonova/api.db) has no tables yet: run 'kilonova-manage api_db
     #  sync' first"
 
-The daemons and kilonova-manage print the line. Unexpected errors have no line, because their tracebacks help more.
+The command line programs print the line. Unexpected errors have no line, because their tracebacks help more.
 """
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def name(database: engine.Database, databases: engine.Databases) -> str:
 
 
 def line(databases: engine.Databases | None, error: BaseException) -> str | None:
-    """Return the line for an error, or None for an unexpected error.
+    """Return a line that explains an error to an operator, or None for an unexpected error.
 
     For an error of a database, the line is about that database and contains its message. No other database is queried.
     Runs one SQL statement on that database if the error says that a table or a column is missing.
@@ -73,7 +73,7 @@ def line(databases: engine.Databases | None, error: BaseException) -> str | None
 
 
 def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyError) -> str | None:
-    """Return what to do about a missing table or column, or None if the schema has the newest revision."""
+    """Return the line about a missing table or column, or None if the schema has the newest revision."""
     schema, sync = ('api', 'api_db sync') if database.name == 'api' else ('cell', 'db sync')
     try:
         revision = migration.version(database, schema)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyEr
 
 
 def no_tables(where: str, sync: str) -> str:
-    """Return the line about an empty database.
+    """Return the line for an operator about a database without tables.
 
     ``where`` is its name, and ``sync`` the command that creates its tables.
     """

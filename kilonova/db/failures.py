@@ -170,7 +170,10 @@ def pause(number: int) -> float:
 
 
 def before_repeating(function: Callable[..., object], number: int, error: exc.DBAPIError) -> None:
-    """Wait before ``function`` is called again after an error that ``is_retriable``."""
+    """Wait before ``function`` is called again after a retriable error.
+
+    If the connection was lost, ``repeated()`` returns True from then on.
+    """
     LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
     if error.connection_invalidated:
         REPEATED.set(True)

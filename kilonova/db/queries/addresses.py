@@ -20,10 +20,10 @@ _OTHERWISE = {'.': _ANY, r'\.': '[.]', r'\:': ':', r'\d': '[0-9]'}
 
 
 def of_cache(pattern: str, version: int) -> str:
-    """Return an expression that finds the fixed addresses in a cache's text that match a user's pattern.
+    """Return a regular expression that finds a fixed address in the text of an info cache.
 
-    ``version`` is the IP version of the addresses, 4 or 6. Raises BadExpression if the pattern contains anything that
-    can't occur in an address, or is too long.
+    It finds addresses that match a user's ``pattern``. ``version`` is the IP version of the addresses, 4 or 6. Raises
+    BadExpression if the pattern contains anything that can't occur in an address, or is too long.
     """
     found = '|'.join(_within_quotes(part) for part in _alternatives(pattern))
     expression = f'"address": "({found})", "type": "fixed", "version": {version}'

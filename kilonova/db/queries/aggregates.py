@@ -47,9 +47,9 @@ class AggregateHostExists(errors.Conflict):
 
 def snapshot(connection: sa.Connection, *, aggregate_ids: Iterable[int] | None = None,
              hosts: Iterable[str] | None = None) -> list[Row]:
-    """Return all aggregates, or those with these ids, or those with one of these hosts, sorted by id.
+    """Return aggregates with their ``hosts`` and ``metadata``, sorted by id.
 
-    Each has its ``hosts`` and ``metadata``. Runs three SQL statements.
+    These are all aggregates, or those with these ids, or those with one of these hosts. Runs three SQL statements.
     """
     query = sa.select(aggregates).order_by(aggregates.c.id)
     member, pair = aggregate_hosts.c, aggregate_metadata.c
@@ -199,7 +199,7 @@ def destroy(connection: sa.Connection, aggregate_id: int) -> None:
 
 
 def zones(conn: sa.Connection) -> dict[str, set[str]]:
-    """Return a dict from availability zone to its hosts. The set may be empty. Runs one SQL statement."""
+    """Return a dict from availability zone to the set of its hosts, which may be empty. Runs one SQL statement."""
     found: dict[str, set[str]] = {}
     member, pair = aggregate_hosts.c, aggregate_metadata.c
     for zone, host in conn.execute(sa.select(pair.value, member.host).join_from(

@@ -54,10 +54,11 @@ def of_cells(moved: Mapping[str, int]) -> int:
 
 def archive(api: engine.Database, cell: engine.Database, *, max_rows: int, before: datetime.datetime | None = None,
             task_log: bool = False) -> Counter[str]:
-    """Move rows of a cell's database that were deleted (``before`` that time) to the shadow tables.
+    """Move deleted rows of a cell's database to the shadow tables, and return the number of moved rows by table.
 
-    Return the number by table. At most ``max_rows`` rows are moved, or the rows of one server if it has more.
-    ``task_log`` includes the table task_log, whose rows are selected by the time when they were last written.
+    With ``before``, only rows are moved that were deleted before that time. At most ``max_rows`` rows are moved, or the
+    rows of one server if it has more. ``task_log`` includes the table task_log, whose rows are selected by the time
+    when they were last written.
     """
     moved: Counter[str] = Counter()
     for step in (_servers, _loose, *((_task_log,) if task_log else ())):
@@ -163,7 +164,10 @@ def _move_some(cell: engine.Database, table: sa.Table, limit: int, wanted: Seque
 
 
 def _move(conn: Connection, table: sa.Table, *wanted: sa.ColumnElement[bool], limit: int | None = None) -> int:
-    """Copy rows to the shadow table and delete them, by their ids. Rows that are inserted meanwhile are not deleted."""
+    """Copy rows to the shadow table, and delete exactly these rows by their ids.
+
+    Rows that are inserted meanwhile are kept.
+    """
     ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
     shadow, names = models.SHADOWS[table.name], table.columns.keys()
     for chunk in _chunks(ids):

@@ -102,7 +102,7 @@ def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return {server: its system metadata with these keys}. Servers without any of the keys are left out."""
+    """Return {server: its system metadata with these ``keys``}. Servers without any of the keys are left out."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):
         found[uuid][key] = value

@@ -113,10 +113,11 @@ def _hosts() -> sa.Select[Any]:
 
 # --- template URLs
 def fill(template: str, local_url: str | None) -> str:
-    """Fill {scheme}, {username}, {password}, {hostname}, {port}, {path}, {query}, {fragment} from a URL of this host.
+    """Replace {scheme}, {hostname} and so on in a cell mapping's template by the parts of a URL of this host.
 
-    {hostname2} and so on are parts of the second host in a URL with several hosts, and {hostname1} is {hostname}. Other
-    braces are left unchanged. Raises Invalid if the local URL lacks a part that the template contains.
+    The names are {scheme}, {username}, {password}, {hostname}, {port}, {path}, {query} and {fragment}. {hostname2} and
+    so on are parts of the second host in a URL with several hosts, and {hostname1} is {hostname}. Other braces are left
+    unchanged. Raises Invalid if the local URL lacks a part that the template contains.
     """
     if not _TEMPLATE.search(template):
         return template
@@ -192,7 +193,7 @@ class Cells:
         self._loading = threading.Lock()
 
     def reload(self) -> None:
-        """Read the mappings again."""
+        """Read the cell mappings from the API database again."""
         with self._loading:
             with self._databases.api().read() as connection:
                 rows = get_cells(connection)
@@ -219,7 +220,7 @@ class Cells:
             LOG.warning('The cell mappings could not be read again: %s', error)
 
     def enabled(self) -> list[Database]:
-        """Return the cells that new servers may be created in: neither cell0 nor disabled ones."""
+        """Return the databases of the cells in which new servers may be created: neither cell0 nor disabled ones."""
         return [database for database in self._with_hosts() if not database.cell.disabled]
 
     def cell0(self) -> Database | None:

@@ -36,12 +36,12 @@ _ON_NO_HOST = ('error', 'shelved_offloaded')
 
 
 class Changed(NamedTuple):
-    """The changes that ``changed`` found.
+    """Changes of compute nodes and compute services since a scheduler last read them.
 
     Attributes:
-        now: Time of the reading by the database's clock.
-        nodes: {row id: timestamp} of compute nodes.
-        services: {row id: timestamp} of compute services.
+        now: Time of this reading by the database's clock.
+        nodes: {id of a changed row: its timestamp} of compute nodes.
+        services: {id of a changed row: its timestamp} of compute services.
     """
 
     now: dt.datetime
@@ -70,7 +70,10 @@ _MARK = sa.select(sa.func.count(), sa.func.max(aggregates.c.id), sa.func.max(agg
 
 
 def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
-    """Return the ids of rows whose timestamp is ``since`` or later, including deleted rows. Runs one SQL statement."""
+    """Return the compute nodes and services whose timestamp is ``since`` or later, including deleted ones.
+
+    Runs one SQL statement.
+    """
     found: list[dict[int, Any]] = [{}, {}, {}]
     for kind, row_id, stamp in connection.execute(_CHANGES, {'since': since}):
         found[kind][row_id] = stamp
@@ -78,7 +81,7 @@ def changed(connection: sa.Connection, since: dt.datetime) -> Changed:
 
 
 def everything(connection: sa.Connection) -> tuple[dt.datetime, list[Row], list[Row]]:
-    """Return (time, all nodes, all compute services) without deleted rows.
+    """Return (time, all compute nodes, all compute services), without deleted rows.
 
     Runs three SQL statements, and reads the time by the database's clock first.
     """

@@ -61,7 +61,10 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim(Written):
-    """A request to claim resources for a server on a host. ``group`` {uuid, host}: see ``group_claims``."""
+    """A request to claim resources for a server on a host.
+
+    ``group`` is {uuid, host} of its server group (``group_claims``).
+    """
 
     key: str
     host: str | None = None
@@ -102,7 +105,7 @@ def parse(key: str) -> tuple[str, int, str, int]:
 
 
 def make_key(operation: str, position: int, step: str, attempt: int) -> str:
-    """Return the key of one step of one attempt."""
+    """Return the key ``<operation uuid>/<position>.<step>/<attempt>`` of one step of one attempt."""
     return f'{operation}/{position}.{step}/{attempt}'
 
 
@@ -247,7 +250,7 @@ def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], N
     and whose answer was lost, is not written again.
 
     Raises:
-        KeyGone: The operation row is not at the key.
+        KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
         ClaimConflict: A device was not in its ``from`` status.
         Conflict: The server changed meanwhile, for example its host.
         HostRejected: The host undid this very claim, has a pending release of the server, or is forced down.
@@ -269,8 +272,13 @@ def claim(db: engine.Database, request: Claim, look: Callable[[sa.Connection], N
 def save(db: engine.Database, request: Save) -> dict[str, Any]:
     """Write the result of a host's step, and return {'written': True}.
 
-    A save that was written before, and whose answer was lost, is not written again. Raises KeyGone, ClaimConflict,
-    Conflict and HostRejected for the same reasons as ``claim``.
+    A save that was written before, and whose answer was lost, is not written again.
+
+    Raises:
+        KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
+        ClaimConflict: A device was not in its ``from`` status.
+        Conflict: The server changed meanwhile, for example its host.
+        HostRejected: The host undid its work under this key before.
     """
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
@@ -302,9 +310,9 @@ def save(db: engine.Database, request: Save) -> dict[str, Any]:
 
 
 def _ended_before(conn: sa.Connection, request: Save, key: str) -> dict[str, Any]:
-    """Return {'written': True} if the end state was saved before and the reply was lost.
+    """Return {'written': True} if the server's end state was saved before and the reply was lost.
 
-    Raises KeyGone if it was not saved.
+    Raises KeyGone if it was not saved, for example because the operation was cancelled.
     """
     rule = states.TRANSITIONS[request.transition or '']
     row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state, operations.c.id.label('row')).join_from(
@@ -332,7 +340,7 @@ def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
 
 
 def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
-    """Write the changes that are not in the server's own row."""
+    """Write the changes in other tables than instances: devices, instance_extra, usage and migration."""
     _write_devices(conn, request.devices or [], strict)
     instance_queries.update_extra(conn, request.instance_uuid, request.extra or {})
     _write_usage(conn, request.usage)

@@ -107,11 +107,11 @@ def hosts_of_all(connection: sa.Connection) -> list[Row]:
 
 
 def get_or_create(connection: sa.Connection, values: Row) -> Row:
-    """Return the node with ``values['uuid']``.
+    """Return the compute node with ``values['uuid']``, and create it if there is none.
 
-    If there is none, restore a deleted one or insert a new one with ``values``. An existing node is returned unchanged:
-    the caller decides what to do if its ``host`` is another one. Raises NodeExists if the host has a node of this name
-    with another uuid.
+    A soft-deleted node with this uuid is restored with ``values``, else a new row is inserted. An existing node is
+    returned unchanged: the caller decides what to do if its ``host`` is another one. Raises NodeExists if the host has
+    a node of this name with another uuid.
     """
     found = get(connection, uuid=values['uuid'])
     if found is not None:

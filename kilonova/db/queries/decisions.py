@@ -24,7 +24,7 @@ decisions = SchedulerDecision.__table__
 
 
 def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
-    """Insert decisions. Each ``body`` is a value that json can encode. Runs one SQL statement."""
+    """Insert scheduler decisions. Each ``body`` is a value that json can encode. Runs one SQL statement."""
     connection.execute(sa.insert(decisions), [{**row, 'body': pack(row['body'])} for row in rows])
 
 
@@ -47,9 +47,10 @@ def of_action(connection: sa.Connection, instance_uuid: str, request_id: str) ->
 
 
 def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
-    """Delete decisions written before a time, and all except about the ``keep`` newest.
+    """Delete scheduler decisions that are old or too many, and return the number of deleted rows.
 
-    Return the number of deleted rows. Runs two SQL statements.
+    Decisions written ``before`` a time are deleted, and all except about the ``keep`` newest ones. Runs two SQL
+    statements.
     """
     newest = connection.execute(sa.select(sa.func.max(decisions.c.id))).scalar()
     if newest is None:
@@ -59,7 +60,7 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
 
 
 def told(body: Any) -> Any:
-    """Return the body of a decision with lists of hosts instead of columns.
+    """Return the body of a scheduler decision with lists of hosts instead of columns.
 
     A table {name: [value for each host]} becomes [{name: value of this host}].
     """

@@ -32,7 +32,7 @@ DAY = 86400
 
 
 def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> None:
-    """Insert an entry that ends now for each of these devices that the server holds."""
+    """Insert a history entry that ends now for each of these devices that the server holds."""
     project = sa.select(servers.c.project_id).where(servers.c.uuid == instance_uuid).scalar_subquery()
     # No columns of compute_nodes are read: MySQL would lock those rows, which the same transaction changes soon after.
     found = sa.select(devices.c.uuid, *(devices.c[name] for name in _COPIED), devices.c.held_since, project,
@@ -44,7 +44,7 @@ def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> N
 
 def page(conn: sa.Connection, *, after: int | None, limit: int, host: str | None = None,
          **filters: str | None) -> list[Row]:
-    """Return at most ``limit`` entries with their ``host``, newest first, that come after the one with id ``after``.
+    """Return at most ``limit`` history entries with their ``host``, newest first, that come after the id ``after``.
 
     ``filters`` are columns and their values. The host is None if its node was deleted and archived.
     """
@@ -59,16 +59,16 @@ def page(conn: sa.Connection, *, after: int | None, limit: int, host: str | None
 
 
 def has(conn: sa.Connection, device_uuid: str, number: int) -> bool:
-    """Return whether this database has an entry with this id for this device."""
+    """Return whether this database has a history entry with the id ``number`` for this device."""
     return conn.execute(sa.select(history.c.id).where(
         history.c.id == number, history.c.device_uuid == device_uuid)).first() is not None
 
 
 @engine.retried
 def purge(database: engine.Database, days: int) -> int:
-    """Delete the oldest entries that ended at least ``days`` days ago, at most ``BATCH``.
+    """Delete the oldest history entries that ended at least ``days`` days ago, at most ``BATCH``.
 
-    Return the number of deleted rows.
+    Return the number of deleted entries.
     """
     with database.read() as conn:
         old = list(conn.execute(sa.select(history.c.id).where(db_age(history.c.ended_at) >= days * DAY)

@@ -64,7 +64,7 @@ def _why(row: Row) -> str:
 
 
 def release(connection: sa.Connection, device_id: int, owner: str | None) -> bool:
-    """Release a device that ``lost`` found.
+    """Release a device whose holder does not exist (found by ``lost``).
 
     Return False if its row was changed since, or if its holder exists again.
     """

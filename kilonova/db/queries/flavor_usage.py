@@ -54,7 +54,10 @@ class Alike(NamedTuple):
 
 
 def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return the servers of a cell that count against quotas, except those in ``besides``."""
+    """Return the number of a project's servers in a cell by flavor, except the servers in ``besides`` (uuids).
+
+    Only servers that count against quotas are included.
+    """
     stored, args = (json_columns.of(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
     columns = [*_columns(stored, ('cur', 'nova_object.data'), 'have'),
                *_columns(args, ('flavor', 'nova_object.data'), 'want'), *image_columns()]
@@ -79,7 +82,10 @@ def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
 
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return the servers of cells that don't answer, from the rows of the API database."""
+    """Return the number of a project's servers by flavor in cells that don't answer, from the rows of the API database.
+
+    Servers in ``besides`` (uuids) are left out.
+    """
     stored = json_columns.of(conn.dialect.name, specs.c.spec)
     properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
     image = [stored[(*properties, name)].as_string().label(f'image_{name}') for name in IMAGE_PROPERTIES]
@@ -94,7 +100,7 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
 
 
 def image_columns() -> list[Any]:
-    """Return the columns that ``image_of`` reads, for a select from instances."""
+    """Return the columns with the IMAGE_PROPERTIES for a select from instances. ``image_of`` reads them."""
     table = system_metadata
     # Each value is a subquery, because with a join a duplicate metadata row would count its server twice.
     return [sa.select(sa.func.max(table.c.value)).where(

@@ -23,9 +23,10 @@ AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
 @engine.retried
 def claim(api_db: engine.Database, cells: Cells, cell_db: engine.Database, request: claims.Claim,
           group: Mapping[str, str]) -> dict[str, Any]:
-    """Run ``claims.claim`` for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
+    """Claim a host for a server of a ``group`` {uuid, host}, if the group's policy allows the host.
 
-    Raises GroupPolicyViolated if it doesn't. A group that was deleted, or whose policy is soft, allows every host.
+    This runs ``claims.claim`` while the group is locked. Raises GroupPolicyViolated if the policy doesn't allow the
+    host. A group that was deleted, or whose policy is soft, allows every host.
     """
     with api_db.write() as conn:
         found = instance_groups.locked(conn, group['uuid'])

@@ -73,11 +73,11 @@ def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
 
 @engine.retried
 def hurry(cell_db: engine.Database, host: str) -> list[str]:
-    """Make the rows due that may wait for a host, and return their uuids, so that a conductor can be woken for each.
+    """Make the operations due that may wait for a host, and return their uuids.
 
-    These are rows of servers that are on the host, move from or to it, or have a pending release there, and rows whose
-    steps chose the host. Pending releases that wait for this host itself are left unchanged, because it is away for
-    longer now.
+    The caller wakes a conductor for each. These are operations of servers that are on the host, move from or to it, or
+    have a pending release there, and operations whose steps chose the host. Pending releases that wait for this host
+    itself are left unchanged, because it is away for longer now.
     """
     here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
     moving = sa.select(_moves.c.instance_uuid).where(

@@ -15,7 +15,7 @@ KIND = 'host_removal'
 
 
 def refuse(conn: sa.Connection, host: str) -> None:
-    """Raise HostIsBeingRemoved while a row of this host exists. Runs one SQL statement."""
+    """Raise HostIsBeingRemoved if this host's removal is not finished. Runs one SQL statement."""
     row = conn.execute(sa.select(operations.c.uuid, operations.c.outputs).where(
         operations.c.kind == KIND, operations.c.host == host).limit(1)).first()
     if row is not None:

@@ -36,10 +36,10 @@ def write(conn: sa.Connection, uuid: str, vifs: Sequence[Mapping[str, Any]]) -> 
 
 
 def replace(conn: sa.Connection, uuid: str, seen: str | None, vifs: Sequence[Mapping[str, Any]]) -> bool:
-    """Replace the interfaces of a server if its cache is still as it was read. Return False if it has changed.
+    """Replace the stored interfaces of a server if its info cache is still as it was read.
 
-    ``seen`` is the text that was read. None means that the server had no cache: then the interfaces are always written,
-    because nothing else writes a cache in that case.
+    Return False if it has changed. ``seen`` is the text that was read. None means that the server had no cache: then
+    the interfaces are always written, because nothing else writes a cache in that case.
     """
     if seen is None:
         write(conn, uuid, vifs)
@@ -68,7 +68,7 @@ def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]
 
 
 def after(conn: sa.Connection, last: int) -> tuple[int, str] | None:
-    """Return (id, server) of the next cache after the id ``last`` whose server isn't deleted, or None."""
+    """Return (id, server) of the next info cache after the id ``last`` whose server isn't deleted, or None."""
     row = conn.execute(sa.select(caches.c.id, caches.c.instance_uuid).join_from(
         caches, instances, instances.c.uuid == caches.c.instance_uuid).where(
         caches.c.id > last, instances.c.deleted == 0).order_by(caches.c.id).limit(1)).first()

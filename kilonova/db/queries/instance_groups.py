@@ -71,7 +71,7 @@ def _read(row: Row) -> Row:
 
 
 def get(conn: Connection, uuid: str) -> Row | None:
-    """Return one group with its members, or None if there is none. Runs two SQL statements."""
+    """Return one server group with its members, or None if there is none. Runs two SQL statements."""
     found = one(conn.execute(_groups().where(groups.c.uuid == uuid)))
     if found is None:
         return None
@@ -81,7 +81,7 @@ def get(conn: Connection, uuid: str) -> Row | None:
 
 
 def page(conn: Connection, owner: owners.Owner, limit: int, offset: int = 0) -> list[Row]:
-    """Return groups of a project with their members, sorted by id. Runs two SQL statements."""
+    """Return server groups of a project with their members, sorted by id. Runs two SQL statements."""
     query = _groups().where(owners.of(groups.c.project_id, owner)).order_by(groups.c.id).limit(limit).offset(offset)
     rows = [_read(row) for row in many(conn.execute(query))]
     found = _members(conn, [row['id'] for row in rows]) if rows else {}
@@ -98,7 +98,7 @@ def _members(conn: Connection, group_ids: Sequence[int]) -> dict[int, list[str]]
 
 @engine.retried
 def create(api_db: Database, values: Row, policy: str, rules: dict[str, str]) -> None:
-    """Insert a group. ``values``: uuid, name, project_id and user_id."""
+    """Insert a server group with its policy. ``values`` has uuid, name, project_id and user_id."""
     with api_db.write() as conn:
         if engine.repeated() and conn.execute(sa.select(groups.c.id).where(groups.c.uuid == values['uuid'])).first():
             return
@@ -109,7 +109,7 @@ def create(api_db: Database, values: Row, policy: str, rules: dict[str, str]) ->
 
 @engine.retried
 def destroy(api_db: Database, uuid: str) -> bool:
-    """Delete a group but not its servers. Return False if there was none."""
+    """Delete a server group but not its servers. Return False if there was none."""
     with api_db.write() as conn:
         group_id = _lock(conn, uuid)
         if group_id is None:
@@ -153,7 +153,7 @@ def of_server(conn: Connection, uuid: str) -> list[str]:
 
 # --- where they are --------------------------------------------------------------------------------------------------
 def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
-    """Return a group without its members, and {member: id of its cell, or None before it has one}.
+    """Return (server group without its members, {member: id of its cell, or None before it has one}).
 
     Return None if the group does not exist any more.
     """
@@ -166,7 +166,10 @@ def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | 
 
 
 def locked(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
-    """Lock a group until the end of the transaction, and return the result of ``cells_of_members``."""
+    """Lock a server group until the end of the transaction, and return the group and the cells of its members.
+
+    The result is that of ``cells_of_members``: None if the group does not exist any more.
+    """
     return cells_of_members(conn, uuid) if _lock(conn, uuid) is not None else None
 
 

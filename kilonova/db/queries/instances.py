@@ -81,10 +81,7 @@ def _with_extra() -> Any:
 
 
 def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
-    """Return one row for each server.
-
-    ``rows`` is the result of ``_with_extra``, which has one row for each volume of a server.
-    """
+    """Return one row for each server from the result of ``_with_extra``, which has one row for each of its volumes."""
     found: list[dict[str, Any]] = []
     for row in rows.mappings():
         values = dict(row)
@@ -184,9 +181,9 @@ def create(conn: sa.Connection, event: str, values: dict[str, Any], extra: dict[
 
 
 def update(conn: sa.Connection, uuid: str, values: dict[str, Any], expect: Mapping[str, Any] | None = None) -> int:
-    """Update columns of a server other than its states, if the columns of ``expect`` have the given values.
+    """Update columns of a server other than its states. Return the number of changed rows, 0 or 1.
 
-    Return the number of changed rows, 0 or 1. ``transition`` describes ``expect``.
+    If columns in ``expect`` do not have the given values (see ``transition``), nothing is changed.
     """
     if not values:
         return 1
@@ -353,7 +350,7 @@ def _note_lock(conn: sa.Connection, uuid: str, action: dict[str, Any], event: st
 
 
 def refuse(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    """Return the error for the case that ``transition`` changed no row: InstanceNotFound or InstanceInvalidState."""
+    """Return the error to raise if ``transition`` changed no row: InstanceNotFound or InstanceInvalidState."""
     row = conn.execute(sa.select(instances.c.vm_state, instances.c.task_state).where(
         instances.c.uuid == uuid, instances.c.deleted == 0)).first()
     if row is None:
@@ -375,14 +372,14 @@ def mark_deleted(conn: sa.Connection, uuid: str) -> bool:
 
 
 def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None:
-    """Insert an action, given as {action, request_id, user_id, project_id, message?}."""
+    """Insert an instance action, given as {action, request_id, user_id, project_id, message?}."""
     now = utcnow()
     conn.execute(actions.insert(), {'instance_uuid': uuid, 'start_time': now, 'created_at': now, 'updated_at': now,
                                     'deleted': 0, **action})
 
 
 def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[str, Any]]) -> None:
-    """Write one finished action for each of several servers, unless the server has the action already.
+    """Write one finished instance action for each of several servers, unless the server has the action already.
 
     ``told`` is a list of {instance_uuid, message}. ``action`` is described in ``start_action``. Callers may repeat
     this.
@@ -402,7 +399,7 @@ def tell_once(conn: sa.Connection, action: dict[str, Any], told: Iterable[dict[s
 
 
 def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str | None = None) -> None:
-    """Write the end of an action. The ``message`` 'Error' marks a failed one."""
+    """Write the end of a request's instance action. The ``message`` 'Error' marks a failed one."""
     now = utcnow()
     values: dict[str, Any] = {'finish_time': now, 'updated_at': now}
     if message is not None:
@@ -412,7 +409,10 @@ def finish_action(conn: sa.Connection, uuid: str, request_id: str, message: str 
 
 
 def forget_action(conn: sa.Connection, uuid: str, request_id: str) -> None:
-    """Delete the action of a request that was refused after it had been accepted. It must not have events yet."""
+    """Delete the instance action of a request that was refused after it had been accepted.
+
+    It must not have events yet.
+    """
     conn.execute(actions.delete().where(actions.c.instance_uuid == uuid, actions.c.request_id == request_id))
 
 
@@ -422,7 +422,7 @@ _ADD_EVENT = action_events.insert().values(action_id=sa.select(sa.func.max(actio
 
 
 def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable[dict[str, Any]]) -> None:
-    """Insert events of an action, each once and at its end.
+    """Insert events of an instance action. Each event is written once, at its end.
 
     An event is {event, result, host, start_time, finish_time, details, traceback}.
     """
@@ -437,7 +437,7 @@ def add_events(conn: sa.Connection, uuid: str, request_id: str, events: Iterable
 
 
 def add_event_once(conn: sa.Connection, uuid: str, request_id: str, event: dict[str, Any]) -> None:
-    """Insert an event of an action, unless the action has an event of that name. For steps that may be repeated."""
+    """Insert an event of an instance action, unless the action has one of that name. For steps that may be repeated."""
     there = sa.select(action_events.c.id).join_from(
         action_events, actions, actions.c.id == action_events.c.action_id).where(
         actions.c.instance_uuid == uuid, actions.c.request_id == request_id, action_events.c.event == event['event'])

@@ -105,7 +105,7 @@ def list_migrations(connection: sa.Connection, *, filters: dict[str, Any] | None
 
 
 def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that a row comes after this one in a list."""
+    """Return the SQL condition that a migration comes after the given one in a list."""
     return sa.or_(migrations.c.created_at < created_at,
                   sa.and_(migrations.c.created_at == created_at, migrations.c.id < migration_id))
 

@@ -105,7 +105,7 @@ def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
 
 @engine.retried
 def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operation]:
-    """Take ownership of these rows by compare-and-swap, and return them.
+    """Take ownership of these operation rows by compare-and-swap, and return them.
 
     Rows of another owner with a valid lease are left out. An owner whose lease has expired gets no rows. Rows that
     cannot be read (``Operation.unreadable``) are included: the caller releases them by ``set_aside``.
@@ -118,7 +118,7 @@ def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operatio
 
 
 def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
-    """Return whether the owner may go on with the row.
+    """Return whether the owner may go on with an operation.
 
     This is True if the owner's lease is valid, the row has this owner, position and attempt, and it isn't cancelled, or
     is being undone already.
@@ -127,7 +127,7 @@ def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
 
 
 def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0) -> list[Operation]:
-    """Return rows that may be taken now, oldest first, without their JSON columns.
+    """Return operation rows that an owner may take now, oldest first, without their JSON columns.
 
     These are rows without an owner, of owners whose lease has expired, or of this owner itself (the runner knows which
     rows it works on). ``age`` is the minimum age of a row in seconds, because the cast for a younger row may not have
@@ -139,10 +139,12 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
 
 def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
             after: int = 0) -> tuple[list[str], list[str], int]:
-    """Return the rows for which a cancel must be sent again, of those with ids greater than ``after``, oldest first.
+    """Return the operation rows for which a cancel must be sent again, oldest first.
 
     The result is a tuple: uuids of deletes that wait for another row to end, uuids of this owner's rows that are
-    cancelled and aren't being undone, and the value of ``after`` for the next call, which is 0 at the end.
+    cancelled and aren't being undone, and the value of ``after`` for the next call, which is 0 at the end. Only rows
+    with ids greater than ``after`` are read, at most ``limit``. ``age`` is the minimum age of a waiting delete in
+    seconds.
     """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
     return ([row.uuid for row in rows if row.slot == WAIT], [row.uuid for row in rows if row.slot != WAIT],
@@ -151,7 +153,7 @@ def stopped(conn: sa.Connection, owner: str, limit: int, age: float = -60.0,
 
 def decide(conn: sa.Connection, uuid: str, owner: str, values: dict[str, Any], *, at: Place | None = None,
            cancelled: bool = False) -> bool:
-    """Update a row if it has this owner, whose lease is valid. Return False if no row was changed.
+    """Update an operation row if it has this owner, whose lease is valid. Return False if no row was changed.
 
     With ``at``, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
     cancelled.
@@ -162,10 +164,10 @@ def decide(conn: sa.Connection, uuid: str, owner: str, values: dict[str, Any], *
 
 
 def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
-    """Release a row that this owner has at this position and attempt, so that it may be taken after ``pause`` seconds.
+    """Release an operation row of this owner, so that it may be taken by any conductor after ``pause`` seconds.
 
-    A row that was cancelled and isn't being undone yet may be taken at once, because another operation waits for it.
-    Return False if the owner does not have the row any more.
+    The row must be at this position and attempt. A row that was cancelled and isn't being undone yet may be taken at
+    once, because another operation waits for it. Return False if the owner does not have the row any more.
     """
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
     return conn.execute(_decide(placed=True, cancelled=True).values(
@@ -175,7 +177,7 @@ def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: floa
 
 @engine.retried
 def set_aside(db: engine.Database, uuid: str, owner: str, pause: float) -> None:
-    """Release a row of this owner that cannot be read, so that it is not taken for ``pause`` seconds.
+    """Release an operation row of this owner that cannot be read, so that it is not taken for ``pause`` seconds.
 
     Nothing else in the row is changed, so that an operator can repair it.
     """
@@ -191,7 +193,7 @@ def lives(conn: sa.Connection, owner: str) -> bool:
 
 
 def end_owned(conn: sa.Connection, uuid: str, owner: str, cancelled: bool, at: Place | None = None) -> bool:
-    """Delete a row if it has this owner, whose lease is valid. Return False if no row was deleted.
+    """Delete an operation row if it has this owner, whose lease is valid. Return False if no row was deleted.
 
     With ``at``, the row must also have this position and attempt. If ``cancelled`` is False, the row must not be
     cancelled.
@@ -229,14 +231,14 @@ def living(conn: sa.Connection) -> list[tuple[str, str]]:
 
 @engine.retried
 def drop_lease(db: engine.Database, owner: str) -> None:
-    """Release all rows of an owner and delete its lease, because its conductor process ends."""
+    """Release all operation rows of an owner and delete its lease, because its conductor process ends."""
     with db.write() as conn:
         conn.execute(operations.update().where(operations.c.owner == owner).values(owner=None))
         conn.execute(leases.delete().where(leases.c.owner == owner))
 
 
 def own(conn: sa.Connection, uuid: str, owner: str) -> None:
-    """Take ownership of a row in a cell whose copy in the API database this owner has.
+    """Take ownership of an operation row in a cell whose copy in the API database has this owner.
 
     This happens when a hand-over to a cell is repeated. A row of another owner with a valid lease is left unchanged.
     """

@@ -42,7 +42,7 @@ MOVES = ('resize', 'migration')
 
 @dataclass(kw_only=True)
 class Operation:
-    """An operation row.
+    """An operation row: an accepted request, and how far conductors have come with it.
 
     Attributes:
         args: The arguments of the request (a JSON column).
@@ -133,9 +133,10 @@ class TookTooLong(Unavailable):
 
 @engine.retried
 def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> None:
-    """Insert rows that conductors may take ``delay`` seconds from now, unless ``unplan`` deletes them before.
+    """Insert operation rows that conductors may take in ``delay`` seconds, unless ``unplan`` deletes them before.
 
-    The API plans releases this way before it creates volumes, snapshots or images for a request.
+    The API plans releases this way before it creates volumes, snapshots or images for a request. If the request fails
+    or its process dies, a conductor deletes them.
     """
     with database.write() as conn:
         if engine.repeated() and existing(conn, [row.uuid for row in rows]):
@@ -146,7 +147,7 @@ def plan(database: engine.Database, rows: Sequence[Operation], delay: float) -> 
 
 @engine.retried
 def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
-    """Delete rows that ``plan`` wrote, because they are not needed.
+    """Delete operation rows that ``plan`` wrote, because they are not needed.
 
     Raises TookTooLong if a conductor has taken one of them.
     """
@@ -157,14 +158,14 @@ def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
 
 @engine.retried
 def hasten(database: engine.Database, uuid: str) -> None:
-    """Let conductors take a row that ``plan`` wrote at once."""
+    """Let conductors take an operation row at once that ``plan`` wrote for a later time."""
     with database.write() as conn:
         conn.execute(operations.update().where(operations.c.uuid == uuid, operations.c.owner.is_(None))
                      .values(not_before=0))
 
 
 def end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
-    """Delete these rows unless a conductor has taken them. Return False if not all of them were deleted."""
+    """Delete these operation rows unless a conductor has taken them. Return False if not all of them were deleted."""
     return conn.execute(operations.delete().where(
         operations.c.uuid.in_(list(uuids)), operations.c.owner.is_(None))).rowcount == len(uuids)
 
@@ -250,9 +251,9 @@ _KINDS = sa.select(operations.c.slot, operations.c.kind).where(
 
 
 def kinds(conn: sa.Connection, instance_uuid: str) -> dict[str, str]:
-    """Return a dict from slot (RUN, WAIT) to the kind of the server's row in that slot.
+    """Return the kinds of a server's running and waiting operation, as a dict from slot (RUN, WAIT) to kind.
 
-    The row in WAIT starts after the row in RUN has ended.
+    The waiting operation starts after the running one has ended.
     """
     return {row.slot: row.kind for row in conn.execute(_KINDS, {'instance_uuid': instance_uuid})}
 
@@ -269,7 +270,7 @@ def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) ->
 
 
 def busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    """Return the error for an event that another operation of the server does not allow."""
+    """Return the InstanceBusy error for an event that is refused because of another operation of the server."""
     method = states.TRANSITIONS[event].method
     return InstanceBusy(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
 
@@ -309,7 +310,11 @@ def accept_delete(cell_db: engine.Database, *, instance_uuid: str, operation: Op
 
 @engine.retried
 def add_beside(cell_db: engine.Database, row: Operation, write: Callable[[sa.Connection], None] | None = None) -> str:
-    """Call ``write`` and ``put_beside`` in one transaction of their own, and return the result of ``put_beside``."""
+    """Insert an operation row that runs concurrently with the server's other rows, in a transaction of its own.
+
+    ``write`` is called in the same transaction. Return the result of ``put_beside``, which is the row's uuid, or that
+    of an equal row that has not begun.
+    """
     with cell_db.write() as conn:
         if write is not None:
             write(conn)
@@ -317,7 +322,7 @@ def add_beside(cell_db: engine.Database, row: Operation, write: Callable[[sa.Con
 
 
 def put_beside(conn: sa.Connection, row: Operation) -> str:
-    """Insert a row that runs concurrently with a server's other rows, and return its uuid.
+    """Insert an operation row that runs concurrently with a server's other rows, and return its uuid.
 
     If a row with the same kind and arguments exists that no conductor has taken and that has done nothing yet, insert
     nothing and return the uuid of that row.
@@ -332,9 +337,9 @@ def put_beside(conn: sa.Connection, row: Operation) -> str:
 
 @engine.retried
 def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None:
-    """Let conductors take a server's running row of this kind at once, although it waits for a later time.
+    """Let conductors take a server's running operation of this kind at once, although it waits for a later time.
 
-    Return the row's uuid, or None if there is no such row or a conductor has it.
+    Return the operation's uuid, or None if there is no such operation or a conductor has it.
     """
     mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
                    operations.c.owner.is_(None))
@@ -411,7 +416,7 @@ def reset_state(cell_db: engine.Database, *, instance_uuid: str, event: str, act
 
 
 def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
-    """Delete the row that waits for a server's running row to end, unless it is of one of the ``spared`` kinds.
+    """Delete the operation that waits for a server's running one to end, unless it is of one of the ``spared`` kinds.
 
     The caller accepts a request that supersedes the waiting one. The action of a deleted evacuation is finished as
     failed.
@@ -426,7 +431,7 @@ def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str
 
 
 def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:
-    """Mark the running row of a server as cancelled, unless it is of one of the ``spared`` kinds.
+    """Mark the running operation of a server as cancelled, unless it is of one of the ``spared`` kinds.
 
     Its conductor undoes the operation. If that conductor dies, the next one that takes the row does. Return the number
     of rows that were cancelled, 0 or 1.
@@ -454,9 +459,9 @@ def delete_build_request(api_db: engine.Database, instance_uuid: str) -> bool:
 
 
 def cancel_kind(conn: sa.Connection, instance_uuid: str, kind: str, reason: dict[str, Any]) -> str | None:
-    """Cancel a server's running row of this kind, and store ``reason`` as its error.
+    """Cancel a server's running operation of this kind, and store ``reason`` as its error.
 
-    Return the row's uuid, or None if there is no such row, or if it is cancelled or failed already.
+    Return the operation's uuid, or None if there is none, or if it is cancelled or failed already.
     """
     mine = sa.and_(operations.c.instance_uuid == instance_uuid, operations.c.slot == RUN, operations.c.kind == kind,
                    operations.c.cancelled == sa.false(), operations.c.failed == sa.false())
@@ -468,9 +473,9 @@ def cancel_kind(conn: sa.Connection, instance_uuid: str, kind: str, reason: dict
 
 @engine.retried
 def cancel_with(db: engine.Database, uuid: str, reason: dict[str, Any]) -> bool:
-    """Cancel this row, and store ``reason``, the later fault of its server, as its error.
+    """Cancel an operation, and store ``reason`` as its error, which becomes the fault of its server.
 
-    Return False if the row does not exist any more, or was cancelled or failed before.
+    Return False if the operation does not exist any more, or was cancelled or failed before.
     """
     with db.write() as conn:
         if conn.execute(operations.update().where(
@@ -491,7 +496,10 @@ def get(conn: sa.Connection, uuid: str) -> Operation | None:
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
-    """Delete an operation row, whichever conductor has taken it, and return the result of ``promote``."""
+    """Delete an operation row, whichever conductor has taken it, and let the row run that waited for it.
+
+    Return the uuid of the row that waited, so that a conductor can be woken, or None.
+    """
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
     return promote(conn, instance_uuid)
 
@@ -505,9 +513,9 @@ def end_releases(conn: sa.Connection, host: str) -> int:
 
 
 def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Let the row run that waited for the server's deleted row, and return its uuid, so that a conductor can be woken.
+    """Let the operation run that waited for a server's deleted row, so that a conductor can be woken for it.
 
-    Return None if no row waits.
+    Return its uuid, or None if none waits.
     """
     waiting = conn.execute(sa.select(operations.c.uuid).where(
         operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)).scalar()
@@ -544,12 +552,12 @@ def instance_or_404(conn: sa.Connection, uuid: str) -> dict[str, Any]:
 
 
 def existing(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Return which of these rows exist in this database."""
+    """Return which of these uuids are operation rows in this database."""
     return set(conn.execute(sa.select(operations.c.uuid).where(operations.c.uuid.in_(list(uuids)))).scalars())
 
 
 def waiting_boots(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Return the servers whose boot (a row of the API database, given by uuid) still waits for a host.
+    """Return the servers whose boot operation (a row of the API database, given by uuid) still waits for a host.
 
     No host was chosen for such a boot, and it was not cancelled and has not failed.
     """

@@ -46,9 +46,9 @@ class Parts(NamedTuple):
 
 # --- limits ----------------------------------------------------------------------------------------------------------
 def limits(conn: Connection, project_id: str | None, user_id: str | None = None) -> Parts:
-    """Return the limits that the database contains: (those of the project, those of the user alone).
+    """Return the quota limits in the database: (those of the project, those of the user alone). Runs one SQL statement.
 
-    Runs one SQL statement. A limit of the project overrides the one of the default class.
+    A limit of the project overrides the one of the default class.
     """
     # Classes have no unique key. If there are two rows, the newer one is valid.
     rows = sorted(tuple(row) for row in conn.execute(
@@ -73,7 +73,7 @@ def _said(rank: int, table: sa.Table, *criteria: sa.ColumnElement[bool]) -> sa.S
 
 
 def class_limits(conn: Connection, name: str) -> dict[str, int]:
-    """Return the limits that are set in a class."""
+    """Return the limits that are set in a quota class, by resource."""
     rows = conn.execute(_said(0, classes, classes.c.class_name == name).order_by(classes.c.id))
     return {row.resource: row.hard_limit for row in rows}
 
@@ -92,7 +92,7 @@ def given_to_users(conn: Connection, project_id: str, but: str | None = None) ->
 
 @engine.retried
 def set_limits(database: Database, project_id: str, user_id: str | None, values: Mapping[str, int]) -> None:
-    """Set limits of a project, or of one of its users. Its other limits are kept."""
+    """Set quota limits of a project, or of one of its users. Its other limits are kept."""
     if not values:
         return
     table, key = _owner(project_id, user_id)
@@ -105,7 +105,7 @@ def set_limits(database: Database, project_id: str, user_id: str | None, values:
 
 @engine.retried
 def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -> None:
-    """Set limits of a class. Its other limits are kept."""
+    """Set quota limits of a class. Its other limits are kept."""
     if not values:
         return
     with database.write() as conn:
@@ -116,7 +116,7 @@ def set_class_limits(database: Database, name: str, values: Mapping[str, int]) -
 
 @engine.retried
 def delete_limits(database: Database, project_id: str, user_id: str | None = None) -> None:
-    """Delete the limits of a user, or those of a project together with those of all its users."""
+    """Delete the quota limits of a user, or those of a project together with those of all its users."""
     with database.write() as conn:
         conn.execute(user_quotas.delete().where(
             user_quotas.c.project_id == project_id, *([user_quotas.c.user_id == user_id] if user_id else [])))
@@ -187,9 +187,10 @@ def _waiting(dialect: str) -> sa.Select[Any]:
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, user_id: str | None = None,
               besides: Sequence[str] = ()) -> Parts:
-    """Return ``usage`` for cells that don't answer, estimated from the API database. Runs one SQL statement.
+    """Return the usage of a project, and of one of its users, in cells that don't answer. Runs one SQL statement.
 
-    The servers are those of the instance mappings, and each counts with the flavor in its request spec.
+    It is estimated from the API database: the servers are those of the instance mappings, and each counts with the
+    flavor in its request spec. The result has the form of ``usage``.
     """
     flavor = json_columns.of(conn.dialect.name, specs.c.spec)
     amounts = {name: sa.literal(1) if column is None else sa.func.coalesce(

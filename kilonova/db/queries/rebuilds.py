@@ -28,7 +28,7 @@ class Changed(TypedDict):
 
 
 def write(conn: sa.Connection, uuid: str, changed: Changed) -> None:
-    """Write all these changes of a server."""
+    """Write all these changes of a rebuild to a server's rows."""
     instances.update(conn, uuid, changed['values'])
     instances.update_extra(conn, uuid, changed['extra'])
     instances.set_system_metadata(conn, uuid, changed['system_metadata'])

@@ -12,18 +12,18 @@ request_specs = RequestSpec.__table__
 
 
 def get(connection: sa.Connection, instance_uuid: str) -> Row | None:
-    """Return the row (id, instance_uuid, spec and times) of one server's spec, or None if it has none."""
+    """Return the row (id, instance_uuid, spec and times) of a server's request spec, or None if it has none."""
     return one(connection.execute(
         sa.select(request_specs).where(request_specs.c.instance_uuid == instance_uuid)))
 
 
 def create(connection: sa.Connection, specs: Iterable[tuple[str, str]]) -> None:
-    """Insert specs, given as pairs of server uuid and JSON. Runs one SQL statement."""
+    """Insert request specs, given as pairs of server uuid and JSON. Runs one SQL statement."""
     connection.execute(request_specs.insert(), [{'instance_uuid': uuid, 'spec': spec} for uuid, spec in specs])
 
 
 def save(connection: sa.Connection, seen: Row, spec: str) -> bool:
-    """Replace a spec if its row is unchanged since ``get`` returned it as ``seen``. Return False if it has changed."""
+    """Replace a request spec if its row is still as ``get`` returned it (``seen``). Return False if it has changed."""
     updated = request_specs.c.updated_at
     same = updated.is_(None) if seen['updated_at'] is None else updated == seen['updated_at']
     result = connection.execute(
@@ -32,11 +32,11 @@ def save(connection: sa.Connection, seen: Row, spec: str) -> bool:
 
 
 def destroy(connection: sa.Connection, instance_uuid: str) -> bool:
-    """Delete a server's spec. Return False if it has none."""
+    """Delete a server's request spec. Return False if it has none."""
     return connection.execute(
         sa.delete(request_specs).where(request_specs.c.instance_uuid == instance_uuid)).rowcount == 1
 
 
 def destroy_all(connection: sa.Connection, instance_uuids: Iterable[str]) -> None:
-    """Delete the specs of several servers."""
+    """Delete the request specs of several servers."""
     connection.execute(sa.delete(request_specs).where(request_specs.c.instance_uuid.in_(list(instance_uuids))))

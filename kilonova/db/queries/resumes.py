@@ -37,7 +37,7 @@ servers = models.Instance.__table__
 
 @engine.retried
 def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
-    """Write a row and an action for each server that a host could not start.
+    """Write an operation row and an action for each server that a host could not start.
 
     ``reasons`` maps the server's uuid to the reason. Servers that have such a row keep it. All such rows of the host
     become due now, and their age starts again from zero, because the host was started. Servers are left out that are on
@@ -88,7 +88,7 @@ _ADD_EVENT = events.insert().values(action_id=_action(sa.bindparam('of_uuid'), s
 
 
 def age(conn: sa.Connection, uuid: str) -> float:
-    """Return the seconds since the row was written, or since its host was last started after that.
+    """Return the seconds since this operation row was written, or since its host was last started.
 
     Return 0 without a row.
     """
@@ -97,7 +97,7 @@ def age(conn: sa.Connection, uuid: str) -> float:
 
 
 def tell(conn: sa.Connection, uuid: str, request_id: str, reason: str) -> None:
-    """Write why the last try failed into the action of the server ``uuid``."""
+    """Write why the last try to start the server ``uuid`` failed into its action."""
     now = instance_queries.utcnow()
     conn.execute(events.update().where(events.c.action_id == _action(uuid, request_id)).values(
         details=reason[:LONGEST], updated_at=now))
@@ -108,7 +108,7 @@ def tell(conn: sa.Connection, uuid: str, request_id: str, reason: str) -> None:
 
 def finish(conn: sa.Connection, uuid: str, request_id: str, result: str, details: str,
            trace: str | None = None) -> None:
-    """Finish the action of the server ``uuid`` with a ``result``, which is 'Success' or 'Error'."""
+    """Finish the action that shows the tries to start the server ``uuid``. ``result`` is 'Success' or 'Error'."""
     now = instance_queries.utcnow()
     conn.execute(events.update().where(events.c.action_id == _action(uuid, request_id)).values(
         result=result, details=details[:LONGEST], traceback=trace, finish_time=now, updated_at=now))

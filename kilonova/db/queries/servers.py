@@ -186,14 +186,17 @@ def _tag_conditions(filters: Filters) -> Iterable[Any]:
 
 # --- order -----------------------------------------------------------------------------------------------------------
 def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return a total order: the (column, 'asc' or 'desc') pairs of ``order``, followed by id and uuid."""
+    """Return ``order`` with id and uuid added, so that no two servers are equal in it.
+
+    An order is a list of (column, 'asc' or 'desc') pairs.
+    """
     names = {name for name, _ in order}
     first = order[0][1] if order else 'desc'
     return [*order, *((name, direction) for name, direction in (('id', first), ('uuid', 'asc')) if name not in names)]
 
 
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
-    """Sort rows of several cells in place, in the order in which ``page`` returns them.
+    """Sort servers of several cells in place, in the order in which ``page`` returns them.
 
     A build request has no id yet, and counts as newer than the servers that have one.
     """
@@ -406,7 +409,7 @@ def _plain(row: sa.RowMapping) -> dict[str, Any]:
 
 
 def _has_networks(text: str) -> bool:
-    """Return whether a server has interfaces. Raises an error of BROKEN if they are of another form than is shown."""
+    """Return whether a server has interfaces. Raises an error of BROKEN if the text has an unexpected form."""
     stored = json.loads(text)
     for vif in stored:
         vif['id'], vif['network']['label'], vif['network'].get('subnets'), (vif.get('meta') or {}).get('')

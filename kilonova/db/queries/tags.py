@@ -67,7 +67,8 @@ def add(database: engine.Database, uuid: str, word: str, limit: int) -> bool:
 def remove(database: engine.Database, uuid: str, word: str) -> bool:
     """Delete a tag of a server. Return False, without a change, if the server does not have this tag.
 
-    Raises InstanceInvalidState if the server's state does not allow the change.
+    Raises InstanceNotFound if the server does not exist, and InstanceInvalidState if its state does not allow the
+    change.
     """
     with database.write() as conn:
         if word not in words(conn, uuid):

@@ -46,9 +46,9 @@ def active(conn: Connection, begin: datetime.datetime, end: datetime.datetime, *
 
 
 def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
-    """Return the id of a server, deleted or not.
+    """Return the id of a server's row, deleted or not.
 
-    Return None if the cell doesn't have it, or if it isn't one of the owner's.
+    Return None if the cell doesn't have the server, or if it isn't one of the owner's.
     """
     return conn.execute(sa.select(instances.c.id).where(
         instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))).scalar()

@@ -72,9 +72,10 @@ def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:
-    """Return the ``tot_*`` columns for a row that was ``old`` and gets the counters ``now``.
+    """Return the ``tot_*`` columns for a row whose counters are replaced.
 
-    The final counters of other servers' rows in ``ended`` are added.
+    ``old`` is the present row and ``now`` has its new counters. The final counters of other servers' rows in ``ended``
+    are added.
     """
     before: Row = {'tot_last_refreshed': None, **{f'tot_{name}': 0 for name in COUNTERS}}
     if old is not None:
