@@ -136,7 +136,7 @@ def _move_servers(cell: engine.Database, uuids: Sequence[str]) -> Counter[str]:
     return +moved
 
 
-# --- the rest --------------------------------------------------------------------------------------------------------
+# --- rows of other tables --------------------------------------------------------------------------------------------
 def _loose(api: engine.Database, cell: engine.Database, limit: int, before: datetime.datetime | None) -> Counter[str]:
     for table in LOOSE:
         wanted = [table.c.deleted != 0, *([table.c.deleted_at < before] if before is not None else [])]
@@ -181,7 +181,7 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (ids[start:start + CHUNK] for start in range(0, len(ids), CHUNK))
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------
+# --- purge -----------------------------------------------------------------------------------------------------------
 def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
     """Delete all archived rows, or only those deleted ``before`` a time. Return the number by shadow table.
 

@@ -151,7 +151,7 @@ def of_server(conn: Connection, uuid: str) -> list[str]:
         members.c.instance_uuid == uuid).order_by(groups.c.id)).scalars())
 
 
-# --- where they are --------------------------------------------------------------------------------------------------
+# --- hosts of members ------------------------------------------------------------------------------------------------
 def cells_of_members(conn: Connection, uuid: str) -> tuple[Row, dict[str, int | None]] | None:
     """Return (server group without its members, {member: id of its cell, or None before it has one}).
 

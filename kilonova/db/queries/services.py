@@ -151,7 +151,7 @@ def update(connection: sa.Connection, service_id: int, values: Row) -> bool:
 
 
 def switch(connection: sa.Connection, service_id: int, values: Row) -> None:
-    """Write ``disabled`` and its reason as a host reports them about itself.
+    """Enable or disable a service, with the reason, as its host itself reports it.
 
     Nothing is written if an administrator has disabled the service in the meantime.
     """
