@@ -1,6 +1,8 @@
-"""The WSGI application of the compute API, put together: what a request meets before the dispatcher, and who asks.
+"""The complete WSGI application of the compute API: middleware, identification of the caller, and dispatcher.
 
     app = make_app(conf, databases=databases, cells=cells, conductor=client, image_client=images)
+
+The daemon kilonova-api creates it.
 """
 from __future__ import annotations
 
@@ -40,17 +42,19 @@ from kilonova.rpc.notify import OFF, Notifications
 REQUESTS = logging.getLogger('kilonova.api.requests')
 
 
-# The token of a console is the last part of its address.
+# A URL whose last part is the secret token of a console.
 _TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
 
 
 class Front:
-    """What every request meets behind its id: below one of PREFIXES ``api``, else ``documents`` ('/v2.1', '/v2.1/' and
-    a GET of '/v2.1/<project>' are such).
+    """WSGI middleware that passes a request to the API or to the version documents, and logs it.
 
-    Whatever comes out of these, webob's own pages and unexpected exceptions included, leaves as a fault; each request
-    is a line of the log, and its id is in the answer under its older name, too. As in the field documents about
-    versions carry the newer one only.
+    Requests whose path is below one of ``PREFIXES`` are passed to the application ``api``, and all others to the
+    application ``documents``. '/v2.1', '/v2.1/' and a GET of '/v2.1/<project>' are version documents, too.
+
+    Every error response leaves as a fault in JSON, including webob's own error pages and unexpected exceptions. Only a
+    path without a route keeps webob's page (``faults.no_route``). Each request is one line in the log. The response
+    repeats the request id in the older header, ``OLDER_ID``. As in Nova, version documents only have the newer header.
     """
 
     OLDER_ID = 'x-compute-request-id'
@@ -60,6 +64,7 @@ class Front:
         self._api, self._documents = api, documents
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        """Serve a WSGI request."""
         started = time.monotonic()
         application = self._application(environ)
         try:
@@ -74,7 +79,7 @@ class Front:
         return response(environ, start_response)
 
     def _application(self, environ: WSGIEnvironment) -> WSGIApplication:
-        """Whose request it is; its prefix goes to SCRIPT_NAME."""
+        """Return the application that serves the request. For the API, move its prefix to SCRIPT_NAME."""
         path = environ.get('PATH_INFO', '')
         if versions.is_document(environ['REQUEST_METHOD'], path):
             return self._documents
@@ -88,7 +93,7 @@ class Front:
     @staticmethod
     def _log(environ: dict[str, Any], response: webob.Response, seconds: float) -> None:
         path = quote((environ.get('SCRIPT_NAME', '') + environ.get('PATH_INFO', '')).encode('latin-1', 'replace'))
-        # Whoever reads logs must not open consoles.
+        # Hide console tokens: readers of the log must not be able to open consoles.
         path = _TOKEN.sub(r'\1***', path)
         query = environ.get('QUERY_STRING')
         REQUESTS.info('%s "%s %s" status: %s len: %s microversion: %s time: %.6f', environ.get('REMOTE_ADDR', '-'),
@@ -97,7 +102,11 @@ class Front:
 
 
 class Healthcheck:
-    """/healthcheck beside everything else, without a token; what [healthcheck] hides it from gets the rest's answer."""
+    """WSGI middleware that answers /healthcheck without a token.
+
+    All other requests are passed on to ``application``, and so are requests of clients that the options of
+    [healthcheck] exclude.
+    """
 
     PATH = '/healthcheck'
 
@@ -105,19 +114,24 @@ class Healthcheck:
         self._rest, self._check = application, healthcheck.Healthcheck(application, conf)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Serve a WSGI request."""
         wanted = environ.get('PATH_INFO', '').rstrip('/') == self.PATH
         return (self._check if wanted else self._rest)(environ, start_response)
 
 
-# --- who asks --------------------------------------------------------------------------------------------------------
-# Seconds that Keystone may take to validate a token, and how often it is asked again, unless the file says otherwise.
-# keystonemiddleware itself waits for ever: a Keystone that hangs would hold all requests.
+# --- authentication --------------------------------------------------------------------------------------------------
+# Defaults for the validation of tokens: the timeout in seconds and the number of retries. keystonemiddleware itself has
+# no timeout, so a Keystone that hangs would block all requests.
 KEYSTONE_DEFAULTS = {'http_connect_timeout': 10, 'http_request_max_retries': 1}
 _UNAUTHORIZED = 'The request you have made requires authentication.'
 
 
 def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestContext | webob.Response:
-    """The identity that keystonemiddleware found and put into headers; or the answer to a request without one."""
+    """Return the identity of the caller that keystonemiddleware found, or an error response if there is none.
+
+    keystonemiddleware has validated the token, and stored the identity in headers. ``policy`` decides whether the
+    caller is an administrator.
+    """
     if not environ.get('HTTP_X_USER_ID'):
         return faults.fault(401, _UNAUTHORIZED)
     try:
@@ -126,13 +140,16 @@ def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestCon
         return faults.fault(500, 'Invalid service catalog json.')
     ctxt: RequestContext = RequestContext.from_environ(environ, remote_address=environ.get('REMOTE_ADDR'),
                                                        service_catalog=catalog)
-    # policy.yaml may say otherwise than the role's name.
+    # policy.yaml may define administrators otherwise than by the role admin.
     ctxt.is_admin = policy.allows(ctxt, 'context_is_admin')
     return ctxt
 
 
 def identity_of_token(environ: WSGIEnvironment) -> RequestContext | webob.Response:
-    """noauth2: the token ``user:project`` is believed; the user ``admin`` is an administrator."""
+    """Return the identity that the token ``user:project`` names, for auth_strategy noauth2, or an error response.
+
+    The token is not validated. The user ``admin`` is an administrator.
+    """
     token = environ.get('HTTP_X_AUTH_TOKEN')
     if not token:
         return faults.fault(401, _UNAUTHORIZED)
@@ -147,7 +164,7 @@ def identity_of_token(environ: WSGIEnvironment) -> RequestContext | webob.Respon
 
 
 def validated(application: WSGIApplication, conf: cfg.ConfigOpts) -> WSGIApplication:
-    """The application behind keystonemiddleware, which validates tokens."""
+    """Wrap the application in keystonemiddleware, which validates tokens."""
     for group, options in auth_token.list_opts():
         conf.register_opts(options, group=group)
     for name, value in KEYSTONE_DEFAULTS.items():
@@ -158,7 +175,10 @@ def validated(application: WSGIApplication, conf: cfg.ConfigOpts) -> WSGIApplica
 
 @functools.cache
 def _paths() -> Paths:
-    """Made once: compiling the patterns of all routes takes longer than all else here."""
+    """Return the compiled table of the API's routes.
+
+    It is cached, because the compilation of all path patterns takes longer than all else in ``make_app``.
+    """
     return Paths(ROUTES)
 
 
@@ -172,14 +192,25 @@ def make_app(conf: cfg.ConfigOpts, *, databases: Databases, cells: Cells, conduc
              limits: LimitsClient | None = None, accelerators: AcceleratorClient | None = None,
              networks: NetworkClient | None = None, volumes: VolumeClient | None = None,
              policy: Policy | None = None, notify: Notifications = OFF) -> WSGIApplication:
-    """The whole pipeline, outermost first: CORS, proxy headers, health check, request id, the front (versions, faults
-    and log), size limit, tokens, dispatcher.
+    """Return the complete WSGI application.
 
-    ``databases``: db.engine.Databases; ``cells``: db.queries.cells.Cells; ``conductor``, ``compute``: rpc clients of
-    the compute tasks and of hosts; ``placement``: a PlacementClient, for the providers of deleted services; ``limits``:
-    a LimitsClient where [quota]driver is UnifiedLimitsDriver; ``accelerators``: the client of [cyborg], where there is
-    one; ``networks`` and ``volumes``: those of [neutron] and [cinder], where there are any; ``notify``: who is told
-    what happens.
+    A request passes these layers in this order: CORS, proxy headers, health check, request id, ``Front``, size limit,
+    token validation, dispatcher.
+
+    Args:
+        conf: The parsed configuration.
+        databases: The databases, ``db.engine.Databases``.
+        cells: The cells, ``db.queries.cells.Cells``.
+        conductor: An RPC client of the conductors.
+        image_client: The client of the image service.
+        compute: An RPC client of the compute hosts, or None.
+        placement: A client that deletes the resource providers of deleted services, or None.
+        limits: The client of Keystone's limits if [quota]driver is UnifiedLimitsDriver, otherwise None.
+        accelerators: The client of [cyborg], or None.
+        networks: The client of [neutron], or None.
+        volumes: The client of [cinder], or None.
+        policy: The policy rules. By default they are read from the files that ``conf`` names.
+        notify: The sender of notifications.
     """
     policy = policy or Policy(conf)
     options = Options.of(conf)

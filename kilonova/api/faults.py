@@ -1,7 +1,7 @@
-"""Errors as answers: one table turns codes into the field's fault names.
+"""Error responses of the API, with Nova's fault names for the HTTP status codes.
 
-A fault is ``{"<name>": {"code": …, "message": …}}``; only a path or method that no route has gets webob's own page
-(``no_route``).
+A fault is ``{"<name>": {"code": …, "message": …}}``. The only other error response is webob's own page, for a path or
+method without a route (``no_route``).
 """
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ NAMES = {400: 'badRequest', 401: 'unauthorized', 403: 'forbidden', 404: 'itemNot
 CONTENT_TYPE = 'application/json; charset=UTF-8'
 NOT_FOUND = 'The resource could not be found.'
 TOO_LARGE = 'Request is too large.'
-# Set where webob's page is the answer itself.
+# The key in the WSGI environment that keeps webob's page as the response.
 AS_IS = 'kilonova.page'
 
 
 def name(code: int) -> str:
-    """The key of a fault's body."""
+    """Return Nova's fault name for a status code, which is the key of the fault's body."""
     return NAMES.get(code, 'computeFault')
 
 
 def fault(code: int, message: str, retry_after: str | None = None) -> webob.Response:
-    """An answer in the field's form."""
+    """Return an error response in Nova's form."""
     body: dict[str, Any] = {'code': code, 'message': message}
     if code in (413, 429) and retry_after is not None:
         body['retryAfter'] = retry_after
@@ -44,14 +44,17 @@ def fault(code: int, message: str, retry_after: str | None = None) -> webob.Resp
 
 
 def no_route(environ: dict[str, Any]) -> WSGIApplication:
-    """The answer to a path that isn't there, which is no fault but webob's own page."""
+    """Return the response to a path that does not exist: webob's own 404 page, not a fault."""
     environ[AS_IS] = True
     found: WSGIApplication = webob.exc.HTTPNotFound()
     return found
 
 
 def of_error(error: Exception) -> webob.Response:
-    """The answer to an error; one that nobody expected is logged and says no more than its class."""
+    """Return the response to an exception.
+
+    An unexpected exception is logged with its traceback, and the response only names its class.
+    """
     if isinstance(error, KilonovaError) and (error.code < 500 or error.code in (501, 503)):
         return fault(error.code, error.message)
     if isinstance(error, webob.exc.HTTPException):
@@ -65,10 +68,10 @@ def of_error(error: Exception) -> webob.Response:
 
 
 def of_response(response: webob.Response) -> webob.Response:
-    """A page of webob (text or HTML) as a fault with the same code and headers."""
+    """Return a text or HTML page of webob as a fault with the same status code and headers."""
     message = getattr(response, 'explanation', None) or getattr(response, 'detail', None) or _plain(response)
     if response.status_int == 413 and '%s' in message:
-        # The size limit's own text has a placeholder that nobody fills.
+        # The text of the size limiter has a placeholder that is never filled.
         message = TOO_LARGE
     made = fault(response.status_int, message, response.headers.get('Retry-After'))
     made.headers.extend((key, value) for key, value in response.headers.items()
@@ -77,7 +80,7 @@ def of_response(response: webob.Response) -> webob.Response:
 
 
 def _plain(response: webob.Response) -> str:
-    """The message on webob's page: after its title line, without mark-up."""
+    """Return the message on webob's page: the text after the title line, without mark-up."""
     lines = [line for line in re.sub(r'<[^<>]*>', '\n', response.text if response.charset else '').splitlines()
              if line.strip()]
     return ' '.join(' '.join(lines[2:] or lines).split()) or response.status

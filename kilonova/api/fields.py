@@ -1,9 +1,10 @@
-"""Tables of fields: from rows to bodies.
+"""Tables of response fields, which build the body of a resource from its database row.
 
     FIELDS = Fields(Field('id', lambda row, viewer: row['uuid']), Field('locked', lambda row, viewer: …, since=9))
     FIELDS.render(row, viewer, version=9)
 
-A field whose value is ``ABSENT`` is left out. ``viewer`` is whatever the resource's fields need besides the row.
+A field whose value is ``ABSENT`` is left out of the body. ``viewer`` is any object with what the fields of the resource
+need in addition to the row.
 """
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ ABSENT: Any = object()
 
 
 class Field(NamedTuple):
-    """One key of a body in the versions ``since`` … ``until``; ``kinds``: which of a resource's bodies have it."""
+    """One key of a response body, in the microversions ``since`` to ``until``.
+
+    ``kinds`` names the bodies of the resource that have the key, None means all.
+    """
 
     name: str
     read: Callable[[Mapping[str, Any], Any], Any]
@@ -27,14 +31,17 @@ class Field(NamedTuple):
 
 
 class Fields:
-    """A table; what a version shows of it is worked out once."""
+    """The fields of a resource.
+
+    The list of fields for each microversion is computed once.
+    """
 
     def __init__(self, *fields: Field) -> None:
         self.fields = fields
         self._shown: dict[tuple[int, str | None], tuple[Field, ...]] = {}
 
     def at(self, version: int, kind: str | None = None) -> tuple[Field, ...]:
-        """The fields of a version."""
+        """Return the fields that a body of ``kind`` has in a microversion."""
         key = version, kind
         if key not in self._shown:
             self._shown[key] = tuple(
@@ -43,7 +50,7 @@ class Fields:
         return self._shown[key]
 
     def render(self, row: Mapping[str, Any], viewer: Any, version: int, kind: str | None = None) -> dict[str, Any]:
-        """The body of one row."""
+        """Return the response body of one row."""
         body = {}
         for field in self.at(version, kind):
             value = field.read(row, viewer)
@@ -53,17 +60,17 @@ class Fields:
 
 
 def column(name: str, default: Any = None) -> Callable[[Mapping[str, Any], Any], Any]:
-    """A reader of one column; ``default`` stands for NULL."""
+    """Return a reader of one column. It returns ``default`` instead of NULL."""
     if default is None:
         return lambda row, viewer: row[name]
     return lambda row, viewer: default if row[name] is None else row[name]
 
 
 def zulu(value: datetime.datetime | None) -> str | None:
-    """'2026-11-21T10:00:00Z'."""
+    """Return a UTC time as text with a Z, such as '2026-11-21T10:00:00Z', or None for None."""
     return None if value is None else f'{value:%Y-%m-%dT%H:%M:%S}Z'
 
 
 def micro(value: datetime.datetime | None) -> str | None:
-    """'2026-11-21T10:00:00.000000': the older form, without a zone."""
+    """Return a UTC time in the older form without a zone, such as '2026-11-21T10:00:00.000000', or None for None."""
     return None if value is None else f'{value:%Y-%m-%dT%H:%M:%S.%f}'

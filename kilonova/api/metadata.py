@@ -1,10 +1,13 @@
-"""The metadata service: what a guest asks for at 169.254.169.254, in the formats of OpenStack and EC2.
+"""The metadata service: a WSGI application that answers guests' requests to 169.254.169.254.
+
+It has the formats of OpenStack and EC2.
 
     app = MetadataService(conf, databases=databases, cells=cells, vendor=Vendordata(conf))
 
-Requests come through the network service's proxy, which says whose they are (X-Instance-ID, X-Tenant-ID) and signs the
-server's uuid (X-Instance-ID-Signature: HMAC-SHA256 with [neutron]metadata_proxy_shared_secret). Guests can't reach this
-service otherwise, and whoever can't sign learns nothing.
+Requests come through the network service's metadata proxy. The proxy names the server and its project in headers
+(X-Instance-ID, X-Tenant-ID), and signs the server's uuid (X-Instance-ID-Signature: HMAC-SHA256 with
+[neutron]metadata_proxy_shared_secret). Guests can't reach this service in another way, and a request without a valid
+signature gets no data.
 """
 from __future__ import annotations
 
@@ -40,19 +43,19 @@ from kilonova.virt.guest_metadata import EC2, EC2_VERSIONS, LATEST, VENDOR_DATA,
 LOG = logging.getLogger(__name__)
 
 OPENSTACK, PASSWORD = 'openstack', 'password'
-# Servers that are remembered for [api]metadata_cache_expiration.
+# The maximum number of cached servers. Each is cached for [api]metadata_cache_expiration seconds.
 MOST_KNOWN = 500
 TEXT, JSON = 'text/plain', 'application/json'
 
 
 class Misconfigured(errors.Invalid):
-    """kilonova-api does not start."""
+    """The options of the metadata service are not valid or not safe. kilonova-api does not start then."""
 
     msg_fmt = 'The metadata service is enabled ([DEFAULT]enabled_apis), and %(reason)s.'
 
 
 class Refused(Exception):
-    """An answer that is no document: ``status`` and a text."""
+    """An error response of the metadata service, with an HTTP status and a text."""
 
     def __init__(self, status: HTTPStatus, text: str = '') -> None:
         super().__init__(text)
@@ -61,7 +64,10 @@ class Refused(Exception):
 
 @dataclass
 class Known:
-    """A server as it was ``since`` (monotonic clock). ``vendors``: what was fetched for it, by the file's name."""
+    """A cached server, as it was at ``since`` (monotonic clock).
+
+    ``vendors`` has the vendor data that was fetched for the server, by file name.
+    """
 
     about: About
     project_id: str
@@ -71,7 +77,11 @@ class Known:
 
 
 class MetadataService:
-    """A WSGI application. Misconfigured: nobody could sign for guests, or everybody could."""
+    """The WSGI application of the metadata service.
+
+    Raises Misconfigured on creation if the options don't allow a proxy, or have no shared secret. Without the secret
+    anybody could sign requests.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, *, databases: engine.Databases, cells: Cells, vendor: Vendordata,
                  clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,6 +97,7 @@ class MetadataService:
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Serve a WSGI request."""
         request = webob.Request(environ)
         try:
             body, kind = self._answer(request)
@@ -113,7 +124,7 @@ class MetadataService:
         writes = request.method == 'POST' and len(path) == 3 and path[0] == OPENSTACK and path[2] == PASSWORD
         if request.method not in ('GET', 'HEAD') and not writes:
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED)
-        # Nothing is told, not even which versions there are, before the proxy's word is checked.
+        # Return nothing, not even the list of versions, before the signature of the proxy is checked.
         known = self._server(request)
         if not path:
             return _lines([*EC2_VERSIONS, LATEST])
@@ -121,7 +132,7 @@ class MetadataService:
             return self._openstack(known, path[1:], request)
         return _ec2(known.about, path)
 
-    # -- whose request it is -----------------------------------------------------------------------------------------
+    # -- identification ----------------------------------------------------------------------------------------------
     def _server(self, request: webob.Request) -> Known:
         uuid, project = (_header(request, name) for name in ('X-Instance-ID', 'X-Tenant-ID'))
         expected = hmac.new(self._secret, uuid.encode('latin-1', 'replace'), hashlib.sha256).hexdigest()
@@ -131,7 +142,7 @@ class MetadataService:
                         '[neutron]metadata_proxy_shared_secret differ, or somebody else asks', uuid)
             raise Refused(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
         known = self._remembered(uuid) or self._read(uuid)
-        # The project isn't signed; it is compared with the server's all the same.
+        # The project isn't signed, but it is compared with the server's project anyway.
         if known is None or known.project_id != project:
             raise Refused(HTTPStatus.NOT_FOUND)
         return known
@@ -142,7 +153,10 @@ class MetadataService:
         return known if known is not None and self._clock() - known.since < self._keep else None
 
     def _read(self, uuid: str) -> Known | None:
-        """Two databases are asked; None: there is no such server, or it is in no cell yet."""
+        """Read a server from the databases and cache it.
+
+        Return None if there is no such server, or if it is in no cell yet. Reads from two databases.
+        """
         since = self._clock()
         if not uuidutils.is_uuid_like(uuid):
             return None
@@ -196,7 +210,10 @@ class MetadataService:
         return known.vendors[name]
 
     def _password(self, known: Known, request: webob.Request) -> tuple[bytes, str]:
-        """What the guest encrypted for its owner; it is set once, until its owner clears it."""
+        """Return or set the password that the guest encrypted for its owner.
+
+        A guest can set it once, until the owner clears it.
+        """
         if request.method != 'POST':
             with known.cell.read() as conn:
                 kept = instances.get_system_metadata(conn, known.about.uuid)
@@ -216,10 +233,10 @@ class MetadataService:
 
 @engine.retried
 def _set_password(cell: engine.Database, uuid: str, text: str) -> bool:
-    """False: there is one."""
+    """Store the guest's encrypted password. Return False if there already is one."""
     parts = guest_password.in_parts(text)
     with cell.write() as conn:
-        # Of two requests at once the second one waits here.
+        # A concurrent request waits here until the first one has committed.
         try:
             instances.hold(conn, uuid, list(VmState), 'set_password')
         except errors.InstanceNotFound:
@@ -253,7 +270,7 @@ def _ec2(about: About, path: list[str]) -> tuple[bytes, str]:
     if rest[0] != 'meta-data':
         raise Refused(HTTPStatus.NOT_FOUND)
     for part in rest[1:]:
-        # A public key is called 0=its name, and asked for by its number.
+        # A public key is listed as '0=<name>', and requested by its number.
         found = next((value for name, value in found.items() if name == part or name.startswith(f'{part}=')),
                      None) if isinstance(found, dict) else None
     if found is None:

@@ -1,9 +1,9 @@
-"""Who may do what: the field's rule names and defaults, of the routes that are built.
+"""Policy checks: Nova's rule names and defaults for all implemented routes, and the operator's overrides.
 
     policy = Policy(conf)
     policy.authorise(ctxt, 'os_compute_api:servers:show', {'project_id': row['project_id'], 'user_id': row['user_id']})
 
-``[oslo_policy]policy_file`` (policy.yaml) overrides any rule; it is read again when it changes.
+The file ``[oslo_policy]policy_file`` (policy.yaml) can override any rule. It is read again when it changes.
 """
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from kilonova.errors import PolicyNotAuthorized
 
 LOG = logging.getLogger(__name__)
 
-# Seconds.
+# Seconds between two checks whether the policy files have changed.
 BETWEEN_LOOKS = 1.0
 
 
 def list_rules() -> list[oslo_policy.RuleDefault]:
-    """Every rule with its default and the requests it is asked for, for the enforcer and the generated reference."""
+    """Return every policy rule with its default and the requests that it is checked for.
+
+    The enforcer and the generated reference pages use the list.
+    """
     return [*BASE, *map(_documented, routes.RULES)]
 
 
@@ -48,7 +51,7 @@ def _of_file(path: str) -> tuple[Any, ...]:
 
 
 def loaded(conf: cfg.ConfigOpts) -> oslo_policy.Enforcer:
-    """Our rules and those of the files, whatever they are."""
+    """Return an enforcer with the default rules and the rules of the policy files, without validating them."""
     made = oslo_policy.Enforcer(conf)
     made.register_defaults(list_rules())
     made.load_rules()
@@ -56,34 +59,39 @@ def loaded(conf: cfg.ConfigOpts) -> oslo_policy.Enforcer:
 
 
 class Policy:
-    """One per process; ``enforcer`` is oslo.policy's, with the rules of the last files that could be used."""
+    """The policy of one process.
+
+    ``enforcer`` is oslo.policy's enforcer with the rules of the last valid policy files.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = 0.0
         self._read = self._stamp()
-        # A file that can't be used must stop the start, not each request.
+        # An invalid policy file prevents the start of the process, instead of failing each request.
         self.enforcer = self._load()
 
     def _load(self) -> oslo_policy.Enforcer:
         made = loaded(self._conf)
-        # A reference to nothing refuses and is logged; one to itself has no end.
+        # A reference to an undefined rule is logged and refuses access. A rule that refers to itself is an error.
         made.skip_undefined_check = True
         made.check_rules(raise_on_violation=True)
-        # It would read a changed file in the middle of a request, and drop its rules before it knows the new ones.
+        # Otherwise the enforcer would read a changed file during a request, and drop the old rules before reading it.
         made.use_conf = False
         return made
 
     def _stamp(self) -> tuple[Any, ...]:
-        """What tells that the policy file, or a file in a directory of more of them, is another one."""
+        """Return names, times and sizes of all policy files. The result differs after a file has changed."""
         names = [self._conf.oslo_policy.policy_file, *self._conf.oslo_policy.policy_dirs]
         paths = [path for name in names if (path := self._conf.find_file(name))]
         paths.extend(entry.path for path in list(paths) if os.path.isdir(path) for entry in os.scandir(path))
         return tuple(_of_file(path) for path in paths)
 
     def _read_again(self) -> None:
-        """Look once a second, and take changed files over; those that can't be used are told once, and the rules
-        stay as they were."""
+        """Read the policy files again if they have changed. Checked at most once a second.
+
+        If the new files are not valid, log that once and keep the old rules.
+        """
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + BETWEEN_LOOKS
@@ -99,11 +107,14 @@ class Policy:
                       type(error).__name__, error)
 
     def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool:
-        """``target`` defaults to the caller's own project and user."""
+        """Return whether the caller passes a rule.
+
+        ``target`` is the project and user of the resource. By default it is the caller's own project and user.
+        """
         self._read_again()
         if target is None:
             target = {'project_id': ctxt.project_id, 'user_id': ctxt.user_id}
-        # What has no project matches nobody's: the library would compare the words 'None'.
+        # A resource without a project matches no caller. Without this line, oslo.policy would compare the text 'None'.
         target = {name: value for name, value in target.items() if value is not None}
         credentials = {**ctxt.to_policy_values(), 'is_admin': ctxt.is_admin}
         try:
@@ -112,6 +123,6 @@ class Policy:
             return False
 
     def authorise(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Raises PolicyNotAuthorized (403)."""
+        """Raise PolicyNotAuthorized (403) if the caller does not pass a rule."""
         if not self.allows(ctxt, rule, target):
             raise PolicyNotAuthorized(action=rule)

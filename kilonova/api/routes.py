@@ -1,8 +1,10 @@
-"""Every route of the API, put together from the nouns: ``make routes`` prints the tables. What isn't built has no row.
-``ROUTES`` are the field's, below /v2.1; ``OWN_ROUTES`` are Kilonova's own, below ``versions.OWN_PATH``.
+"""All routes of the API, collected from the modules of the resources. ``make routes`` prints the tables.
 
-A noun is a module, or a folder of them, with its ``ROUTES`` and the ``RULES`` that these ask. The order of rows says
-nothing; rows of actions share a path and differ by the key of their body.
+``ROUTES`` are Nova's routes, below /v2.1. ``OWN_ROUTES`` are Kilonova's own routes, below ``versions.OWN_PATH``. A
+request that is not implemented has no route.
+
+Each resource is a module or a package that has ``ROUTES`` and ``RULES``, the policy rules of its routes. The order of
+the routes does not matter. Routes of actions have the same path and differ by the key in the request's body.
 """
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ from kilonova.api.v2 import (
 )
 from kilonova.api.wsgi import SERVER, Route
 
-# Their rules stand in this order in the sample of policies.
+# The sample policy file lists the rules in this order.
 NOUNS = (servers, server_actions, instance_actions, flavors, services, hypervisors, migrations, aggregates,
          availability_zones, limits, quota_sets, os_hosts, extensions, create_image, create_backup, deferred_delete,
          server_metadata, server_tags, ips, interfaces, security_groups, volume_attachments, server_topology,
@@ -73,19 +75,22 @@ NOUNS = (servers, server_actions, instance_actions, flavors, services, hyperviso
 OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
-# Until 2.102 servers had a second name, from when booting from volumes was an extension.
+# Until 2.102 servers also had the path /os-volumes_boot, which dates from the extension for booting from volumes.
 _SECOND = tuple(replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
                 for route in _ROWS if route.since <= 102
                 and route.path in ('/servers', '/servers/detail', SERVER, f'{SERVER}/action'))
 ROUTES = _ROWS + _SECOND
 OWN_ROUTES: tuple[Route, ...] = tuple(row for noun in OWN_NOUNS for row in noun.ROUTES)
-# As they are listed: by their whole paths.
+# The own routes with their full paths, for lists.
 _OWN_ROWS = tuple(replace(route, path=versions.OWN_PATH + route.path) for route in OWN_ROUTES)
 
 
 def operations(rule: str) -> list[tuple[str, str]]:
-    """Which requests a rule is asked for, each as ('POST', '/servers/{server_id}/action (os-start)'): first those that
-    it is the policy of. Second names of paths aren't told."""
+    """Return the requests that are checked against a policy rule.
+
+    Each is a pair like ('POST', '/servers/{server_id}/action (os-start)'). Requests whose main rule it is come first.
+    The old second paths of servers are left out.
+    """
     asked = [route for route in (*_ROWS, *_OWN_ROWS) if route.policy == rule]
     found = [*asked, *(route for route in (*_ROWS, *_OWN_ROWS) if rule in route.asks)]
     return list(dict.fromkeys((route.method, f'{route.path} ({route.action})' if route.action else route.path)
@@ -96,7 +101,10 @@ HEADER = ('method', 'path below /v2.1', 'action', 'success', 'versions', 'rule',
 
 
 def rows() -> list[tuple[str, ...]]:
-    """The table as it is printed and as the documentation has it, sorted by path: ``HEADER`` names the columns."""
+    """Return the table of Nova's routes as text cells, sorted by path.
+
+    ``HEADER`` names the columns. ``make routes`` and the documentation show the table.
+    """
     return [(route.method, route.path, route.action or '', str(route.status), _window(route),
              route.policy or 'any token', _name(route.handler))
             for route in sorted(ROUTES, key=lambda route: (route.path, route.action or '', route.method, route.since))]
@@ -106,24 +114,24 @@ OWN_HEADER = ('method', 'path', 'success', 'rule', 'handler')
 
 
 def own_rows() -> list[tuple[str, ...]]:
-    """The table of Kilonova's own routes; ``OWN_HEADER`` names the columns."""
+    """Return the table of Kilonova's own routes as text cells. ``OWN_HEADER`` names the columns."""
     return [(route.method, route.path, str(route.status), route.policy or 'any token', _name(route.handler))
             for route in sorted(_OWN_ROWS, key=lambda route: (route.path, route.method))]
 
 
 def _window(route: Route) -> str:
-    """'2.26 to 2.104'."""
+    """Return the microversions of a route as text, such as '2.26 to 2.104'."""
     return f'{versions.text(route.since)} to {versions.text(route.until)}'
 
 
 def _name(handler: Callable[..., Any]) -> str:
-    """'lock_server.lock'."""
+    """Return the name of a handler with its module, such as 'lock_server.lock'."""
     module = handler.__module__.removeprefix('kilonova.api.v2.').removeprefix('kilonova.api.v1.')
     return f'{module}.{handler.__name__}'
 
 
 def text() -> str:
-    """Both tables in columns."""
+    """Return the two route tables as text in columns."""
     return f'{_columns([HEADER, *rows()])}\n\n{_columns([OWN_HEADER, *own_rows()])}'
 
 

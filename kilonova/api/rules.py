@@ -1,8 +1,8 @@
-"""The rules that other rules are made of, and how a noun's rules are written down.
+"""The basic policy rules that other rules refer to, and the helper that defines the rules of a resource.
 
     rule(LOCK, MEMBER, 'Lock a server.')
 
-Which requests a rule is asked for the routes say: see ``routes.operations``.
+``routes.operations`` tells which requests are checked against a rule.
 """
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ BASE = tuple(policy.RuleDefault(*each) for each in (
 
 
 def rule(name: str, default: str, description: str) -> policy.RuleDefault:
-    """A rule of the field's name and default."""
+    """Return a policy rule with Nova's name and default, for tokens of project scope."""
     return policy.RuleDefault(name, default, description, scope_types=['project'])

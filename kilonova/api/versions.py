@@ -1,6 +1,6 @@
-"""Microversions and the documents that tell clients about them.
+"""Microversions of requests, and the documents that list the API versions for clients.
 
-A microversion is the int N of 2.N everywhere in the API.
+Everywhere in the API a microversion 2.N is the int N.
 
     negotiate({'OpenStack-API-Version': 'compute 2.53'})     # 53
     negotiate({})                                            # 1
@@ -19,32 +19,36 @@ from kilonova.errors import Invalid, KilonovaError
 MIN, MAX = 1, 104
 HEADER, LEGACY_HEADER = 'OpenStack-API-Version', 'X-OpenStack-Nova-API-Version'
 MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
-# Set in the environment of requests whose answer is a document about versions.
+# The key in the WSGI environment that marks a response as a version document.
 DOCUMENT = 'kilonova.version_document'
-# Where the API of Kilonova's own begins, which has no microversions.
+# The prefix of Kilonova's own API, which has no microversions.
 OWN_PATH = '/kilonova/v1'
-# A version, or a version and a project: what catalogs have as the URL of the compute service.
+# The path of a version, or of a version and a project. Service catalogs have it in the compute service's URL.
 _DOCUMENT_PATH = re.compile(r'/(?P<version>v2|v2\.1)(/[0-9a-f-]+)?/?', re.ASCII)
 _FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
 
 
 class InvalidVersion(Invalid):
+    """Error 400: the requested microversion is malformed."""
+
     msg_fmt = 'API Version String %(version)s is of invalid format. Must be of format MajorNum.MinorNum.'
 
 
 class UnsupportedVersion(KilonovaError):
+    """Error 406: the API does not support the requested microversion."""
+
     msg_fmt = ('Version %(version)s is not supported by the API. Minimum is %(minimum)s and maximum is %(maximum)s.')
     code = 406
     safe = True
 
 
 def text(version: int) -> str:
-    """'2.53' for 53."""
+    """Return a microversion as text: '2.53' for 53."""
     return f'2.{version}'
 
 
 def asked(headers: Mapping[str, str]) -> str | None:
-    """The version that a request asks for, as it is written; None when it asks for none."""
+    """Return the microversion that a request asks for, as it is written, or None if it asks for none."""
     for part in headers.get(HEADER, '').split(','):
         service, _, version = part.strip().partition(' ')
         if service.lower() == 'compute' and version.strip():
@@ -53,7 +57,10 @@ def asked(headers: Mapping[str, str]) -> str | None:
 
 
 def negotiate(headers: Mapping[str, str]) -> int:
-    """The microversion of a request. Raises InvalidVersion (400), UnsupportedVersion (406)."""
+    """Return the microversion of a request: the requested one, or the lowest if it asks for none.
+
+    Raises InvalidVersion (400) if it is malformed, and UnsupportedVersion (406) if the API does not have it.
+    """
     wanted = asked(headers)
     if wanted is None:
         return MIN
@@ -62,7 +69,7 @@ def negotiate(headers: Mapping[str, str]) -> int:
     match = _FORMAT.fullmatch(wanted)
     if match is None:
         raise InvalidVersion(version=wanted)
-    # Eight digits are far beyond any version; Python refuses to convert thousands of them.
+    # Cut the number to eight digits, more than any version has: Python refuses to convert thousands of digits.
     major, minor = (int(group[:8]) for group in match.groups())
     if major != 2 or not MIN <= minor <= MAX:
         raise UnsupportedVersion(version=wanted, minimum=text(MIN), maximum=text(MAX))
@@ -70,7 +77,7 @@ def negotiate(headers: Mapping[str, str]) -> int:
 
 
 def headers(version: str) -> list[tuple[str, str]]:
-    """What each answer says about its version, ``version`` being '2.N'."""
+    """Return the response headers about the microversion. ``version`` is text like '2.53'."""
     return [(HEADER, f'compute {version}'), (LEGACY_HEADER, version), ('Vary', f'{HEADER}, {LEGACY_HEADER}')]
 
 
@@ -80,9 +87,9 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
     {'id': 'v2.1', 'path': 'v2.1', 'status': 'CURRENT', 'version': text(MAX), 'min_version': text(MIN),
      'updated': '2013-07-23T11:33:21Z'},
 )
-# In no list of versions: clients choose one of a list for the compute API.
+# Kilonova's own API is in no list of versions, because clients choose a version of the compute API from it.
 _OWN = {'id': 'v1', 'status': 'CURRENT'}
-# The 2.0 API had no microversions: its answers carry none.
+# The 2.0 API has no microversions, so its responses name none.
 _MEDIA_TYPES = {'v2.0': 'application/vnd.openstack.compute+json;version=2', 'v2.1': MEDIA_TYPE}
 
 
@@ -101,12 +108,13 @@ def is_document(method: str, path: str) -> bool:
 
 
 class Discovery:
-    """WSGI application of '/', the version documents and every unknown root; nobody needs a token for them."""
+    """WSGI application of '/', the version documents and all unknown paths. It needs no token."""
 
     def __init__(self, link_prefix: str | None = None) -> None:
         self._prefix = link_prefix.rstrip('/') if link_prefix else None
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        """Serve a WSGI request."""
         environ[DOCUMENT] = True
         request = webob.Request(environ)
         base = self._prefix or request.application_url.rstrip('/')

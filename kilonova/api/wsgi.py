@@ -1,17 +1,17 @@
-"""From a WSGI request to a handler and back.
+"""The dispatcher: it finds the route of a WSGI request, checks the request, and calls the handler.
 
-The ``Dispatcher`` does what each request needs, for all routes in the order of the field, and the first thing that is
-wrong is the answer:
+``Dispatcher`` does the following for every route, in the same order as Nova. The first check that fails determines the
+response:
 
-1. a path and method that are there, a version that can be had (404, 400, 406);
-2. a body that is JSON and says so, the row of the table that path, action and version mean, the token's own project in
-   the URL (415, 400, 404);
-3. query and body as the row's schemas want them (400);
-4. the server that the path names (404, also for those of other projects: the answer does not show that they exist);
-5. the row's policy, which is asked about that server (403);
-6. the handler, which looks for whatever else the path names.
+1. The path and method exist, and the API has the requested microversion (404, 400, 406).
+2. The body is JSON with a JSON content type, a route exists for path, action and microversion, and the project in the
+   URL is the caller's (415, 400, 404).
+3. Query and body are valid by the schemas of the route (400).
+4. The server in the path exists. A server of another project is reported as missing, too (404).
+5. The caller passes the policy rule of the route, for this server (403).
+6. The handler looks up whatever else the path names.
 
-Handlers get one ``Call`` and return a body, None, or a ``Reply``.
+Handlers get one ``Call`` and return a body, None or a ``Reply``.
 """
 from __future__ import annotations
 
@@ -36,45 +36,54 @@ from kilonova.context import RequestContext
 from kilonova.errors import Invalid, KilonovaError, NotFound
 
 ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
-# Types that clients send without a thought: they say nothing about the body.
+# Content types that clients send by default. They say nothing about the body.
 UNSAID_TYPES = ('', 'text/plain')
-# Lists and objects of a body in each other.
+# The maximum depth of nested lists and objects in a body.
 MOST_FLOORS = 64
-# Positions of a list behind this one are as good as the end.
+# The maximum offset in a list. No list is longer.
 LAST = 0x7FFFFFFF
 
 
-# The policy of routes that ask for no right but a token.
+# The policy of routes that are open to every caller with a valid token.
 ANYBODY = None
-# What paths may begin with: the project of the token.
+# The optional prefix of paths: the caller's project.
 PROJECT_PREFIX = '/{project_id:[0-9a-f-]+}'
 # The path of a server.
 SERVER = '/servers/{server_id}'
 
 
 class Malformed(Invalid):
+    """Error 400: the request is malformed."""
+
     msg_fmt = 'The server could not comply with the request since it is either malformed or otherwise incorrect.'
 
 
 class UnsupportedType(KilonovaError):
+    """Error 415: the content type of the body is not JSON."""
+
     msg_fmt = 'Unsupported Content-Type'
     code = 415
     safe = True
 
 
 class NoRoute(NotFound):
+    """Error 404: the path has no route at this microversion."""
+
     msg_fmt = faults.NOT_FOUND
 
 
 @dataclass(frozen=True)
 class Route:
-    """One row of the table.
+    """One route: a method and path, their handler, and everything that is checked before it is called.
 
-    ``policy`` ANYBODY: whoever has a token may. ``server``: the path's ``server_id`` is a server, which is found before
-    the policy is asked, and what for (see ``services.accept``); ``for_services``: other services find it too.
-    ``owner``: the variable of the path that names the project whose right is asked for, instead of the caller's.
-    ``action``: the one key of the body that chooses this row among those of its path. ``asks``: rules besides
-    ``policy`` that the handler checks. Outside ``since`` … ``until`` the route doesn't exist.
+    - ``policy``: the policy rule. ANYBODY accepts every caller with a valid token.
+    - ``server``: the path has a ``server_id``. The server is looked up before the policy check, for this purpose of
+      ``services.accept`` (such as WORK).
+    - ``for_services``: other services find servers of all projects.
+    - ``owner``: the variable of the path that names the project of the policy target, instead of the caller's project.
+    - ``action``: the only key of the body, which selects this route among the routes of its path.
+    - ``asks``: further policy rules, which the handler checks.
+    - ``since`` and ``until``: the microversions in which the route exists.
     """
 
     method: str
@@ -95,23 +104,31 @@ class Route:
 
 def server_action(key: str, handler: Callable[[Call], Any], policy: str, body: Schema, status: int = 202,
                   asks: tuple[str, ...] = (), since: int = versions.MIN, until: int = versions.MAX) -> Route:
-    """The row of an action on a server: ``key`` is the one of its body; ``since`` … ``until`` its microversions."""
+    """Return the route of an action on a server.
+
+    ``key`` is the only key of the body. The action exists in the microversions ``since`` to ``until``.
+    """
     return Route('POST', f'{SERVER}/action', handler, policy, body=body, status=status, action=key, server=WORK,
                  asks=asks, since=since, until=until)
 
 
 class Policy(Protocol):
-    """Who may do what: ``policies.Policy``."""
+    """The interface of the policy checks. ``policies.Policy`` implements it."""
 
-    def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool: ...
+    def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool:
+        """Return whether the caller passes a policy rule for this target."""
 
-    def authorise(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> None: ...
+    def authorise(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> None:
+        """Raise PolicyNotAuthorized (403) if the caller does not pass a policy rule for this target."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A body with headers; ``status`` other than the route's where one route has several. ``text``: a body that isn't
-    JSON, whose Content-Type is one of the headers."""
+    """A response with headers.
+
+    ``status`` replaces the route's status if a route has several. ``text`` is a body that is not JSON. Its Content-Type
+    is in ``headers``.
+    """
 
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
@@ -120,7 +137,10 @@ class Reply:
 
 
 class Links:
-    """Links to resources: ``self`` with the version and project of the request's URL, ``bookmark`` without version."""
+    """Builder of links to resources.
+
+    A ``self`` link has the version and project of the request's URL. A ``bookmark`` link has no version.
+    """
 
     def __init__(self, request: webob.Request, project: str | None, prefix: str | None) -> None:
         base = (prefix.rstrip('/') + request.script_name if prefix else request.application_url).rstrip('/')
@@ -128,26 +148,26 @@ class Links:
         self._base, self._root = base + tail, base.rpartition('/')[0] + tail
 
     def of(self, collection: str, identifier: str | int) -> list[dict[str, str]]:
-        """Both links of one resource."""
+        """Return the self link and the bookmark link of a resource."""
         return [{'rel': 'self', 'href': self.to(collection, identifier)}, self.bookmark(collection, identifier)]
 
     def to(self, collection: str, identifier: str | int) -> str:
-        """The URL of a resource."""
+        """Return the URL of a resource, with the API version."""
         return f'{self._base}/{collection}/{quote(str(identifier))}'
 
     def bookmark(self, collection: str, identifier: str | int) -> dict[str, str]:
-        """The link that outlives versions."""
+        """Return the bookmark link of a resource, which has no API version and stays valid in other versions."""
         return {'rel': 'bookmark', 'href': f'{self._root}/{collection}/{quote(str(identifier))}'}
 
     def next(self, path: str, query: Mapping[str, Iterable[str]], marker: str | int) -> list[dict[str, str]]:
-        """The link to the page after ``marker``; ``path`` such as 'servers/detail'."""
+        """Return the link to the page after ``marker``. ``path`` is a list such as 'servers/detail'."""
         pairs = [(name, value) for name, values in query.items() if name != 'marker' for value in values]
         return [{'rel': 'next', 'href': f'{self._base}/{path}?{urlencode([*pairs, ("marker", marker)])}'}]
 
 
 @dataclass
 class Call:
-    """One request, as handlers see it. ``version`` is N of 2.N."""
+    """A checked request, as handlers get it. ``version`` is the N of microversion 2.N."""
 
     ctxt: RequestContext
     version: int
@@ -162,35 +182,44 @@ class Call:
     application_url: str = ''
 
     def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
-        """Whether the caller passes a rule; the target is the server if the path names one."""
+        """Return whether the caller passes a policy rule.
+
+        The default target is the property ``target``.
+        """
         return self.policy.allows(self.ctxt, rule, target or self.target)
 
     def authorise(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """The same, or 403."""
+        """Raise PolicyNotAuthorized (403) if the caller does not pass a policy rule, for this target.
+
+        The default target is the property ``target``.
+        """
         self.policy.authorise(self.ctxt, rule, target or self.target)
 
     @property
     def server(self) -> Found:
-        """The server that the path names, on routes that have ``server``."""
+        """The server in the path, on routes that have ``server``."""
         if self.found is None:
             raise TypeError(f'{self.route.path} names no server')
         return self.found
 
     @property
     def target(self) -> dict[str, Any]:
-        """Whose resource this is about: the server's project and user, else the caller's."""
+        """The project and user that own the resource: the server's, or else the caller's."""
         if self.found is not None:
             return self.found.target
         owner = self.path[self.route.owner] if self.route.owner else self.ctxt.project_id
         return {'project_id': owner, 'user_id': self.ctxt.user_id}
 
     def one(self, name: str, default: str | None = None) -> str | None:
-        """The (last) value of a query parameter."""
+        """Return the last value of a query parameter, or ``default`` if the query does not have it."""
         values = self.query.get(name)
         return values[-1] if values else default
 
     def limit(self) -> int:
-        """How many items the answer may have: ``limit``, but no more than [api]max_limit."""
+        """Return the maximum number of items in the response: the parameter ``limit``, but at most [api]max_limit.
+
+        Raises Invalid if the parameter is not an integer.
+        """
         wanted = self.one('limit')
         cap = self.backend.options.max_limit
         if wanted is None:
@@ -200,18 +229,22 @@ class Call:
         return min(int(wanted), cap)
 
     def offset(self) -> int:
-        """How many items the answer leaves out first, in lists that have ``offset``."""
+        """Return the number of items to skip: the parameter ``offset``, which some lists have.
+
+        Raises Invalid if the parameter is not an integer.
+        """
         text = self.one('offset') or '0'
-        # The pattern of the schema lets a line's end through.
+        # The pattern of the schema accepts a line feed at the end.
         if not text.isascii() or not text.isdigit():
             raise Invalid('offset param must be an integer')
         return min(int(text), LAST)
 
 
 class Paths:
-    """A table of routes as requests are matched with it: ``rows`` of each 'METHOD path'.
+    """A table of routes for the matching of requests. ``rows`` has the routes of each 'METHOD path'.
 
-    The order of the table says nothing: a path that names a segment goes before one that takes any there.
+    The order of the routes does not matter: a path with a fixed segment takes precedence over a path with a variable
+    there.
     """
 
     def __init__(self, table: Iterable[Route], prefixes: tuple[str, ...] = ('', PROJECT_PREFIX)) -> None:
@@ -228,8 +261,8 @@ class Paths:
         self.methods = sorted({route.method for rows in self.rows.values() for route in rows})
 
     def match(self, path: str, method: str) -> tuple[dict[str, str], list[Route]] | None:
-        """What a path says and the rows that it may mean."""
-        # A suffix that names the format is no part of the path, unless it can be the end of an id.
+        """Return the variables of a path and the routes for it, or None if there is no route."""
+        # The suffix .json is not part of the path, unless a route matches the path with it, as at the end of an id.
         for each in (path, path.removesuffix('.json')):
             found = self.mapper.match(each, {'REQUEST_METHOD': method})
             if found:
@@ -237,28 +270,31 @@ class Paths:
         return None
 
     def allowed(self, path: str) -> list[str]:
-        """The methods that a path has; none: there is no such path."""
+        """Return the methods that have a route for this path. An empty list means that the path does not exist."""
         return [method for method in self.methods if self.match(path, method) is not None]
 
 
 def _segments(route: Route) -> list[bool]:
-    """The sort key of a path: for each segment whether it takes anything."""
+    """Return the sort key of a route: for each segment of its path whether it is a variable."""
     return ['{' in segment for segment in route.path.split('/')]
 
 
-# Who asks; or the answer to a request that doesn't say.
+# A function that identifies the caller, or returns the error response if it can't.
 Identify = Callable[[WSGIEnvironment], RequestContext | webob.Response]
 
 
 class Dispatcher:
-    """The WSGI application behind the check of tokens: /v2.1, /v2 (the 2.0 API) and /kilonova/v1 (``own``), of which
-    only the first has microversions."""
+    """The WSGI application that serves requests after the validation of the token.
+
+    It serves /v2.1, /v2 (the 2.0 API) and /kilonova/v1 (``own``). Only /v2.1 has microversions.
+    """
 
     def __init__(self, paths: Paths, own: Paths, backend: Backend, policy: Policy, identify: Identify) -> None:
         self._backend, self._policy, self._identify = backend, policy, identify
         self._paths, self._own = paths, own
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        """Serve a WSGI request."""
         ctxt = self._identify(environ)
         if isinstance(ctxt, webob.Response):
             return ctxt(environ, start_response)
@@ -317,7 +353,10 @@ class Dispatcher:
 
 
 def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Response:
-    """What isn't below /kilonova/v1 is a fault: 404, or 405 where other methods are ``allowed``."""
+    """Return the response to a path without a route below /kilonova/v1: a fault, 404 or 405.
+
+    It is 405 if the path has other methods, ``allowed``.
+    """
     if not allowed:
         return faults.fault(404, faults.NOT_FOUND)
     response = faults.fault(405, f"{environ['REQUEST_METHOD'][:16]} is not allowed here, only {', '.join(allowed)}")
@@ -326,10 +365,13 @@ def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Respons
 
 
 def _version(request: webob.Request, is_legacy: bool, headers: list[tuple[str, str]]) -> int:
-    """The microversion; ``headers`` get what the answer says about it."""
+    """Return the microversion of a request, and put the response headers about it into ``headers``.
+
+    Raises InvalidVersion (400) and UnsupportedVersion (406).
+    """
     version = versions.MIN
     if not is_legacy:
-        # What is asked for is echoed even when it is refused.
+        # The response repeats the requested microversion even if it is refused.
         headers[:] = versions.headers(_echo(request))
         version = versions.negotiate(request.headers)
         headers[:] = versions.headers(versions.text(version))
@@ -348,7 +390,7 @@ def _path(request: webob.Request) -> str:
 
 
 def _echo(request: webob.Request) -> str:
-    """The version asked for, as far as a header may repeat it."""
+    """Return the requested microversion, or the lowest one if the text must not be repeated in a header."""
     wanted = versions.asked(request.headers) or versions.text(versions.MIN)
     return wanted if re.fullmatch(r'[0-9.]{1,32}', wanted) else versions.text(versions.MIN)
 
@@ -367,14 +409,17 @@ def _query(request: webob.Request) -> dict[str, list[str]]:
 
 
 def _body(request: webob.Request) -> Any:
-    """The JSON of a request, checked for what no column and no number of ours can hold."""
-    # Letter by letter, as in the field.
+    """Return the parsed JSON body, or None if there is no body.
+
+    Text and numbers that the databases can't store are refused. Raises UnsupportedType (415) and Malformed (400).
+    """
+    # Case-sensitive, as in Nova.
     kind = request.content_type or ''
     if kind not in ACCEPTED_TYPES and kind not in UNSAID_TYPES:
         raise UnsupportedType
     data = request.body
     if not data or kind not in ACCEPTED_TYPES:
-        # As the field has it: a body of an unsaid type is no body.
+        # As in Nova, a body with a content type that says nothing is ignored.
         return None
     try:
         text = data.decode()
@@ -395,13 +440,16 @@ def _refuse(constant: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """Too large a number would become the infinity that JSON has no word for."""
+    """Return the float, and raise ValueError if it is too large: Python would return infinity, which JSON lacks."""
     number = float(text)
     return number if math.isfinite(number) else _refuse(text)
 
 
 def _check_depth(body: Json) -> None:
-    """What is nested deeper than any request of ours needs could be read here, and not by whoever gets it next."""
+    """Raise ValueError if lists and objects are nested deeper than ``MOST_FLOORS``.
+
+    This process could read such a body, but perhaps not the next program that gets it.
+    """
     floor = [body]
     for _ in range(MOST_FLOORS):
         floor = [item for each in floor if isinstance(each, (dict, list))
@@ -412,7 +460,10 @@ def _check_depth(body: Json) -> None:
 
 
 def _check_text(value: Json) -> None:
-    """Escapes may make text that no database takes: lone surrogates (an encoding error) and NUL."""
+    """Raise ValueError if a text has characters that databases can't store: lone surrogates or NUL.
+
+    JSON escapes can produce them.
+    """
     if isinstance(value, str):
         value.encode()
         if '\x00' in value:
@@ -429,7 +480,7 @@ def _check_text(value: Json) -> None:
 def _render(result: Any, status: int) -> webob.Response:
     reply = result if isinstance(result, Reply) else Reply(result)
     status = reply.status or status
-    # As in the field answers without a body, 204 included, name a type, too.
+    # As in Nova, responses without a body have a content type too, even with status 204.
     if reply.text is not None:
         return webob.Response(status=status, headerlist=list(reply.headers), body=reply.text.encode())
     response = webob.Response(status=status, headerlist=[*reply.headers, ('Content-Type', 'application/json')])

@@ -1,1 +1,1 @@
-"""The words that nouns say with what requests may hold, and the check against it."""
+"""JSON schemas for bodies and queries of requests, and the check of requests against them."""

@@ -1,9 +1,9 @@
-"""Schemas whose rows carry since and until, and the check against them.
+"""Classes for JSON schemas whose properties have a range of microversions, and the check of bodies and queries.
 
     BODY = Obj(Prop('server', Obj(Prop('name', NAME, required=True), Prop('description', TEXT, since=19))))
     BODY.check({'server': {'name': 'a', 'description': 'b'}}, version=2)     # Invalid: 'description' was unexpected
 
-An older version is what is left when the rows outside their window are gone; nothing asks "is the version at least …".
+The schema of a microversion has the properties whose range includes it. So no code has to compare microversions.
 """
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ from kilonova.api.schemas.types import FORMATS, BadName, Json
 from kilonova.api.versions import MAX, MIN
 from kilonova.errors import Invalid
 
-# From this version on a query parameter that a list doesn't know is refused …
+# From this microversion on, lists refuse unknown query parameters.
 STRICT_SINCE = 75
-# … and from this one on by requests that know none at all, too.
+# From this microversion on, requests that have no query parameters refuse all of them, too.
 STRICT_EVERYWHERE = 102
-# Characters of a value, and of what is said about it, in a refusal.
+# The maximum number of characters of a value, and of the error about it, in an error message.
 MOST_SAID = 2048
 
 
 class ValidationError(Invalid):
+    """Error 400: the body or query does not match its schema."""
+
     msg_fmt = '%(detail)s'
 
 
 class Prop(NamedTuple):
-    """One property, in the versions ``since`` … ``until`` of the API; ``single``: a query may have it once only."""
+    """A property of an object or query, in the microversions ``since`` to ``until``.
+
+    A query may have a ``single`` property only once.
+    """
 
     name: str
     schema: Any
@@ -45,11 +50,12 @@ class Prop(NamedTuple):
     single: bool = False
 
     def holds(self, version: int) -> bool:
+        """Return whether the property exists in a microversion."""
         return self.since <= version <= self.until
 
 
 class Window(NamedTuple):
-    """One of several schemas of the same thing."""
+    """A schema that is valid in the microversions ``since`` to ``until``. ``Windows`` has several of them."""
 
     schema: Any
     since: int = MIN
@@ -57,12 +63,12 @@ class Window(NamedTuple):
 
 
 # --- keywords --------------------------------------------------------------------------------------------------------
-# What a check costs is bounded by the schema and not by who sends the value. Bounds come first: a text that is longer
-# than ``maxLength`` meets neither pattern nor format, the items of a list that has more than ``maxItems`` of them are
-# not looked at. What is repeated in a list is found in one pass, and only the first errors of a value are compared.
-# ``$`` in a pattern is the end of the text, as JSON Schema has it: in Python it also stands before a line feed there.
+# The cost of a check is limited by the schema, not by the sent value. Lengths are checked first: a text that is longer
+# than ``maxLength`` is not compared with a pattern or format, and the items of a list that is longer than ``maxItems``
+# are not checked. Repeated items of a list are found in one pass, and only the first errors of a value are compared.
+# As in JSON Schema, ``$`` in a pattern is the end of the text. In Python, ``$`` also matches before a final line feed.
 
-# Errors of one value that are compared for the one that is told.
+# The maximum number of errors of a value that are compared to find the most relevant one.
 MOST_ERRORS = 50
 
 Errors = Iterator[jsonschema.ValidationError]
@@ -70,12 +76,12 @@ Errors = Iterator[jsonschema.ValidationError]
 
 @functools.cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern of a schema, to be searched."""
+    """Return the compiled pattern of a schema, for a search."""
     return re.compile(pattern[:-1] + r'\Z' if pattern.endswith('$') else pattern)
 
 
 def first_of(validator: Validator, value: object) -> jsonschema.ValidationError | None:
-    """The error that says most about a value."""
+    """Return the most relevant error of a value, or None if the value matches the schema."""
     return jsonschema.exceptions.best_match(itertools.islice(validator.iter_errors(value), MOST_ERRORS))
 
 
@@ -83,7 +89,7 @@ _BOUNDS: dict[type, str] = {str: 'maxLength', list: 'maxItems', dict: 'maxProper
 
 
 def _is_long(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a bound refuses the value already."""
+    """Return whether the value is longer than its schema allows. Then other keywords need not be checked."""
     bound = _BOUNDS.get(type(value))
     return bound is not None and bound in schema and len(value) > schema[bound]
 
@@ -108,7 +114,7 @@ def _unique(validator: Validator, wanted: bool, value: Json, schema: dict[str, A
 
 
 def is_known(name: str, schema: dict[str, Any]) -> bool:
-    """Whether a schema names a property, or has a pattern for its name."""
+    """Return whether a schema has a property of this name, or a pattern that matches the name."""
     return name in schema.get('properties', ()) or any(
         compiled(pattern).search(name) for pattern in schema.get('patternProperties', ()))
 
@@ -139,7 +145,7 @@ def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[s
 
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
-    """minimum and maximum also hold for numbers that are written as text."""
+    """Return the check of minimum or maximum, which also applies to numbers that are written as text."""
     def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
         try:
             number = float(value) if isinstance(value, str) else value
@@ -151,13 +157,13 @@ def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., 
 
 
 def _largest(validator: Validator, bound: int, value: Json, schema: dict[str, Any]) -> Errors:
-    """A bound for numbers alone, where a text may be anything."""
+    """Check the upper bound of a number. Unlike maximum, it does not apply to text."""
     if isinstance(value, (int, float)) and abs(value) > bound:
         yield jsonschema.ValidationError(f'{value!r} is greater than the maximum of {bound!r}')
 
 
 def _bytes(validator: Validator, limit: int, value: Json, schema: dict[str, Any]) -> Errors:
-    """MySQL's columns of long text are bounded in bytes."""
+    """Check the length of a text in bytes, because the long text columns of MySQL are limited in bytes."""
     if isinstance(value, str) and len(value.encode()) > limit:
         yield jsonschema.ValidationError(f'{value[:64]!r}... is too long')
 
@@ -175,7 +181,7 @@ VALIDATOR = jsonschema.validators.extend(jsonschema.Draft4Validator, {
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
 def at(schema: Any, version: int) -> Any:
-    """The plain JSON schema of a version."""
+    """Return the plain JSON schema of a microversion."""
     if isinstance(schema, (Obj, Windows)):
         return schema.at(version)
     if isinstance(schema, dict):
@@ -186,14 +192,18 @@ def at(schema: Any, version: int) -> Any:
 
 
 class Schema:
-    """A body's schema: ``at(version)`` is defined by subclasses."""
+    """The base class of the schemas of bodies."""
 
     def at(self, version: int) -> dict[str, Any]:
+        """Return the plain JSON schema of a microversion. Subclasses implement it."""
         raise TypeError('a Schema is an Obj or Windows')
 
     def check(self, body: Any, version: int, relaxed: bool = False) -> Any:
-        """``body`` as handlers may take it. ``relaxed`` (2.0): unknown keys are dropped instead of
-        refused, and so are spaces at the ends of names."""
+        """Check a body and return it in the form that handlers get.
+
+        If ``relaxed`` (the 2.0 API), unknown keys are removed instead of refused, and spaces around names are removed.
+        Raises ValidationError if the body does not match the schema.
+        """
         validator = self._validator(version)
         if relaxed:
             body = _relax(body, validator.schema)
@@ -208,12 +218,16 @@ class Schema:
 
 
 class Obj(Schema):
-    """A JSON object of ``Prop`` rows; keys that no row names are refused unless ``additional``."""
+    """The schema of a JSON object with these properties.
+
+    Other keys are refused, unless ``additional`` is true.
+    """
 
     def __init__(self, *props: Prop, additional: bool = False, **more: Any) -> None:
         self.props, self.additional, self.more = props, additional, more
 
     def at(self, version: int) -> dict[str, Any]:
+        """Return the plain JSON schema of the object in a microversion."""
         rows = [prop for prop in self.props if prop.holds(version)]
         schema = {'type': 'object', 'properties': {prop.name: at(prop.schema, version) for prop in rows},
                   'additionalProperties': self.additional, **self.more}
@@ -222,18 +236,23 @@ class Obj(Schema):
 
 
 class Windows(Schema):
-    """Different schemas in different versions; the windows must not overlap."""
+    """A schema that differs between ranges of microversions. The ranges must not overlap."""
 
     def __init__(self, *windows: Window) -> None:
         self.windows = windows
 
     def at(self, version: int) -> dict[str, Any]:
+        """Return the plain JSON schema of the range that includes the microversion."""
         return next(at(window.schema, version) for window in self.windows if window.since <= version <= window.until)
 
 
 @dataclass(frozen=True)
 class Query:
-    """Query parameters; each row's schema holds for each value given. ``private``: keys like ``_x`` are let through."""
+    """The schema of a query string. The schema of a property applies to each of its values.
+
+    If ``private`` is true, parameters whose name begins with an underscore are accepted. Unknown parameters are refused
+    from microversion ``strict_since`` on, and ignored before.
+    """
 
     props: tuple[Prop, ...] = ()
     strict_since: int = STRICT_EVERYWHERE
@@ -242,9 +261,11 @@ class Query:
 
     @classmethod
     def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> Query:
+        """Return the schema of a query with these properties."""
         return cls(props, strict_since, private)
 
     def at(self, version: int) -> dict[str, Any]:
+        """Return the plain JSON schema of the query in a microversion."""
         schema: dict[str, Any] = {
             'type': 'object', 'additionalProperties': version < self.strict_since,
             'properties': {prop.name: {'type': 'array', 'items': at(prop.schema, version),
@@ -253,7 +274,7 @@ class Query:
         return {**schema, 'patternProperties': {'^_': {}}} if self.private else schema
 
     def check(self, values: Mapping[str, list[str]], version: int) -> None:
-        """Raises ValidationError."""
+        """Raise ValidationError if the query does not match the schema."""
         if not values:
             return
         if version not in self._validators:
@@ -266,7 +287,7 @@ def _raise(validator: Validator, value: object, what: str) -> None:
     if error is None:
         return
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
-    # Absolute: within a choice of schemas the error's own path begins at the choice.
+    # Use the absolute path: inside anyOf or oneOf, the error's own path begins there.
     names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
     if not names or (names[-1] == 'name' and isinstance(error.cause, BadName)):
         raise ValidationError(detail=_cut(message))
@@ -275,12 +296,15 @@ def _raise(validator: Validator, value: object, what: str) -> None:
 
 
 def _cut(text: str) -> str:
-    """A refusal repeats what was sent, but not all of a large body; the reason stands at its end."""
+    """Return the text, or its start and end if it is long.
+
+    An error message repeats the sent value, but not all of a large body. The reason is at the end of the message.
+    """
     return text if len(text) <= MOST_SAID else f'{text[:MOST_SAID // 2]}...{text[-MOST_SAID // 2:]}'
 
 
 def _relax(value: Any, schema: Any) -> Any:
-    """``value`` without the keys that an object schema doesn't know, and without spaces around names."""
+    """Return the value without keys that the schema of an object does not have, and without spaces around names."""
     if isinstance(value, str):
         return value.strip() if _is_name(schema) else value
     if isinstance(value, list) and isinstance(schema.get('items'), dict):

@@ -1,12 +1,12 @@
-"""What extra specs may say from 2.86 on: one row a name; namespaces that no row knows belong to their operators.
+"""Validation of extra specs of flavors (since 2.86): a table with one row for each extra spec that Nova knows.
 
     check({'pci_passthrough:alias': 'a1:1'})       # None
     check({'hw:nosuch': '1'})                      # Invalid
-    check({'hw:nosuch': '1'}, validated=False)     # None: the request is of a version before 2.86
+    check({'hw:nosuch': '1'}, validated=False)     # None: the request's microversion is below 2.86
 
-Who adds specs of their own (a scheduler filter's, say) may add their rows: an entry point in the group
-``kilonova.api.extra_spec_validators`` names a function that returns an iterable of ``Spec``. Their namespaces are then
-checked like ours. Names are the field's.
+Namespaces without a row in the table belong to operators, and are not checked. A plug-in, such as a scheduler filter,
+may add rows: an entry point in the group ``kilonova.api.extra_spec_validators`` names a function that returns an
+iterable of ``Spec``. Its namespaces are then checked like those of the table.
 """
 from __future__ import annotations
 
@@ -32,14 +32,18 @@ NAMESPACE = 'kilonova.api.extra_spec_validators'
 
 
 class InvalidExtraSpec(Invalid):
+    """Error 400: an extra spec is unknown or its value is malformed."""
+
     msg_fmt = 'Validation failed; %(reason)s'
 
 
 class Spec(NamedTuple):
-    """``name`` is a regular expression for the whole key; ``check`` says what is wrong with a value, or None.
+    """A row of the table: one extra spec, or several with a common check.
 
-    ``always``: values are checked at every microversion. Nova has no check of such a spec, so there is no version from
-    which on its users expect one.
+    ``name`` is a regular expression for the whole key. ``check`` returns what is wrong with a value, or None.
+
+    ``always``: values are checked at every microversion. Nova has no check of such a spec, so there is no microversion
+    from which on users expect one.
     """
 
     name: str
@@ -65,7 +69,10 @@ def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[
 
 
 def _limit(part: str, *, off: bool = False) -> Callable[[str], str | None]:
-    """Return the check of a limit of CPUs, by what the kernel of some host takes. ``off``: below 0 is no limit."""
+    """Return the check of a CPU limit, with the range that the kernel of some host accepts.
+
+    If ``off`` is true, a value below 0 means no limit and is accepted.
+    """
     check = _whole(*tuning.CPU_LIMITS[part])
     return lambda value: None if off and re.fullmatch(r'-[0-9]{1,18}', value.strip()) else check(value)
 
@@ -103,14 +110,14 @@ def _boolean(value: str) -> str | None:
 
 
 def _either(*values: str) -> str:
-    """A regular expression of these words."""
+    """Return a regular expression that matches one of these words."""
     return '|'.join(map(re.escape, values))
 
 
 _COUNT, _SIZE = _whole(1), _whole(0)
 _CPU_LIST = _form(r'\^?\d+(-\d+)?(,\^?\d+(-\d+)?)*')
 _GROUP = r'([a-zA-Z0-9_-]{1,64})?'
-# Placement knows these without being told; its custom ones are made when somebody asks.
+# Placement has the standard names from the start. A custom name is created when it is first used, so any is accepted.
 _CLASSES = f'{_either(*os_resource_classes.STANDARDS)}|CUSTOM_[A-Z0-9_]+'
 _TRAITS = f'{_either(*os_traits.get_traits())}|CUSTOM_[A-Z0-9_]+'
 
@@ -170,12 +177,16 @@ SPECS: tuple[Spec, ...] = (
     Spec(rf'resources{_GROUP}:({_CLASSES})', _SIZE),
     Spec(rf'trait{_GROUP}:({_TRAITS})', _word('required', 'forbidden')),
 )
-# Prefixes that are ours: a name in one of them that no row knows is a mistake.
+# The namespaces of Nova. An unknown name in one of them is an error.
 _NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trait)([0-9_].*)?'
 
 
 class _Table(NamedTuple):
-    """``rows``: (compiled name, its row); ``namespaces``: whose unknown names are mistakes."""
+    """The table of extra specs with compiled names.
+
+    ``rows`` are pairs of a compiled name and its row. ``namespaces`` matches the namespaces in which unknown names are
+    errors.
+    """
 
     rows: tuple[tuple[re.Pattern[str], Spec], ...]
     namespaces: re.Pattern[str]
@@ -190,7 +201,10 @@ def _compile(more: Iterable[Spec] = ()) -> _Table:
 
 @functools.cache
 def _table() -> _Table:
-    """Our rows and those of plug-ins, read once. One that doesn't load is told and left out."""
+    """Return the table of our rows and those of plug-ins, which is read once.
+
+    A plug-in that can't be loaded is logged and left out.
+    """
     def failed(manager: stevedore.ExtensionManager[Any], entry_point: EntryPoint, error: BaseException) -> None:
         LOG.error('Extra spec validator %s could not be loaded: %s', entry_point.name, error)
     found: Any = stevedore.ExtensionManager(NAMESPACE, invoke_on_load=True, on_load_failure_callback=failed)
@@ -198,10 +212,9 @@ def _table() -> _Table:
 
 
 def check(values: Mapping[str, str], *, validated: bool = True) -> None:
-    """Raise InvalidExtraSpec for the first spec that is unknown or malformed.
+    """Raise InvalidExtraSpec for the first extra spec that is unknown or malformed.
 
-    ``validated`` False: the request's microversion is from before the check (2.86), so that only rows of ``always``
-    count.
+    If ``validated`` is false, the request's microversion is below 2.86, and only rows with ``always`` are checked.
     """
     table = _table()
     for key, value in values.items():

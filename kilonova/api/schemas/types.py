@@ -1,9 +1,9 @@
-"""The words that schemas are made of: names, numbers, booleans, ids; and what their formats allow.
+"""Basic JSON schemas, such as names, numbers, booleans and ids, and the checks of their formats.
 
     Prop('host', t.HOST, required=True), Prop('count', t.integer(1))
 
-Each text has a bound of its length and each list one of its items (a test goes over all schemas): what a format or a
-pattern costs depends on it.
+Each text has a maximum length, and each list a maximum number of items. The cost of formats and patterns depends on it.
+A test checks all schemas for this.
 """
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from oslo_utils import timeutils, uuidutils
 
 from kilonova.db import expressions
 
-# What a request's body is made of.
+# The type of a parsed JSON body.
 Json: TypeAlias = 'bool | int | float | str | list[Json] | dict[str, Json] | None'
 MAX_INT = 0x7FFFFFFF
 MAX_FLOAT = 3.40282e+38
-# Keys with values that one request brings; quotas are smaller, where there are any.
+# The maximum number of key-value pairs in one request. Quotas have smaller limits, if there are any.
 MAX_PAIRS = 1000
 
 NULL = {'type': 'null'}
@@ -62,24 +62,27 @@ REGEX_TEXT = {'type': 'string', 'maxLength': 255, 'format': 'regex'}
 
 
 def integer(minimum: int = 0, maximum: int = MAX_INT) -> dict[str, Any]:
-    """A whole number, which clients may also write as text."""
+    """Return the schema of an integer, which clients may also write as text."""
     return {'type': ['integer', 'string'], 'pattern': '^[0-9]+$', 'minimum': minimum, 'maximum': maximum,
             'minLength': 1, 'maxLength': 20}
 
 
 def one_of(*values: str) -> dict[str, Any]:
-    """An enum."""
+    """Return the schema of a text that is one of these values."""
     return {'type': 'string', 'enum': list(values)}
 
 
 def when(value: str) -> datetime.datetime:
-    """A time of a query (checked by its schema), naive UTC."""
+    """Return a time from a query, which its schema has checked, as naive UTC."""
     return timeutils.normalize_time(timeutils.parse_isotime(value))
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
 class BadName(ValueError):
-    """What a name must be is the whole refusal where it is called that."""
+    """A name is not valid.
+
+    If the property is called "name", this error's text is the whole error message.
+    """
 
 
 FORMATS = FormatChecker(formats=())
@@ -105,7 +108,7 @@ def _datetime(value: Json) -> bool:
     if not isinstance(value, str):
         return True
     try:
-        # The databases hold naive UTC: a time that has none there is no time here.
+        # The databases store naive UTC, so a time that can't be converted to UTC is not valid.
         timeutils.normalize_time(timeutils.parse_isotime(value))
     except (ValueError, OverflowError):
         return False

@@ -1,3 +1,4 @@
-"""Nouns of Kilonova's own API, below /kilonova/v1, made as those of ``api.v2`` are. There are no microversions: fields
-are added, and none is taken away.
+"""Resources of Kilonova's own API, below /kilonova/v1, in the same form as the modules of ``api.v2``.
+
+This API has no microversions. Fields may be added, but none is removed.
 """

@@ -1,4 +1,7 @@
-"""Who held which device from when to when. Who holds it now, and since when, the device says (``devices``)."""
+"""The history of devices (``/os-device-history``): which server held which device, from when to when.
+
+The current server of a device is not in the history, but in the device itself (``devices``).
+"""
 from __future__ import annotations
 
 from typing import Any
@@ -16,7 +19,7 @@ from kilonova.pci.shown import shown_entry
 INDEX = 'kilonova:device-history:index'
 RULES = (rule(INDEX, ADMIN, 'List who held which device from when to when.'),)
 
-# An entry's id: its device's, and its number in its cell.
+# The id of an entry: the device's uuid, a dot, and the entry's number in its cell.
 _ID = {'type': 'string', 'pattern': r'^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,10}\Z', 'maxLength': 47}
 QUERY = Query.of(*(Prop(name, schema, single=True) for name, schema in (
     ('device_id', t.UUID), ('server', t.UUID), ('host', t.HOST), ('project_id', t.PROJECT_ID),
@@ -35,7 +38,10 @@ def _find(conn: Connection, marker: str) -> int | None:
 
 
 def index(call: Call) -> Any:
-    """GET /os-device-history. ``silent_cells``: cells that didn't answer, whose entries are not in the list."""
+    """List the entries of the device history (``GET /os-device-history``).
+
+    ``silent_cells`` in the response names the cells that did not answer. Their entries are missing in the list.
+    """
     limit, silent = call.limit(), list[Database]()
     filters = {'device_uuid': call.one('device_id'), 'instance_uuid': call.one('server'), 'host': call.one('host'),
                'project_id': call.one('project_id')}

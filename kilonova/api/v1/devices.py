@@ -1,4 +1,4 @@
-"""Devices of all hosts, with their owners: what administrators see of ``pci_devices``."""
+"""PCI devices of all hosts with the servers that hold them (``/os-devices``), for administrators."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ RULES = (
 )
 
 
-# --- what may be said ------------------------------------------------------------------------------------------------
+# --- request schemas -------------------------------------------------------------------------------------------------
 def _once(name: str, schema: dict[str, Any]) -> Prop:
     return Prop(name, schema, single=True)
 
@@ -39,7 +39,7 @@ QUERY = Query.of(
 NO_QUERY = Query.of()
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- response fields -------------------------------------------------------------------------------------------------
 Row = Mapping[str, Any]
 
 
@@ -59,14 +59,17 @@ FIELDS = Fields(
 )
 
 
-# --- use cases -------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 def _number(conn: Connection, marker: str) -> int | None:
     row = pci_devices.find(conn, uuid=marker)
     return None if row is None else row['id']
 
 
 def _find(backend: Backend, uuid: str) -> Row:
-    """One device. NotFound; Unanswered when it may be in a silent cell."""
+    """Return the row of a device.
+
+    Raises NotFound if it does not exist, and Unanswered if it may be in a cell that does not answer.
+    """
     def ask(cell: Database) -> Row | None:
         with cell.read() as conn:
             return pci_devices.find(conn, uuid=uuid)
@@ -81,7 +84,10 @@ def _find(backend: Backend, uuid: str) -> Row:
 
 # --- handlers --------------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """GET /os-devices. ``silent_cells``: cells that didn't answer, whose devices are not in the list."""
+    """List devices (``GET /os-devices``).
+
+    ``silent_cells`` in the response names the cells that did not answer. Their devices are missing in the list.
+    """
     limit, kind, status = call.limit(), call.one('kind'), call.one('status')
     filters: dict[str, Any] = {name: call.one(name) for name in ('host', 'server', 'project_id')}
     silent: list[Database] = []
@@ -97,7 +103,7 @@ def index(call: Call) -> Any:
 
 
 def show(call: Call) -> Any:
-    """GET /os-devices/{device_id}."""
+    """Return a device (``GET /os-devices/{device_id}``)."""
     return {'device': _body(call, _find(call.backend, call.path['device_id']))}
 
 

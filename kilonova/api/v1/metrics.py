@@ -1,4 +1,4 @@
-"""Devices for Prometheus."""
+"""Numbers of PCI devices (``/metrics``), as text for Prometheus."""
 from __future__ import annotations
 
 from typing import Any
@@ -17,7 +17,10 @@ RULES = (rule(SHOW, ADMIN, 'Read how many devices there are, by host, kind, stat
 
 
 def show(call: Call) -> Any:
-    """GET /metrics: text in Prometheus' format; three statements a cell at most."""
+    """Return the numbers of devices in Prometheus' text format (``GET /metrics``).
+
+    Runs at most three SQL statements for each cell.
+    """
     silent: list[Database] = []
 
     def ask(cell: Database) -> tuple[str, list[device_counts.Counted], list[device_counts.Barred]]:
