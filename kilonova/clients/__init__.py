@@ -1,1 +1,1 @@
-"""Clients of the neighbour services, each over one keystoneauth1 adapter."""
+"""Clients of the other OpenStack services. Each client uses one keystoneauth1 adapter."""

@@ -1,9 +1,10 @@
-"""Host aggregates in Placement: the compute nodes of an aggregate's hosts are members of the aggregate of its uuid.
+"""Write host aggregates to Placement: the nodes of an aggregate's hosts are members of the aggregate with its uuid.
 
     bring_up_to_date(placement, api_db, cells, aggregate_uuid, 'gpu1')
 
-What the API database says counts; each call looks there first, so it may be repeated and calls may cross. A change of
-an aggregate writes an operation row of ``KIND`` beside it, which whoever brings Placement up to date ends.
+The API database is the source. Each call reads it first, so a call may be repeated, and several calls may run at the
+same time. A change of an aggregate writes an operation row of ``KIND`` as well, which is ended when Placement is up to
+date.
 """
 from __future__ import annotations
 
@@ -15,15 +16,18 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.rows import Row
 
 KIND = 'mirror'
-# Changes that cross are looked at so often.
+# Number of attempts if the aggregate changes while it is written to Placement.
 LOOKS = 4
 
 
 def bring_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells, aggregate_uuid: str,
                      host: str) -> None:
-    """Put the nodes of a host into the aggregate, or take them out.
+    """Make the nodes of a host members of the aggregate in Placement, or remove them from it.
 
-    Raises Unanswered, PlacementConflict; ProviderNotFound for a node that never reported to Placement.
+    Raises:
+        Unanswered: Placement or a database does not answer, or the aggregate keeps changing.
+        PlacementConflict: Placement refused a change.
+        ProviderNotFound: A node has never reported to Placement.
     """
     for _ in range(LOOKS):
         with api_db.read() as conn:
@@ -38,7 +42,7 @@ def bring_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_q
 
 
 def _nodes(cells: cell_queries.Cells, host: str, cell_id: int | None) -> list[Row]:
-    """Return the nodes of a host. Without a mapping it may be in any cell ('cell_v2 delete_host')."""
+    """Return the nodes of a host. All cells are searched if the host has no mapping ('cell_v2 delete_host')."""
     found = []
     for cell in [cells.by_id(cell_id)] if cell_id is not None else cells.databases():
         with cell.read() as conn:
@@ -47,7 +51,10 @@ def _nodes(cells: cell_queries.Cells, host: str, cell_id: int | None) -> list[Ro
 
 
 def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.Cells) -> list[str]:
-    """Compare all aggregates with Placement, one request each, and mend what differs; 'host: aggregate' of each."""
+    """Compare all aggregates with Placement and correct the differences. Return 'host: aggregate' for each correction.
+
+    Sends one request for each aggregate, and further ones for each correction.
+    """
     with api_db.read() as conn:
         rows = aggregates.snapshot(conn)
     nodes: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Queries for allocation candidates: the bound of their length, and one answer made of those to a query's parts.
+"""Queries for allocation candidates: the limit of their length, and the merging of the responses to parts of a query.
 
-``PlacementClient`` hands these functions to ``query.ask``.
+``PlacementClient`` passes these functions to ``query.ask``.
 """
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from kilonova import errors
 
 Found = dict[str, Any]
 
-# Characters of a query that can't be cut. Apache and nginx take request lines of some 8,190 unless told otherwise.
+# Maximum characters of a query that can't be divided. Apache and nginx accept request lines of some 8,190 characters by
+# default.
 MOST = 7500
 
 
 class QueryTooLong(errors.Invalid):
-    """A server asks for so many different things that no web server would read the query."""
+    """A server requests so many different things that the query is too long for web servers."""
 
     msg_fmt = ('The request has %(groups)s groups of resources (devices, ports, accelerators): a query of %(length)s '
                'characters, more than the %(most)s that web servers read. Ask for fewer devices, ports or accelerators '
@@ -25,7 +26,7 @@ class QueryTooLong(errors.Invalid):
 
 
 def checked(text: str) -> str:
-    """Return the query string. Raises QueryTooLong if it has more than MOST characters."""
+    """Return the query string unchanged. Raises QueryTooLong if it has more than MOST characters."""
     if len(text) > MOST:
         groups = sum(part.startswith('resources') for part in text.split('&'))
         raise QueryTooLong(groups=groups, length=len(text), most=MOST)
@@ -34,7 +35,10 @@ def checked(text: str) -> str:
 
 
 def merge(one: Found, other: Found, either: bool) -> Found:
-    """Return the allocation candidates of two answers that are in either, or in both of them, each of them once."""
+    """Return the allocation candidates that are in at least one of two responses, without duplicates.
+
+    If ``either`` is False, return those that are in each of the two responses.
+    """
     theirs = {_identity(request) for request in other['allocation_requests']}
     requests = [request for request in one['allocation_requests'] if either or _identity(request) in theirs]
     summaries = dict(one['provider_summaries'])
@@ -46,12 +50,15 @@ def merge(one: Found, other: Found, either: bool) -> Found:
 
 
 def first(found: Found, limit: int | None) -> Found:
-    """Return the answer with at most ``limit`` of its candidates."""
+    """Return the response with at most ``limit`` of its candidates, or with all if ``limit`` is None."""
     return {**found, 'allocation_requests': found['allocation_requests'][:limit]}
 
 
 def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[Found]:
-    """Return the resource providers of two answers that are in either, or in both of them, each of them once."""
+    """Return the resource providers that are in at least one of two responses, without duplicates.
+
+    If ``either`` is False, return those that are in each of the two responses.
+    """
     there = {provider['uuid'] for provider in one}
     theirs = {provider['uuid'] for provider in other}
     if not either:
@@ -60,11 +67,11 @@ def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[
 
 
 def merge_names(one: set[str], other: set[str], either: bool) -> set[str]:
-    """Return the names that are in either, or in both of two answers."""
+    """Return the names that are in at least one of two responses, or in each of them if ``either`` is False."""
     return one | other if either else one & other
 
 
 def _identity(request: Mapping[str, Any]) -> str:
-    """Return what is equal for equal candidates: amounts by provider, and the providers of each group."""
+    """Return a text that is the same for equal candidates: amounts by provider, and the providers of each group."""
     mappings = {suffix: sorted(providers) for suffix, providers in request.get('mappings', {}).items()}
     return json.dumps([request['allocations'], mappings], sort_keys=True)

@@ -1,11 +1,11 @@
-"""Remove what is left of a compute host whose service was deleted: its mapping, memberships of aggregates, providers.
+"""Delete the records of a compute host whose service was deleted: mapping, aggregate memberships, resource providers.
 
     forget(api_db, cell, 'gpu1')                                    # one transaction of the API database
     delete_providers(placement, cells, [node_uuid], check)          # some requests to Placement
 
-The API process calls both right after it deleted the service. Where one fails, conductors call them again, by the
-operation row that was written with the deletion. All functions may be repeated, also after a machine of the same name
-has registered.
+The API process calls the two functions right after it deleted the service. If one fails, conductors call them again,
+because of the operation row that was written with the deletion. All functions may be repeated, even after a machine of
+the same name has registered.
 """
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kilonova.db.engine import Database
 from kilonova.db.queries import aggregates, cells, compute_nodes, services
 from kilonova.errors import PlacementConflict, Unanswered
 
-# Consumers that one reason names.
+# Maximum of consumers that one error text names.
 NAMED = 5
 
 
 class ProvidersHeld(Unanswered):
-    """Consumers hold allocations of a host's providers, so Placement doesn't delete these."""
+    """Placement does not delete a host's providers, because consumers have allocations of them."""
 
     msg_fmt = ('Placement keeps the resource provider %(provider)s, as allocations of it exist: %(consumers)s. They '
                "belong to no server of the host. 'openstack resource provider allocation delete CONSUMER' deletes them")
 
 
 def forget(api_db: Database, cell: Database, host: str) -> None:
-    """Delete a host's mapping to this cell and take the host out of all aggregates.
+    """Delete a host's mapping to this cell, and remove the host from all aggregates.
 
     Does nothing if the host has registered in this cell again, or is mapped to another cell.
     """
@@ -49,8 +49,8 @@ def delete_providers(placement: PlacementClient, all_cells: cells.Cells, nodes: 
                      check: Callable[[], None]) -> None:
     """Delete the provider trees of these nodes (uuids), except of nodes that have registered again in any cell.
 
-    ``check`` is called before each tree is deleted and raises if the caller may not write any more. Raises Unanswered;
-    ProvidersHeld if a provider has allocations.
+    ``check`` is called before each tree is deleted. It raises an error if the caller may not write any more. Raises
+    ProvidersHeld if a provider has allocations, and Unanswered if Placement or a database does not answer.
     """
     living: set[str] = set()
     for cell in all_cells.databases():
@@ -75,12 +75,12 @@ def _held(placement: PlacementClient, root: str) -> ProvidersHeld | None:
 
 
 def shown(consumers: dict[str, dict[str, int]]) -> str:
-    """Return the consumers of a provider with what each holds, as text. Names NAMED of them at most."""
+    """Return a text with the consumers of a provider and the amounts of each. It names at most NAMED consumers."""
     named = [f'{consumer} ({amounts(held)})' for consumer, held in sorted(consumers.items())[:NAMED]]
     more = len(consumers) - len(named)
     return ', '.join(named) + (f' and {more} more' if more else '')
 
 
 def amounts(held: dict[str, Any]) -> str:
-    """Return amounts by resource class as text: 'MEMORY_MB 512, VCPU 1'."""
+    """Return a text with amounts by resource class, such as 'MEMORY_MB 512, VCPU 1'."""
     return ', '.join(f'{name} {amount}' for name, amount in sorted(held.items()))

@@ -1,4 +1,4 @@
-"""The image client: one image's record, and its bytes into a file with their checksum checked; new images.
+"""The client of the image service. It reads records, downloads images with their checksum verified, and creates images.
 
     adapter = session.adapter(conf, 'glance', fallback='keystone_authtoken')
     images = ImageClient(adapter, retries=conf.glance.num_retries)
@@ -37,30 +37,36 @@ _PATCH = 'application/openstack-images-v2.1-json-patch'
 
 
 class ImageRefused(errors.Forbidden):
-    """The image service's quota or policy is against it."""
+    """The image service's quota or policy does not allow the request."""
 
     msg_fmt = 'The image service refuses image %(image_id)s: %(reason)s'
 
 
 class ImageClient:
-    """One per process; threads may share it."""
+    """The client of the image service. A process has one, and threads may share it.
+
+    A request is made as the user if it has a context with a token, and as the service otherwise. Each call raises
+    errors.Unanswered if the image service does not answer.
+    """
 
     def __init__(self, adapter: Adapter, retries: int = 3) -> None:
         self._adapter = adapter
         self._retries = retries
 
     def get(self, image_id: str, ctxt: RequestContext | None = None) -> dict[str, Any]:
-        """The image's v2 record: id, name, status, size, disk_format, min_disk, min_ram, properties at top level …
+        """Return the image's v2 record: id, name, status, size, disk_format, min_disk, min_ram, properties and more.
 
-        With a context that carries a token the request is the user's. ImageNotFound: none that this user may see.
+        The image's properties are at the top level of the record. With a context that has a token, the request is the
+        user's. Raises ImageNotFound if this user can see no such image.
         """
         found: dict[str, Any] = self._ask(image_id, f'/v2/images/{image_id}', ctxt).json()
         return found
 
     def find(self, query: Mapping[str, str], limit: int, ctxt: RequestContext | None = None) -> list[dict[str, Any]]:
-        """At most ``limit`` records that match ``query`` (the parameters of the service's list), in its order.
+        """Return at most ``limit`` records that match ``query``, in the service's order.
 
-        Invalid: the service doesn't understand the query, or has no such marker.
+        ``query`` has the parameters of the service's list. Raises Invalid if the service does not understand the query,
+        or has no such marker.
         """
         found: list[dict[str, Any]] = []
         path: str | None = f"/v2/images?{urlencode({**query, 'limit': limit})}"
@@ -70,14 +76,17 @@ class ImageClient:
                 raise errors.Invalid(_reason(response))
             answer = response.json()
             found += answer['images']
-            # The service has a bound of its own.
+            # The service may return fewer records than the limit.
             path = answer.get('next')
         return found[:limit]
 
     def update(self, image_id: str, changes: Sequence[Mapping[str, Any]], ctxt: RequestContext | None = None) -> None:
-        """Change a record; ``changes`` as in JSON patch (op, path, value).
+        """Change a record. ``changes`` are operations of JSON patch (op, path, value).
 
-        ImageNotFound; Invalid: malformed; ImageRefused: a quota or a policy is against it.
+        Raises:
+            ImageNotFound: No such image exists.
+            ImageRefused: A quota or a policy does not allow it.
+            Invalid: The changes are malformed.
         """
         response = self._request('PATCH', f'/v2/images/{image_id}', ctxt, json=list(changes),
                                  headers={'Content-Type': _PATCH})
@@ -92,11 +101,14 @@ class ImageClient:
         raise errors.Invalid(reason)
 
     def download(self, image_id: str, file: IO[bytes], ctxt: RequestContext | None = None) -> int:
-        """Write the image's bytes to ``file`` (from its start) and return their number.
+        """Write the image's bytes to ``file`` from its start, and return their number.
 
-        Raises ImageUnacceptable if the data has another checksum than the image service keeps, or more bytes than the
-        image has, at each try. An image whose size the service doesn't know (one at a URL of somebody else) may have
-        half of the room that the file system has. Raises NoRoom, and asks for no data, if the file system is too full.
+        A failed download is repeated ``retries`` times. An image whose size the service does not know (one at a URL
+        elsewhere) may use half of the file system's free space.
+
+        Raises:
+            ImageUnacceptable: In the last attempt, too, the data had a wrong checksum or more bytes than the image has.
+            NoRoom: The file system has too little free space. No data was requested.
         """
         record = self.get(image_id, ctxt)
         most = _room(image_id, record.get('size'), file)
@@ -112,14 +124,14 @@ class ImageClient:
         raise AssertionError('unreachable')
 
     def url(self, image_id: str, ctxt: RequestContext | None = None) -> str:
-        """Where the image can be asked for. Unanswered: the catalog has no image service."""
+        """Return the URL of the image in the image service. Raises Unanswered if the catalog has no image service."""
         endpoint = session.endpoint(self._adapter, 'The image service')
         return f"{re.sub('/v2/?$', '', endpoint).rstrip('/')}/images/{image_id}"
 
     def create(self, record: dict[str, Any], ctxt: RequestContext | None = None) -> None:
-        """A new image without data; ``record`` is the v2 record, its ``id`` chosen by the caller.
+        """Create an image without data. ``record`` is the v2 record, whose ``id`` the caller has chosen.
 
-        Invalid: malformed. ImageRefused: a quota or a policy is against it.
+        Raises ImageRefused if a quota or a policy does not allow it, and ImageUnacceptable if the record is malformed.
         """
         response = self._request('POST', '/v2/images', ctxt, json=record)
         response.close()
@@ -131,10 +143,16 @@ class ImageClient:
         raise errors.ImageUnacceptable(image_id=record['id'], reason=reason)
 
     def upload(self, image_id: str, file: IO[bytes], check: Callable[[], None] = lambda: None) -> None:
-        """Send ``file`` (a real file, from its start) as the data of an image that has none; then it is active.
+        """Upload ``file`` (a real file, from its start) as the data of an image without data. The image is then active.
 
-        May be repeated: an image that is active has its data already. ``check()`` is called all the time; what it
-        raises ends the upload. ImageNotFound: deleted meanwhile. ImageUnacceptable, ImageRefused: no use to try again.
+        May be repeated, because an active image has its data already. ``check()`` is called before each piece, and an
+        error that it raises ends the upload.
+
+        Raises:
+            ImageNotFound: The image was deleted meanwhile.
+            ImageRefused: A quota or a policy does not allow it. Repeating is useless.
+            ImageUnacceptable: The service does not accept the data. Repeating is useless.
+            Unanswered: An earlier upload of the image has not ended yet.
         """
         status = self.get(image_id)['status']
         if status == 'active':
@@ -142,13 +160,13 @@ class ImageClient:
         if status in SENDING:
             raise errors.Unanswered(who='The image service', reason=f'image {image_id} is still {status}')
         file.seek(0)
-        # Sent as often as the flow says: the data can't be rewound behind this call.
+        # The data is sent once here, because it can't be rewound below this call. The flow repeats the upload.
         response = self._request('PUT', f'/v2/images/{image_id}/file', None, data=_Watched(file, check),
                                  headers={'Content-Type': 'application/octet-stream'}, allow_reauth=False)
         self._check_sent(response, image_id)
 
     def activate(self, image_id: str, ctxt: RequestContext | None = None) -> None:
-        """A new image that never gets data is active from now on: it has none. Errors: as ``upload``."""
+        """Make a new image that never gets data active. Raises the same errors as ``upload``."""
         response = self._request('PUT', f'/v2/images/{image_id}/file', ctxt, data=b'',
                                  headers={'Content-Type': 'application/octet-stream'})
         self._check_sent(response, image_id)
@@ -161,14 +179,14 @@ class ImageClient:
             raise errors.ImageNotFound(image_id=image_id)
         reason = _reason(response)
         if response.status_code == 409:
-            # Somebody sends it: an earlier try of ours that the service hasn't given up yet.
+            # The data is being uploaded, by an earlier attempt that the service has not given up yet.
             raise errors.Unanswered(who='The image service', reason=reason)
         if response.status_code in (403, 413):
             raise ImageRefused(image_id=image_id, reason=reason)
         raise errors.ImageUnacceptable(image_id=image_id, reason=reason)
 
     def delete(self, image_id: str, ctxt: RequestContext | None = None) -> None:
-        """Delete an image; fine if it is gone. ImageRefused: it may not be deleted."""
+        """Delete an image. Nothing happens if it is deleted already. Raises ImageRefused if it may not be deleted."""
         response = self._request('DELETE', f'/v2/images/{image_id}', ctxt)
         response.close()
         if response.status_code in (204, 404, 410):
@@ -205,7 +223,7 @@ class ImageClient:
         if response.status_code in (200, 204):
             return response
         response.close()
-        # A malformed id is answered 404 too; 403 hides a private image.
+        # A malformed id leads to 404 as well, and 403 hides a private image.
         if response.status_code in (403, 404):
             raise errors.ImageNotFound(image_id=image_id)
         raise errors.ImageUnacceptable(image_id=image_id,
@@ -216,14 +234,14 @@ class ImageClient:
         token = getattr(ctxt, 'auth_token', None)
         headers = dict(headers or {})
         if token:
-            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            # Only the token is the user's. The endpoint may still come from the service's own catalog.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         return session.send(self._adapter, 'The image service', method, path, headers=headers, **kwargs)
 
 
 class _Watched:
-    """A file that is read from its start, with a call of ``check`` before each piece; its length is given."""
+    """A file that is read from its start, with a call of ``check`` before each read. ``len`` is the file's size."""
 
     def __init__(self, file: IO[bytes], check: Callable[[], None]) -> None:
         self._file, self._check = file, check
@@ -235,13 +253,16 @@ class _Watched:
 
 
 def _reason(response: requests.Response) -> str:
-    """The text of the service's error page (small HTML), in one line."""
+    """Return the text of the service's error page (a short HTML page) in one line."""
     text = ' '.join(re.sub(r'<[^<>]*>', ' ', response.text).split())
     return errors.shortened(text, 200) or f'{response.status_code} {response.reason}'
 
 
 def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The strongest digest that the record has and this Python can compute."""
+    """Return algorithm and value of the strongest checksum that the record has and this Python can compute.
+
+    The two are None if there is none.
+    """
     algorithm, value = record.get('os_hash_algo'), record.get('os_hash_value')
     if algorithm and value and algorithm in hashlib.algorithms_available:
         return algorithm, value
@@ -249,7 +270,7 @@ def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _room(image_id: str, size: int | None, file: IO[bytes]) -> int:
-    """Return how many bytes may be written to the file. Raises NoRoom if the image has more than are free."""
+    """Return how many bytes may be written to the file. Raises NoRoom if the image has more bytes than are free."""
     found = os.fstatvfs(file.fileno())
     free = found.f_bavail * found.f_frsize
     if size and size > free:

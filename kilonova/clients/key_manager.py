@@ -1,10 +1,11 @@
-"""Keys of encrypted volumes, by castellan: from Barbican, or whatever [key_manager]backend names.
+"""Read the keys of encrypted volumes through castellan, from Barbican or another backend ([key_manager]backend).
 
     keys = KeyManager(conf)
-    keys.passphrase(key_id)         # what opens the volume: hexadecimal digits
+    keys.passphrase(key_id)         # the passphrase that opens the volume, as hexadecimal digits
 
-Cinder has a key made for each volume, and tells its id. Where Cinder has one fixed key, so have the computes. The
-library is loaded with the first other key: it costs a tenth of a second of CPU.
+Cinder has a key created for each volume, and tells its id. If Cinder uses one fixed key, the computes use it as well.
+The library is loaded when the first key other than the fixed one is read, because loading costs a tenth of a second of
+CPU time.
 """
 from __future__ import annotations
 
@@ -15,34 +16,39 @@ from oslo_config import cfg
 
 from kilonova import concurrency, errors
 
-# The id of the fixed key, in Cinder and in all that share one with it.
+# The id of the fixed key, which is the same in Cinder and in all services that share a fixed key with it.
 FIXED = '00000000-0000-0000-0000-000000000000'
 _MOST_TEXT = 300
-# Seconds that a key is waited for: the library itself waits for its service without an end, and who waits for a key has
-# its server's turn on the host, for which a delete waits.
+# Maximum seconds for reading a key. The library itself waits for its service without a limit, and the caller holds its
+# server's lock on the host, for which a delete waits.
 ANSWER = 30.0
 
 
 class KeyNotAvailable(errors.Unavailable):
+    """A key can't be read."""
+
     msg_fmt = 'Key %(key)s can not be had: %(reason)s'
 
 
 class KeyManager:
-    """Asks with the account of [key_manager] (``auth_type``), which may read the keys of all projects."""
+    """The reader of keys. It uses the account of [key_manager] (``auth_type``).
+
+    The account must be allowed to read the keys of all projects.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: tuple[Any, Any] | None = None
-        # Two that import it at once find a module that is half made.
+        # Two threads that import the library at the same time would get a module that is not completely loaded.
         self._loading = threading.Lock()
 
     def passphrase(self, key_id: str) -> str:
-        """What a volume with this key is opened with. KeyNotAvailable."""
+        """Return the passphrase of volumes with this key. Raises KeyNotAvailable if the key can't be read in time."""
         if key_id == FIXED:
             return self._fixed()
         found: list[str] = []
         reasons = [f'there is no answer after {ANSWER:g} s']
-        # What never gets one ends with the connection.
+        # A thread that never gets a reply ends when the connection does.
         concurrency.spawn(self._ask, key_id, found, reasons, name='key manager').join(ANSWER)
         if not found:
             raise KeyNotAvailable(key=key_id, reason=reasons[-1])
@@ -56,7 +62,7 @@ class KeyManager:
             manager, credential = self._library
             found.append(bytes(manager.get(credential(self._conf), key_id).get_encoded()).hex())
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own
-            # Without its cause: nobody knows what of the key is in that.
+            # The error's cause is left out, because it might contain parts of the key.
             reasons.append(errors.shortened(' '.join(f'{type(error).__name__}: {error}'.split()), _MOST_TEXT))
 
     def _fixed(self) -> str:
@@ -71,7 +77,7 @@ class KeyManager:
 
 
 def _load(conf: cfg.ConfigOpts) -> tuple[Any, Any]:
-    """The backend, and what makes its credential of the options."""
+    """Return the backend, and the function that makes its credential from the options."""
     from castellan import key_manager
     from castellan.common import utils
     return key_manager.API(conf), utils.credential_factory

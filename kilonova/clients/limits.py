@@ -1,9 +1,9 @@
-"""Unified limits: what Keystone says projects may have, through oslo.limit.
+"""Unified limits of projects, which are stored in Keystone and read through oslo.limit.
 
     client = LimitsClient(conf)                        # section [oslo_limit]
     registered, own = client.limits(project_id)        # {'servers': 10, 'class:VCPU': 20, …}, {'class:VGPU': 4}
 
-Two requests to Keystone a call; nothing is kept, so a changed limit holds from the next request on.
+Each call sends two requests to Keystone. Nothing is cached, so a changed limit applies from the next request.
 """
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ _SILENCE = (ks_exceptions.ClientException, sdk_exceptions.SDKException, limit_ex
 
 
 class LimitsClient:
-    """One a process, as oslo.limit keeps one connection. Keystone is first asked when limits are."""
+    """The client of unified limits. A process has one, because oslo.limit keeps one connection.
+
+    The first request to Keystone is sent when limits are first read.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        # The library reads a configuration of its own module and has no argument for another.
+        # The library reads the configuration of its own module, and has no argument for another one.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
 
     def limits(self, project_id: str | None) -> tuple[dict[str, int], dict[str, int]]:
-        """Registered limits, which are everybody's, and those of the project alone; -1 is no limit.
+        """Return the registered limits, which apply to all projects, and the limits of this project alone.
 
-        Unanswered: Keystone doesn't answer, doesn't know us, or doesn't know the endpoint of [oslo_limit].
+        -1 means no limit.
+
+        Raises Unanswered if Keystone does not answer, refuses our account, or does not know the endpoint of
+        [oslo_limit].
         """
         try:
             enforcer = self._made()
@@ -45,15 +51,15 @@ class LimitsClient:
         except _SILENCE as error:
             raise errors.Unanswered(who='Keystone', reason=str(error)) from error
         except (ValueError, cfg.Error) as error:
-            # What the library says of a section that is wrong; users can't mend it.
+            # The library raises these errors if the section is wrong. Users can't correct it.
             LOG.error('Unified limits cannot be read: %s', error)
             raise errors.Unanswered(who='Keystone', reason=f'[oslo_limit]: {error}') from error
         return registered, own
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # It asks Keystone. Without a lock: behind one that hangs everybody would wait for all before him. Of those
-            # that are made at once one is kept.
+            # The constructor sends requests to Keystone. No lock is used, because all threads would wait one after the
+            # other if Keystone hangs. If several threads create one at the same time, one is kept.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
             self._enforcer = enforcer
@@ -61,5 +67,5 @@ class LimitsClient:
 
 
 def _no_usage(project_id: str | None, names: Iterable[str]) -> dict[str, int]:
-    """Usage is counted by whoever asks for limits."""
+    """Return no usage, because callers that read limits count the usage themselves."""
     return {}

@@ -1,14 +1,14 @@
-"""The client of Neutron: networks, ports made, bound, unbound and deleted, and what stands beside them.
+"""The client of Neutron. It reads networks, and creates, binds, unbinds and deletes ports, and more.
 
     client = NetworkClient(adapter)                             # adapter: session.adapter(conf, 'neutron', …)
-    found = client.networks(ctxt, [network_id])                 # as the user: what this user may see
+    found = client.networks(ctxt, [network_id])                 # as the user: only networks that this user can see
     port = client.create_port(network_id, project_id=project, device_id=uuid, device_owner='compute:nova', host='gpu1')
     port.binding_failed                                         # True: no agent of that host can bind it
     client.delete_port(port.id)                                 # may be repeated
 
-Calls with a context that carries a token are the user's; with None, and where there is no context, they are the
-service's own, which needs the roles admin and service (Neutron's default policy), and shows with a service token of the
-same account that it is one. Routes: https://docs.openstack.org/api-ref/network/v2/.
+Calls with a context that has a token are made as the user. Calls with None, and calls without a context, are made as
+the service, which needs the roles admin and service (Neutron's default policy). They carry a service token of the same
+account, which shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/network/v2/.
 """
 from __future__ import annotations
 
@@ -20,5 +20,8 @@ from kilonova.clients.neutron.security_groups import SecurityGroups
 
 
 class NetworkClient(Ports, Bindings, Networks, FloatingIps, SecurityGroups):
-    """One per process; threads may share it. Each call may raise Unanswered, NetworkForbidden (of a user) or
-    NetworkAccountRefused (of the service); results of several come in no order."""
+    """The client of Neutron. A process has one, and threads may share it.
+
+    Each call may raise Unanswered, NetworkForbidden (a user's request) or NetworkAccountRefused (the service's
+    request). Lists of results have no defined order.
+    """

@@ -1,13 +1,13 @@
-"""The Placement client: candidates, claims, moves of an allocation, and what a compute reports of itself.
+"""The client of Placement: candidates, claims, moves of an allocation, and the providers that a compute reports.
 
     client = PlacementClient(session.adapter(conf, 'placement'))
     found = client.allocation_candidates('resources=VCPU:1')
     client.claim(instance_uuid, **request, project_id=project_id, user_id=user_id)
     client.move_allocation(instance_uuid, migration_uuid, new=request['allocations'], project_id=…, user_id=…)
 
-An *allocations* argument or result is ``{provider uuid: {'resources': {resource class: amount}}}``. Every method raises
-``errors.Unanswered`` when Placement doesn't answer, ``errors.PlacementConflict`` at a 409 that a repetition can't mend.
-Routes and rules: the Placement API reference, https://docs.openstack.org/api-ref/placement/.
+An argument or result *allocations* is ``{provider uuid: {'resources': {resource class: amount}}}``. Each method raises
+``errors.Unanswered`` if Placement does not answer, and ``errors.PlacementConflict`` for a 409 that would be the same
+after a repetition. Routes and rules: the Placement API reference, https://docs.openstack.org/api-ref/placement/.
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 MICROVERSION = '1.36'
 CONCURRENT_UPDATE = 'placement.concurrent_update'
-# A 409 for a generation that moved on is repeated with fresh ones; Placement itself already tries ten times.
+# A 409 for an outdated generation is repeated with new generations. Placement itself tries ten times before.
 WRITE_ATTEMPTS = 4
 CONFLICT_PAUSE = 0.05
 
@@ -36,43 +36,56 @@ Allocations = dict[str, dict[str, Any]]
 
 
 class PlacementInvalid(errors.Invalid):
-    """Placement refuses the request itself: an unknown resource class or trait, a malformed group."""
+    """Placement refuses the request itself, because of an unknown resource class or trait, or a malformed group."""
 
     msg_fmt = 'Placement refuses the request: %(detail)s'
 
 
 class PlacementForbidden(errors.Unavailable):
+    """Placement refuses our account."""
+
     msg_fmt = 'Placement refuses our credentials: %(detail)s'
 
 
 class ProviderNotFound(errors.NotFound):
+    """No such resource provider exists."""
+
     msg_fmt = 'Resource provider %(uuid)s could not be found.'
 
 
 def is_generation_conflict(error: errors.PlacementConflict) -> bool:
-    """Whether a generation was stale (read again and repeat); otherwise there is no room."""
+    """Return whether a generation was outdated, so that reading and writing again may succeed.
+
+    If it was not, there is too little capacity.
+    """
     return error.placement_code == CONCURRENT_UPDATE
 
 
 def is_consumer_conflict(error: errors.PlacementConflict) -> bool:
-    """Whether the consumer was not as expected: it has an allocation already, or another than the one read."""
+    """Return whether the consumer already had an allocation, or another one than the one that was read."""
     return is_generation_conflict(error) and 'consumer generation conflict' in error.message
 
 
 def _is_leftover(error: errors.PlacementConflict) -> bool:
-    """Whether the consumer may be one that Placement made for a write that it then refused for an unknown provider: a
-    record without allocations, which nobody can read or delete, but which a write of its generation takes over."""
+    """Return whether the consumer may be a record without allocations that an earlier, refused write has left.
+
+    Placement creates such a record when it refuses a write because of an unknown provider. The record can't be read or
+    deleted, but a write with its generation replaces it.
+    """
     return is_consumer_conflict(error) and 'expected 0 but got None' in error.message
 
 
 def same_allocations(one: Allocations, other: Allocations) -> bool:
-    """Equal amounts on equal providers, whatever else (generations) the two carry."""
+    """Return whether two allocations have equal amounts on equal providers. Generations are not compared."""
     return ({rp: given['resources'] for rp, given in one.items()} ==
             {rp: given['resources'] for rp, given in other.items()})
 
 
 class PlacementClient:
-    """One per process; threads may share it. ``on_request(method, path)`` is called before each request."""
+    """The client of Placement. A process has one, and threads may share it.
+
+    ``on_request(method, path)`` is called before each request.
+    """
 
     def __init__(self, adapter: Adapter, on_request: Callable[[str, str], None] | None = None) -> None:
         self._adapter = adapter
@@ -84,10 +97,12 @@ class PlacementClient:
     # Candidates and claims
 
     def allocation_candidates(self, asked: str | Sequence[tuple[str, str]]) -> dict[str, Any]:
-        """``{'allocation_requests': [{'allocations', 'mappings'}], 'provider_summaries': {uuid: …}}``.
+        """Return allocation candidates for a query.
 
-        ``asked`` is a query string or its pairs. Sends as many requests as the length of its lists asks for. Raises
-        PlacementInvalid if it names a class or trait that doesn't exist, and QueryTooLong.
+        The result is ``{'allocation_requests': [{'allocations', 'mappings'}], 'provider_summaries': {uuid: …}}``.
+        ``asked`` is a query string or its pairs. If its lists are too long for one URL, several requests are sent.
+        Raises PlacementInvalid if the query names a class or trait that does not exist, and QueryTooLong if the query
+        can't be divided.
         """
         pairs = parse.parse_qsl(asked, keep_blank_values=True) if isinstance(asked, str) else asked
         found = query.ask(
@@ -98,8 +113,12 @@ class PlacementClient:
 
     def claim(self, consumer: str, allocations: Allocations, mappings: dict[str, list[str]] | None = None, *,
               project_id: str, user_id: str, generation: int | None = None) -> None:
-        """Give ``consumer`` these allocations. ``generation`` None: it must have none yet (else PlacementConflict).
-        Unanswered: too many write at the same time, nobody knows whether there is room."""
+        """Write the allocations of ``consumer``. If ``generation`` is None, the consumer must have none yet.
+
+        Raises:
+            PlacementConflict: There is too little capacity, or the consumer has another generation.
+            Unanswered: Too many clients write at the same time. It is not known whether there is enough capacity.
+        """
         body: dict[str, Any] = {'allocations': _resources(allocations), 'project_id': project_id, 'user_id': user_id,
                                 'consumer_generation': generation}
         if mappings:
@@ -117,19 +136,23 @@ class PlacementClient:
                 _pause(left, error)
 
     def get_allocations(self, consumer: str) -> dict[str, Any]:
-        """``{'allocations': {rp: {'resources', 'generation'}}, 'consumer_generation', 'project_id', 'user_id'}``.
+        """Return the allocations of a consumer.
 
-        A consumer without allocations has ``{'allocations': {}}`` only.
+        The result is ``{'allocations': {rp: {'resources', 'generation'}}, 'consumer_generation', 'project_id',
+        'user_id'}``, or only ``{'allocations': {}}`` for a consumer without allocations.
         """
         found: dict[str, Any] = self._send('GET', f'/allocations/{consumer}').json()
         return found
 
     def post_allocations(self, payload: dict[str, dict[str, Any]]) -> None:
-        """Write several consumers at once, all or none: ``{consumer: body as of a PUT}``."""
+        """Write the allocations of several consumers, all or none. ``payload`` is ``{consumer: body as of a PUT}``."""
         self._send('POST', '/allocations', json=payload)
 
     def delete_allocations(self, consumer: str) -> bool:
-        """Drop all that ``consumer`` has; False: it had nothing (which is fine). Unanswered: too many write now."""
+        """Delete all allocations of ``consumer``. Return False if it had none, which is no error.
+
+        Raises Unanswered if too many clients write at the same time.
+        """
         for left in reversed(range(WRITE_ATTEMPTS)):
             try:
                 return self._send('DELETE', f'/allocations/{consumer}', missing_ok=True).status_code != 404
@@ -138,10 +161,11 @@ class PlacementClient:
         return False
 
     def drop(self, consumer: str, check: Callable[[], None]) -> bool:
-        """Drop what ``consumer`` has as it was read before ``check()``, which raises when the caller may not any more.
+        """Delete the allocations that ``consumer`` had before ``check()`` was called. Return False if it had none.
 
-        Whoever writes the allocation in between gives it another generation, and it stays. False: it had nothing.
-        Unanswered: too many write now.
+        ``check()`` raises an error if the caller may not write any more. An allocation that another client writes in
+        the meantime has another generation, so it is not deleted before ``check()`` was called again. Raises Unanswered
+        if too many clients write at the same time.
         """
         for left in reversed(range(WRITE_ATTEMPTS)):
             held = self.get_allocations(consumer)
@@ -156,17 +180,23 @@ class PlacementClient:
                 _pause(left, error)
         return False
 
-    # Moves: the server's old allocation waits under the migration's uuid
+    # Moves. The migration's uuid is the consumer of the server's old allocation.
 
     def move_allocation(self, instance_uuid: str, migration_uuid: str, *, new: Allocations, project_id: str,
                         user_id: str, mappings: dict[str, list[str]] | None = None,
                         old: dict[str, Any] | None = None, check: Callable[[], None] = lambda: None) -> Allocations:
-        """Give the server ``new`` and its present allocation to the migration, in one POST; return the old one.
+        """Give the server the allocation ``new``, and its current one to the migration, in one POST.
 
-        ``old`` is what ``get_allocations(instance_uuid)`` said; None reads it here. May be repeated: a migration that
-        already holds the old allocation keeps it, and only the server's is brought to ``new``. PlacementConflict: there
-        is no room for ``new`` (nothing changed). Unanswered: too many write at the same time. ``check()`` raises when
-        the caller may not write any more; it is called between reading and writing.
+        Return the old allocation.
+
+        May be repeated. A migration that already has the old allocation keeps it, and only the server's allocation is
+        replaced by ``new``. ``old`` is the result of ``get_allocations(instance_uuid)``, which is called here if
+        ``old`` is None. ``check()`` is called between reading and writing, and raises an error if the caller may not
+        write any more.
+
+        Raises:
+            PlacementConflict: There is too little capacity for ``new``. Nothing was changed.
+            Unanswered: Too many clients write at the same time.
         """
         generation = None
         for left in reversed(range(WRITE_ATTEMPTS)):
@@ -195,9 +225,10 @@ class PlacementClient:
         raise AssertionError('unreachable')
 
     def move_back(self, instance_uuid: str, migration_uuid: str, check: Callable[[], None] = lambda: None) -> bool:
-        """Undo ``move_allocation``: the server gets back what the migration holds, in one POST.
+        """Undo ``move_allocation``: give the allocation of the migration back to the server, in one POST.
 
-        False: the migration holds nothing, so the move never was or is undone already. ``check``: as there.
+        Return False if the migration has no allocation, because the move was never made or is already undone.
+        ``check()`` is called before writing, and raises an error if the caller may not write any more.
         """
         for left in reversed(range(WRITE_ATTEMPTS)):
             held = self.get_allocations(migration_uuid)
@@ -222,11 +253,12 @@ class PlacementClient:
     def list_providers(self, *, uuid: str | None = None, in_tree: str | None = None, name: str | None = None,
                        member_of: str | Sequence[str] = (), resources: str | None = None,
                        required: str | None = None) -> list[dict[str, Any]]:
-        """Return all providers, or those asked for: uuid, name, generation, parent_provider_uuid, root_provider_uuid.
+        """Return the resource providers that match all given conditions, or all providers.
 
-        ``resources`` ('VCPU:2'): with so much left; ``required`` ('A,!B'): with these traits; ``member_of``
-        ('in:UUID,UUID'): in one of these aggregates, of each list where there are several. Sends as many requests as
-        the length of its lists asks for. Raises PlacementInvalid if there is no such class or trait.
+        A provider has uuid, name, generation, parent_provider_uuid and root_provider_uuid. ``resources`` ('VCPU:2') is
+        the capacity that must be free. ``required`` ('A,!B') are traits. ``member_of`` ('in:UUID,UUID') are aggregates
+        of which it must be in one; if there are several lists, in one of each. If the lists are too long for one URL,
+        several requests are sent. Raises PlacementInvalid if a class or trait does not exist.
         """
         asked = {'uuid': uuid, 'in_tree': in_tree, 'name': name, 'resources': resources, 'required': required}
         pairs = [(key, value) for key, value in asked.items() if value is not None]
@@ -237,11 +269,11 @@ class PlacementClient:
 
     def qualifies(self, uuid: str, required: Iterable[str], forbidden: Iterable[str],
                   aggregates: Iterable[Iterable[str]] = ()) -> bool:
-        """Return whether a provider has these traits and not those, and is in one of each of these sets of aggregates.
+        """Return whether a provider has the required traits, no forbidden trait, and is in one aggregate of each set.
 
-        Sends one request, or as many as the length of the sets asks for. Without aggregates its cost is the same
-        whatever else there is: Placement reads all providers of a trait that it filters by, so only the provider's own
-        traits are asked for.
+        Sends one request, or more if the sets are too long for one URL. Without aggregates only the provider's own
+        traits are read, because Placement would read all providers of a trait that a query filters by. So the cost does
+        not depend on the size of the cloud.
         """
         aggregates = list(aggregates)
         if not aggregates:
@@ -255,8 +287,10 @@ class PlacementClient:
                                         member_of=['in:' + ','.join(sorted(ids)) for ids in aggregates]))
 
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
-        """The provider of this name, created under ``uuid`` where there is none (it may have another uuid).
-        PlacementConflict: the uuid is another provider's."""
+        """Return the provider of this name, and create it with ``uuid`` if there is none.
+
+        An existing provider may have another uuid. Raises PlacementConflict if the uuid belongs to another provider.
+        """
         body = {'name': name, 'uuid': uuid}
         if parent is not None:
             body['parent_provider_uuid'] = parent
@@ -270,31 +304,37 @@ class PlacementClient:
             return found[0]
 
     def get_inventory(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
-        """Inventories by resource class, and the provider's generation."""
+        """Return the inventories of a provider by resource class, and the provider's generation."""
         answer = self._send('GET', f'/resource_providers/{uuid}/inventories').json()
         return answer['inventories'], answer['resource_provider_generation']
 
     def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int:
-        """Replace all inventories; return the new generation. PlacementConflict: stale, or a class is in use."""
+        """Replace all inventories of a provider and return its new generation.
+
+        Raises PlacementConflict if ``generation`` is outdated, or if a class that would be removed is in use.
+        """
         found: int = self._send('PUT', f'/resource_providers/{uuid}/inventories', json={
             'resource_provider_generation': generation, 'inventories': inventory,
         }).json()['resource_provider_generation']
         return found
 
     def get_traits(self, uuid: str) -> tuple[set[str], int]:
-        """Traits, and the provider's generation."""
+        """Return the traits of a provider and the provider's generation."""
         answer = self._send('GET', f'/resource_providers/{uuid}/traits').json()
         return set(answer['traits']), answer['resource_provider_generation']
 
     def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
-        """Replace all traits; return the new generation."""
+        """Replace all traits of a provider and return its new generation."""
         found: int = self._send('PUT', f'/resource_providers/{uuid}/traits', json={
             'resource_provider_generation': generation, 'traits': sorted(traits),
         }).json()['resource_provider_generation']
         return found
 
     def set_member(self, uuid: str, aggregate: str, member: bool) -> None:
-        """Put a provider into an aggregate, or take it out; its other aggregates stay. ProviderNotFound."""
+        """Add a provider to an aggregate, or remove it. Its other aggregates are kept.
+
+        Raises ProviderNotFound if the provider does not exist and is to be added.
+        """
         path = f'/resource_providers/{uuid}/aggregates'
         for left in reversed(range(WRITE_ATTEMPTS)):
             try:
@@ -315,11 +355,14 @@ class PlacementClient:
                     raise
 
     def delete_provider(self, uuid: str) -> bool:
-        """False: there was none. PlacementConflict: allocations or children keep it."""
+        """Delete a provider. Return False if it did not exist.
+
+        Raises PlacementConflict if it has allocations or children.
+        """
         return self._send('DELETE', f'/resource_providers/{uuid}', missing_ok=True).status_code != 404
 
     def delete_tree(self, root_uuid: str) -> None:
-        """Delete a compute's providers, children first. PlacementConflict: one still has allocations."""
+        """Delete a compute's provider tree, children first. Raises PlacementConflict if a provider has allocations."""
         parents = {provider['uuid']: provider['parent_provider_uuid']
                    for provider in self.list_providers(in_tree=root_uuid)}
 
@@ -330,18 +373,21 @@ class PlacementClient:
         self._trees.drop(root_uuid)
 
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
-        """Amounts in use of a provider: ``{consumer: {resource class: amount}}``."""
+        """Return the amounts of a provider that are in use: ``{consumer: {resource class: amount}}``."""
         answer = self._send('GET', f'/resource_providers/{uuid}/allocations').json()
         return {consumer: given['resources'] for consumer, given in answer['allocations'].items()}
 
     def ensure_resource_class(self, name: str) -> None:
-        """Create a CUSTOM_ class where it doesn't exist; asked once a process."""
+        """Create a CUSTOM_ class if it does not exist. A process sends this request once for each class."""
         if name.startswith('CUSTOM_') and name not in self._classes:
             self._send('PUT', f'/resource_classes/{name}')
             self._classes.add(name)
 
     def ensure_traits(self, names: Iterable[str]) -> set[str]:
-        """Create CUSTOM_ traits; return the names that exist, without standard ones this Placement doesn't know."""
+        """Create missing CUSTOM_ traits, and return the traits that exist.
+
+        Standard traits that this Placement does not know are left out.
+        """
         wanted = set(names)
         unknown = sorted(wanted - self._traits.keys())
         if unknown:
@@ -359,17 +405,21 @@ class PlacementClient:
     def sync_compute(self, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
                      traits: Iterable[str], devices: dict[str, dict[str, Any]] | None = None, *,
                      has_pci: bool = True, refresh: bool = False) -> dict[str, str]:
-        """Bring a compute's provider tree to what it reports; return ``{provider name: uuid}`` of the tree.
+        """Change a compute's provider tree to what the compute reports. Return ``{provider name: uuid}`` of the tree.
 
-        ``devices``: ``{provider name: {resource_class, traits, total, reserved, more_traits}}``, ``reserved`` None: as
-        it is in Placement; ``more_traits``: so are traits that are not ours. ``has_pci``: PCI functions are among them.
-        Writes only what differs; a repetition without changes costs one GET. ``refresh``: read again what moved since.
+        ``devices`` is ``{provider name: {resource_class, traits, total, reserved, more_traits}}``. If ``reserved`` is
+        None, the value in Placement is kept. If ``more_traits`` is True, traits that are not ours are kept. ``has_pci``
+        says that PCI functions are among the devices. Only differences are written, and a repetition without changes
+        costs one GET. With ``refresh`` providers that have changed in Placement are read again.
         """
         return self._trees.sync(self, root_uuid, nodename, inventory, set(traits), devices or {}, has_pci=has_pci,
                                 refresh=refresh)
 
     def set_host_disabled(self, root_uuid: str, disabled: bool) -> None:
-        """Put or drop COMPUTE_STATUS_DISABLED on a compute's root provider: what the scheduler's query forbids."""
+        """Add the trait COMPUTE_STATUS_DISABLED to a compute's root provider, or remove it.
+
+        The scheduler's query excludes providers with this trait.
+        """
         for left in reversed(range(WRITE_ATTEMPTS)):
             traits, generation = self.get_traits(root_uuid)
             if disabled == (providers.STATUS_DISABLED in traits):
@@ -394,7 +444,7 @@ class PlacementClient:
 
 
 def _pause(left: int, error: errors.PlacementConflict) -> None:
-    """Wait before a write is repeated, longer each time and not in step with others; ``left`` 0: Unanswered."""
+    """Wait before a write is repeated, each time longer and for a random time. Raises Unanswered if ``left`` is 0."""
     if not left:
         raise errors.Unanswered(who='Placement', reason=f'too many write at the same time: {error}') from error
     time.sleep(CONFLICT_PAUSE * 2 ** (WRITE_ATTEMPTS - 1 - left) * random.uniform(0.5, 1.5))

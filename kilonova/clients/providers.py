@@ -1,7 +1,8 @@
-"""A compute's provider tree: what Placement has against what the host reports, written where they differ.
+"""Compare a compute's provider tree in Placement with what the host reports, and write the differences.
 
-Used through ``PlacementClient.sync_compute``. The tree last seen is remembered: allocations move a provider's
-generation too, so a moved generation alone is no reason to read 2 × N answers again (``refresh=True`` does).
+``PlacementClient.sync_compute`` uses it. The last tree that was read is remembered. Allocations change a provider's
+generation as well, so a changed generation alone is no reason to read 2 × N responses again, unless ``refresh`` is
+True.
 """
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ LOG = logging.getLogger(__name__)
 STATUS_DISABLED = 'COMPUTE_STATUS_DISABLED'
 MANAGED_PCI = 'COMPUTE_MANAGED_PCI_DEVICE'
 OWNER = 'OWNER_NOVA'
-# Standard traits of a compute's root that are ours to drop; all others were put there by an operator.
+# Prefixes of standard traits that this service may remove from a compute's root provider. All other traits were added
+# by an operator.
 OWNED_PREFIXES = ('COMPUTE_', 'HW_CPU_', 'OWNER_')
 INVENTORY_DEFAULTS = {'reserved': 0, 'min_unit': 1, 'max_unit': 2147483647, 'step_size': 1, 'allocation_ratio': 1.0}
 SYNC_ATTEMPTS = 4
@@ -27,34 +29,45 @@ _IN_USE = ('placement.inventory.inuse', 'placement.resource_provider.inuse')
 
 
 class PciReportingTurnedOff(errors.Invalid):
-    """Once a compute reported its PCI devices to Placement it has to go on."""
+    """A compute that has reported its PCI devices to Placement stopped doing so, which is not allowed."""
 
     msg_fmt = ('The PCI devices of %(nodename)s are reported in Placement (%(name)s), but [pci]report_in_placement is '
                'off. It cannot be turned off again.')
 
 
 class NodenameTaken(errors.Conflict):
+    """The provider with the compute's name has another uuid."""
+
     msg_fmt = ('Resource provider %(name)s exists with uuid %(found)s; this compute is %(uuid)s. Was its compute_id '
                'file lost?')
 
 
 class Requests(Protocol):
-    """What is asked of Placement here, a request each: ``PlacementClient`` has the docstrings."""
+    """The requests to Placement that are used here. ``PlacementClient`` implements them."""
 
-    def list_providers(self, *, in_tree: str | None = None) -> list[dict[str, Any]]: ...
-    def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]: ...
-    def delete_provider(self, uuid: str) -> bool: ...
-    def get_inventory(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]: ...
-    def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int: ...
-    def get_traits(self, uuid: str) -> tuple[set[str], int]: ...
-    def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int: ...
-    def ensure_traits(self, names: Iterable[str]) -> set[str]: ...
-    def ensure_resource_class(self, name: str) -> None: ...
+    def list_providers(self, *, in_tree: str | None = None) -> list[dict[str, Any]]:
+        """Return the providers of a tree."""
+    def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
+        """Return the provider of this name, and create it if there is none."""
+    def delete_provider(self, uuid: str) -> bool:
+        """Delete a provider. Return False if it did not exist."""
+    def get_inventory(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
+        """Return the inventories of a provider, and the provider's generation."""
+    def set_inventory(self, uuid: str, generation: int, inventory: dict[str, dict[str, Any]]) -> int:
+        """Replace all inventories of a provider and return its new generation."""
+    def get_traits(self, uuid: str) -> tuple[set[str], int]:
+        """Return the traits of a provider and the provider's generation."""
+    def set_traits(self, uuid: str, generation: int, traits: Iterable[str]) -> int:
+        """Replace all traits of a provider and return its new generation."""
+    def ensure_traits(self, names: Iterable[str]) -> set[str]:
+        """Create missing CUSTOM_ traits, and return the traits that exist."""
+    def ensure_resource_class(self, name: str) -> None:
+        """Create a CUSTOM_ class if it does not exist."""
 
 
 @dataclass
 class Provider:
-    """What we know of one provider."""
+    """A resource provider as it was last read or written."""
 
     uuid: str
     name: str
@@ -65,7 +78,7 @@ class Provider:
 
 
 class Trees:
-    """The trees that this process looks after, by the uuid of their root."""
+    """The provider trees that this process reports, by the uuid of their root."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, Provider]] = {}
@@ -74,12 +87,12 @@ class Trees:
         self._lock = threading.Lock()
 
     def drop(self, root_uuid: str) -> None:
-        """Forget what was seen: the next sync reads it again."""
+        """Forget the remembered tree, so that the next sync reads it again."""
         self._seen.pop(root_uuid, None)
 
     def sync(self, client: Requests, root_uuid: str, nodename: str, inventory: dict[str, dict[str, Any]],
              traits: set[str], devices: dict[str, dict[str, Any]], *, has_pci: bool, refresh: bool) -> dict[str, str]:
-        """See ``PlacementClient.sync_compute``."""
+        """Change a provider tree in Placement to what the compute reports. See ``PlacementClient.sync_compute``."""
         with self._lock:
             for left in reversed(range(SYNC_ATTEMPTS)):
                 try:
@@ -96,7 +109,7 @@ class Trees:
         raise AssertionError('unreachable')
 
     def _load(self, client: Requests, root_uuid: str, *, refresh: bool) -> dict[str, Provider]:
-        """The tree by provider name; empty when there is none yet."""
+        """Return the tree by provider name. It is empty if there is none yet."""
         before = {provider.uuid: provider for provider in self._seen.get(root_uuid, {}).values()}
         tree: dict[str, Provider] = {}
         for row in client.list_providers(in_tree=root_uuid):
@@ -117,7 +130,7 @@ class Trees:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
         if not has_pci and managed:
             raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
-        # Parents of mediated devices.
+        # Parents of mediated devices are managed as well.
         managed |= {name for name, provider in tree.items()
                     if OWNER in provider.traits and provider.parent == root_uuid}
         root = _ensure(client, tree, nodename, root_uuid, None)
@@ -157,7 +170,7 @@ class Trees:
 
 
 def _foreign(traits: set[str], reported: set[str]) -> set[str]:
-    """Traits of a root that somebody else put there."""
+    """Return the traits of a root provider that others have added."""
     return {name for name in traits - reported if name == STATUS_DISABLED or not name.startswith(OWNED_PREFIXES)}
 
 
@@ -170,7 +183,8 @@ def _ensure(client: Requests, tree: dict[str, Provider], name: str, uuid: str,
 
 
 def _set_inventory(client: Requests, provider: Provider, inventory: dict[str, dict[str, Any]]) -> None:
-    # What the host doesn't say is the operator's (reserved), or Placement's default.
+    # Values that the host does not report are kept from Placement (an operator's ``reserved``), or get Placement's
+    # default.
     wanted = {name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given}
               for name, given in inventory.items()}
     if wanted == provider.inventory:

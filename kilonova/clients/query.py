@@ -1,10 +1,10 @@
-"""Query strings of requests to other services, none longer than servers and proxies take.
+"""Build query strings of requests to other services, which are not longer than servers and proxies accept.
 
-    for part in repeated('id', port_ids):                        # id=a&id=b…, as many requests as it takes
+    for part in repeated('id', port_ids):                        # id=a&id=b…, in as many requests as necessary
         get(f'/ports?{encode(part)}')
-    ask([('member_of', 'in:a,b…')], get, merge)                  # one list of many values, as many requests as it takes
+    ask([('member_of', 'in:a,b…')], get, merge)                  # one list of many values, in as many as necessary
 
-Every client that puts a list into a URL builds it here.
+Each client that puts a list into a URL builds the query here.
 """
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 from urllib.parse import urlencode
 
-# Characters of a query string: servers and proxies take request lines of 4 KiB at least.
+# Maximum characters of a query string. Servers and proxies accept request lines of at least 4 KiB.
 LIMIT = 3000
-# A list of one of these prefixes matches what has any of its values, or none of them.
+# A list with the first prefix matches objects with any of its values, a list with the second one objects with none of
+# them.
 _ANY, _NONE = 'in:', '!in:'
-# Keys whose values are lists of which all must hold: 'required', 'required_GPU', 'root_required'.
+# Keys with lists of which all values must match: 'required', 'required_GPU', 'root_required'.
 _ALL = ('required', 'root_required')
 
 Pairs = Sequence[tuple[str, str]]
@@ -26,14 +27,14 @@ T = TypeVar('T')
 def encode(pairs: Pairs) -> str:
     """Return the query string of these pairs.
 
-    Commas, colons and exclamation marks stay as they are: each would take three characters otherwise, and RFC 3986
+    Commas, colons and exclamation marks are not escaped. Each would take three characters otherwise, and RFC 3986
     allows them in a query.
     """
     return urlencode(pairs, safe=',:!')
 
 
 def repeated(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
-    """Yield pairs with this key, one for each different value, in portions that are no longer than LIMIT.
+    """Yield lists of pairs with this key, one pair for each different value. No list makes a query longer than LIMIT.
 
     >>> list(repeated('id', ['a', 'b', 'a']))
     [[('id', 'a'), ('id', 'b')]]
@@ -52,7 +53,7 @@ def repeated(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]
 
 
 def listed(key: str, values: Iterable[str]) -> Iterator[str]:
-    """Yield query strings of one list of values each, ``key=a,b``, none longer than LIMIT unless one value is.
+    """Yield query strings ``key=a,b``, none of which is longer than LIMIT unless one value is.
 
     >>> list(listed('name', ['a', 'b']))
     ['name=a,b']
@@ -62,24 +63,25 @@ def listed(key: str, values: Iterable[str]) -> Iterator[str]:
 
 
 def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T]) -> T:
-    """Return the answer to this query, which may be longer than LIMIT.
+    """Send a query, which may be longer than LIMIT, and return the response.
 
-    ``get(query)`` sends one request. Where the query is too long, its longest list is cut into two halves, which are
-    asked for one after the other. ``merge(one, other, either)`` makes one answer of two: of what is in either, or
-    (``either`` False) of what is in both. A query that has no list to cut is sent as it is.
+    ``get(query)`` sends one request. If the query is too long, its longest list is divided into two halves, which are
+    sent one after the other. ``merge(one, other, either)`` combines two responses. The result has what is in at least
+    one of them, or, if ``either`` is False, what is in each of them. A query without a list that can be divided is sent
+    as it is.
     """
     found = _halves(pairs) if len(encode(pairs)) > LIMIT else None
     if found is None:
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # What is in both answers may be anywhere in each of them.
+        # An object that is in each of the two responses may be at any position, so no limit may be sent.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 
 
 def _halves(pairs: Pairs) -> tuple[Pairs, Pairs, bool] | None:
-    """Return the query with one half of its longest list, with the other half, and whether either may match.
+    """Return the query with each half of its longest list, and whether an object has to match only one of the halves.
 
     Return None if no list of the query has two values.
     """

@@ -1,7 +1,9 @@
-"""keystoneauth1 adapters from a section of kilonova.conf, and the one place where silence becomes Unanswered.
+"""Create keystoneauth1 adapters from a section of kilonova.conf, and send requests with them.
 
     adapter = session.adapter(conf, 'placement')
     response = session.send(adapter, 'Placement', 'GET', '/resource_providers', attempts=session.READ_ATTEMPTS)
+
+``send`` is the only place where a missing response is converted to Unanswered.
 """
 from __future__ import annotations
 
@@ -23,26 +25,26 @@ from kilonova import errors
 
 LOG = logging.getLogger(__name__)
 
-# A read may be sent again at once; a write is repeated by its operation, which looks first what stands.
+# Number of attempts of a read. A write is repeated by its operation, which first checks the current state.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
-# Seconds that a service may take to accept a connection, where its answer may take longer.
+# Maximum seconds for a service to accept a connection. Its response may take longer.
 CONNECT_TIMEOUT = 5.0
-# Idle connections kept for each service; a daemon rarely has more requests under way.
+# Idle connections that are kept for each service. A daemon rarely sends more requests at the same time.
 POOL_SIZE = 64
-# Bytes that an answer may have after it was decompressed. The largest answers of services that are well have a few
-# megabytes: 1,000 allocation candidates of hosts with many devices.
+# Maximum bytes of a response after decompression. The largest responses of healthy services have a few megabytes: 1,000
+# allocation candidates of hosts with many devices.
 MOST = 128 << 20
 
 
 class AnswerTooLong(requests.RequestException):
-    """A service sends more than MOST bytes."""
+    """The response of a service has more than MOST bytes."""
 
 
 class _Pool(requests.adapters.HTTPAdapter):
-    """The connections to a service, with a bound for the size of each answer that isn't a stream.
+    """The connections to a service, with a limit for the size of each response that isn't a stream.
 
-    A connection that isn't accepted within CONNECT_TIMEOUT is given up, as it never is accepted later.
+    A connection that isn't accepted within CONNECT_TIMEOUT is given up, because it would never be accepted later.
     """
 
     def send(self, request: requests.PreparedRequest, stream: bool = False,
@@ -57,7 +59,10 @@ class _Pool(requests.adapters.HTTPAdapter):
 
 
 class _Bounded:
-    """The body of a response as requests reads it, by ``stream``, with a bound of MOST bytes; all else is urllib3's."""
+    """The body of a response, with a limit of MOST bytes for ``stream``, by which requests reads it.
+
+    All other attributes are urllib3's.
+    """
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -66,7 +71,10 @@ class _Bounded:
         return getattr(self._raw, name)
 
     def stream(self, amount: int, decode_content: bool | None = None) -> Iterator[bytes]:
-        """Yield the decoded body in blocks. Raises AnswerTooLong, and closes the connection, beyond MOST bytes."""
+        """Yield the decoded body in blocks.
+
+        Raises AnswerTooLong and closes the connection if the body has more than MOST bytes.
+        """
         left = MOST
         for block in self._raw.stream(amount, decode_content=decode_content):
             left -= len(block)
@@ -77,20 +85,23 @@ class _Bounded:
 
 
 def bound(session: ks_session.Session) -> None:
-    """Give a session the connections of this module: their bounds hold for all that is asked through it."""
+    """Mount the connections of this module in a session, so that their limits apply to all requests of the session."""
     for scheme in ('http://', 'https://'):
         session.session.mount(scheme, _Pool(pool_maxsize=POOL_SIZE))
 
 
 class Session(requests.Session):
-    """What the environment says of proxies and certificates is read once for each service: that takes as long as all
-    else of a request."""
+    """A session that reads the environment's settings of proxies and certificates once for each service.
+
+    Reading them takes as long as all the rest of a request.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._settings: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def merge_environment_settings(self, url: str, proxies: Any, stream: Any, verify: Any, cert: Any) -> dict[str, Any]:
+        """Return the settings for a URL, from a cache unless the caller gives proxies."""
         if proxies:
             return super().merge_environment_settings(url, proxies, stream, verify, cert)
         key = (*urlsplit(url)[:2], stream, verify, cert)
@@ -100,10 +111,10 @@ class Session(requests.Session):
 
 
 def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) -> Adapter:
-    """The adapter that section ``group`` describes, over one pool of kept-alive connections.
+    """Return the adapter that section ``group`` describes, over one pool of kept-alive connections.
 
-    ``fallback`` names the section whose credentials serve when ``group`` has no ``auth_type`` (field files often give
-    ``[glance]`` none). Nothing is sent yet: the first request fetches the token.
+    ``fallback`` is the section whose account is used if ``group`` has no ``auth_type`` (configuration files of Nova
+    often have none in ``[glance]``). Nothing is sent yet. The first request fetches the token.
     """
     session = ks_loading.load_session_from_conf_options(conf, group, session=Session())
     bound(session)
@@ -115,7 +126,7 @@ def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) ->
 
 
 def endpoint(adapter: Adapter, who: str) -> str:
-    """The URL of ``who``; Unanswered when nobody knows it."""
+    """Return the URL of the service ``who``. Raises Unanswered if it is not known."""
     try:
         found = adapter.get_endpoint()
     except ks_exceptions.ClientException as error:
@@ -127,12 +138,12 @@ def endpoint(adapter: Adapter, who: str) -> str:
 
 def send(adapter: Adapter, who: str, method: str, path: str, *, attempts: int = 1,
          headers: dict[str, str] | None = None, refusals: Collection[int] = (), **kwargs: Any) -> requests.Response:
-    """Send one request and return its response, which is below 500, or one of ``refusals`` with a body.
+    """Send one request and return its response, if its status is below 500 and not 401, or is one of ``refusals``.
 
-    A failed connection, a timeout, a missing endpoint or token, an answer of more than MOST bytes, 401 and 5xx all
-    mean that ``who`` doesn't answer: ``errors.Unanswered``, after ``attempts`` tries. What took the section's
-    ``timeout``, and an answer that was too long, isn't asked for again: it would be the same. With ``stream=True`` the
-    caller reads the body, and has a bound of its own.
+    A failed connection, a timeout, a missing endpoint or token, a response of more than MOST bytes, 401 and 5xx all
+    mean that ``who`` does not answer. Raises ``errors.Unanswered`` then, after ``attempts`` attempts. A request that
+    took the section's ``timeout``, or whose response was too long, is not repeated, because the result would be the
+    same. With ``stream=True`` the caller reads the body and must limit it.
     """
     headers = dict(headers or {})
     context = oslo_context.get_current()

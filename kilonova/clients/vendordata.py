@@ -1,4 +1,6 @@
-"""Vendordata: what an operator tells all guests (a JSON file), and what services of theirs tell each one.
+"""Vendordata of guests: a JSON file of the operator for all guests, and data of the operator's services for each one.
+
+Example::
 
     vendor = Vendordata(conf)
     vendor.static()                     # vendor_data.json
@@ -24,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 STATIC, DYNAMIC = 'StaticJSON', 'DynamicJSON'
 AUTH = 'vendordata_dynamic_auth'
-# Bytes of a file, and of a service's answer.
+# Maximum bytes of the file, and of a service's response.
 MOST = 256 << 10
 _BLOCK = 16 << 10
 
@@ -32,20 +34,20 @@ Json: TypeAlias = 'dict[str, Any] | list[Any] | str | int | float | bool | None'
 
 
 class VendordataFailed(errors.KilonovaError):
-    """A service of [api]vendordata_dynamic_targets gave nothing, and vendordata_dynamic_failure_fatal is set."""
+    """A service of [api]vendordata_dynamic_targets failed, and vendordata_dynamic_failure_fatal is set."""
 
     msg_fmt = 'Vendordata of %(name)s could not be fetched: %(reason)s'
 
 
 class Vendordata:
-    """One a process; the options are [api]vendordata_* and [vendordata_dynamic_auth]."""
+    """The vendordata of a process. The options are [api]vendordata_* and [vendordata_dynamic_auth]."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf, self._options = conf, conf.api
         self._session: Session | None = None
 
     def static(self) -> Json:
-        """The content of the file, read anew each time; {} without one, or where it can't be used."""
+        """Return the content of the file, which is read again each time, or {} if there is none or it can't be used."""
         path = self._options.vendordata_jsonfile_path
         if STATIC not in self._options.vendordata_providers or not path:
             return {}
@@ -61,7 +63,11 @@ class Vendordata:
             return {}
 
     def all(self, about: Mapping[str, Any]) -> dict[str, Json]:
-        """Everything by the name of who says it; ``about``: the server, as the services are asked. VendordataFailed."""
+        """Return the content of the file and the replies of all services, by name.
+
+        ``about`` describes the server and is sent to the services. Raises VendordataFailed if a service fails and
+        failures are configured to be fatal.
+        """
         found: dict[str, Json] = {}
         if STATIC in self._options.vendordata_providers:
             found['static'] = self.static()
@@ -94,14 +100,14 @@ class Vendordata:
         session = self._connected()
         times = (self._options.vendordata_dynamic_connect_timeout,
                  max(self._options.vendordata_dynamic_read_timeout, 1))
-        # The body is a user's and the answer may hold secrets: neither is logged.
+        # The request contains a user's data and the response may contain secrets, so neither is logged.
         answer = session.request(url, 'POST', json=dict(about), timeout=times, stream=True, log=False, redirect=False,
                                  authenticated=session.auth is not None, raise_exc=False,
                                  headers={'Accept': 'application/json'})
         with answer:
             if answer.status_code not in (200, 201):
                 raise ValueError(f'its answer is {answer.status_code}')
-            # Who sends a byte now and then gains nothing.
+            # The total time is limited, so that a service can't prolong it by sending a byte now and then.
             end, text = time.monotonic() + sum(times), b''
             for block in answer.iter_content(_BLOCK):
                 text += block

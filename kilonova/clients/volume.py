@@ -1,17 +1,19 @@
-"""The client of Cinder: volumes made and deleted, and attachments, by which a server's host reaches a volume.
+"""The client of Cinder.
+
+It creates and deletes volumes, and the attachments through which a server's host uses a volume.
 
     client = VolumeClient(adapter)                              # adapter: session.adapter(conf, 'cinder', …)
-    volume = client.volume(ctxt, volume_id)                     # as the user: what this user may see
+    volume = client.volume(ctxt, volume_id)                     # as the user: only volumes that this user can see
     made = client.create_attachment(volume.id, server, connector)
-    client.attachment(made.id).connection                       # how the host of the connector reaches it
+    client.attachment(made.id).connection                       # how the host of the connector reaches the volume
     client.complete_attachment(made.id)                         # the volume is in-use
-    client.reimage_volume(volume.id, image)                     # one that is reserved: another content
+    client.reimage_volume(volume.id, image)                     # gives a reserved volume another content
     client.delete_attachment(made.id)                           # may be repeated
 
-Calls with a context that carries a token are the user's; with None, and where there is no context, they are the
-service's own, which needs the roles admin and service (Cinder's default policy). Both carry a service token of that
-account: Cinder takes attachments away for a compute service only. Cinder of 2022 (3.67) or newer: its URLs here name no
-project. Routes: https://docs.openstack.org/api-ref/block-storage/v3/.
+Calls with a context that has a token are made as the user. Calls with None, and calls without a context, are made as
+the service, which needs the roles admin and service (Cinder's default policy). All calls carry a service token of that
+account, because Cinder deletes attachments only for a compute service. Cinder must be of 2022 (3.67) or newer, because
+the URLs here name no project. Routes: https://docs.openstack.org/api-ref/block-storage/v3/.
 """
 from __future__ import annotations
 
@@ -33,70 +35,81 @@ from kilonova.clients import session
 from kilonova.context import RequestContext
 
 WHO = 'The volume service'
-# The first one in which an attachment can be completed, and in which a volume can be written anew.
+# The first microversions in which an attachment can be completed, and in which a volume can be written anew.
 MICROVERSION, REIMAGE_SINCE = '3.44', '3.68'
 
 
-# Status of an attachment that is to no host.
+# Status of an attachment that is connected to no host.
 RESERVED = 'reserved'
-# Metadata of a volume that was made for a server: its id; of a snapshot that was made for an image the same.
+# Metadata keys: the id of the server for which a volume was created, and the id of the image for which a snapshot was
+# created.
 MADE_FOR, MADE_FOR_IMAGE = 'kilonova_server', 'kilonova_image'
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
 class VolumeNotFound(errors.NotFound):
+    """No such volume exists, or the user can't see it."""
+
     msg_fmt = 'Volume %(volume_id)s could not be found.'
 
 
 class SnapshotNotFound(errors.NotFound):
+    """No such snapshot exists, or the user can't see it."""
+
     msg_fmt = 'Snapshot %(snapshot_id)s could not be found.'
 
 
 class VolumeTypeNotFound(errors.NotFound):
+    """No such volume type exists, or the user can't see it."""
+
     msg_fmt = 'Volume type %(volume_type)s could not be found.'
 
 
 class AttachmentNotFound(errors.NotFound):
+    """No such attachment exists."""
+
     msg_fmt = 'Volume attachment %(attachment_id)s could not be found.'
 
 
 class VolumeInvalid(errors.Invalid):
-    """Cinder doesn't understand the request, or the volume isn't in a state for it: in Cinder's words."""
+    """Cinder does not understand the request, or the volume's state does not allow it. The text is Cinder's."""
 
     msg_fmt = '%(detail)s'
 
 
 class VolumeConflict(errors.Conflict):
+    """Cinder refuses the request because of the current state of an object. The text is Cinder's."""
+
     msg_fmt = '%(detail)s'
 
 
 class VolumeQuotaFull(errors.Forbidden):
-    """In Cinder's words, which name the quota."""
+    """A quota is used up. The text is Cinder's and names the quota."""
 
     msg_fmt = '%(detail)s'
 
 
 class VolumeForbidden(errors.Forbidden):
-    """Cinder's policy is against it for this user."""
+    """Cinder's policy does not allow this user's request."""
 
     msg_fmt = 'The volume service refuses the request: %(detail)s'
 
 
 class VolumeAccountRefused(errors.Unavailable):
-    """The account of [cinder] lacks a role: admin and service are needed."""
+    """The account of [cinder] lacks a role. It needs admin and service."""
 
     msg_fmt = 'The volume service refuses the account of [cinder]: %(detail)s'
 
 
 class VolumeBackendFailed(errors.Unavailable):
-    """Cinder answers, and what stores the volume does not do it: another try may do."""
+    """Cinder answers, but the storage of the volume failed. Another attempt may succeed."""
 
     msg_fmt = 'The volume service could not do it: %(detail)s'
 
 
-# -- what Cinder has ---------------------------------------------------------------------------------------------------
+# -- the objects of Cinder ---------------------------------------------------------------------------------------------
 class AttachedTo(NamedTuple):
-    """One of a volume's attachments that are complete. ``host`` is shown to the service only."""
+    """One of a volume's complete attachments. ``host`` is None unless the volume was read as the service."""
 
     server_id: str
     attachment_id: str
@@ -106,7 +119,7 @@ class AttachedTo(NamedTuple):
 
 @dataclass(frozen=True)
 class Volume:
-    """``size`` in GiB."""
+    """A volume. ``size`` is in GiB."""
 
     id: str
     name: str
@@ -119,35 +132,42 @@ class Volume:
     encrypted: bool
     volume_type: str | None = None
     availability_zone: str | None = None
-    # Properties of the image that it was made from.
+    # Properties of the image from which the volume was created.
     image_metadata: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: str | None = None
-    # Of one on its way to another back end: starting, migrating, completing …, and 'target:' with its id of the volume
-    # to which that goes; success, error: it was once. Only the service sees it.
+    # State of a migration to another back end: starting, migrating, completing …. The target volume of a migration has
+    # 'target:' and the id of the migrating volume. success and error mean that there was a migration. Only the service
+    # can see it.
     migration: str | None = None
     attachments: tuple[AttachedTo, ...] = ()
     description: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    # As Cinder writes times: without a zone, UTC.
+    # Time in Cinder's form: without a time zone, in UTC.
     created_at: str | None = None
 
     @property
     def migrating(self) -> bool:
-        """Whether it is on its way to another back end, or the place to which one is."""
+        """Whether the volume is being migrated to another back end, or is the target of such a migration."""
         return self.migration not in (None, 'success', 'error')
 
     def is_target_of(self, volume_id: str) -> bool:
-        """Whether that one is on its way to this one, which goes when it is there."""
+        """Return whether this volume is the target of that volume's migration.
+
+        It is deleted when the migration has ended.
+        """
         return self.migration == f'target:{volume_id}'
 
     @property
     def is_written(self) -> bool:
-        """Whether an image is being written to it: whoever attaches it, or takes its last attachment away, spoils the
-        end of that."""
+        """Whether an image is being written to the volume.
+
+        Attaching it, or deleting its last attachment, would spoil the status that it gets at the end.
+        """
         return self.status == 'downloading'
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Volume:
+        """Return the volume of a response body."""
         return cls(
             id=body['id'], name=body.get('name') or '', project_id=body.get('os-vol-tenant-attr:tenant_id') or '',
             status=body['status'], size=body['size'], bootable=body['bootable'] == 'true',
@@ -163,7 +183,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """``size`` in GiB: what a volume of it has at least."""
+    """A snapshot of a volume. ``size`` is in GiB, and a volume that is created from it has at least this size."""
 
     id: str
     name: str
@@ -175,30 +195,35 @@ class Snapshot:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Snapshot:
+        """Return the snapshot of a response body."""
         return cls(body['id'], body.get('name') or '', body['volume_id'], body['status'], body['size'],
                    body.get('description'), body.get('created_at'))
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """A volume's place at a server: reserved, attaching (a host has what it connects with), attached …"""
+    """The attachment of a volume to a server.
+
+    ``status`` is 'reserved', 'attaching' (a host has the data with which it connects), 'attached' …
+    """
 
     id: str
     volume_id: str
     server_id: str | None
     status: str
-    # driver_volume_type and the keys of that kind; empty until a host's connector is known. It may hold passwords.
+    # driver_volume_type and the keys of that type. Empty until the host's connector is known. May contain passwords.
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Attachment:
+        """Return the attachment of a response body."""
         return cls(body['id'], body['volume_id'], body['instance'] or None, body['status'],
                    body.get('connection_info') or {})
 
 
 # -- the client --------------------------------------------------------------------------------------------------------
 class _Requests:
-    """How Cinder is asked, as a user or as the service."""
+    """Sends requests to Cinder, as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
         self._service = adapter.session.auth
@@ -218,44 +243,54 @@ class _Requests:
 
 class _Attachments(_Requests):
     def attachments(self, server_id: str) -> list[Attachment]:
-        """Those of a server of any project."""
+        """Return the attachments of a server of any project."""
         return self._attachments([('instance_id', server_id)])
 
     def attachments_of_servers(self) -> list[Attachment]:
-        """All that a server has, of all projects."""
+        """Return the attachments of all servers of all projects."""
         found: list[Attachment] = []
-        # Cinder lists as many at once as it likes, and doesn't say whether there are more.
+        # Cinder limits the size of a list, and does not say whether there are more objects.
         while page := self._attachments([('marker', found[-1].id)] if found else []):
             found += page
         return [attachment for attachment in found if attachment.server_id]
 
     def attachment(self, attachment_id: str) -> Attachment:
-        """AttachmentNotFound."""
+        """Return an attachment. Raises AttachmentNotFound if no such attachment exists."""
         missing = AttachmentNotFound(attachment_id=attachment_id)
         response = self._send('GET', _path('attachments', attachment_id, missing))
         return Attachment.from_body(_answer(response, None, missing)['attachment'])
 
     def create_attachment(self, volume_id: str, server_id: str, connector: Mapping[str, Any] | None) -> Attachment:
-        """Reserve a volume for a server, and connect it to the host of a connector where one is given: then
-        ``connection`` is there. The answer calls it reserved either way.
+        """Reserve a volume for a server, and connect it to the host of a connector if one is given.
 
-        A server may have several of one volume: where it is, and where it will be. One with a connector makes the
-        volume attaching, and nobody gets another one of it, until that is complete or deleted. After silence, and after
-        VolumeBackendFailed, it may be there nevertheless: ``attachments(server_id)`` says so. VolumeNotFound;
-        VolumeInvalid: another server has it, or its status is not one to reserve it in.
+        With a connector the result has ``connection``. Its status is 'reserved' in any case. A server may have several
+        attachments of one volume, for the host where it is and the host where it will be. An attachment with a
+        connector gives the volume the status 'attaching', and no other attachment of it can be created until this one
+        is complete or deleted. If Cinder does not answer, and after VolumeBackendFailed, the attachment may exist
+        nevertheless, and ``attachments(server_id)`` returns it then.
+
+        Raises VolumeNotFound if no such volume exists, and VolumeInvalid if another server has it or its status does
+        not allow it to be reserved.
         """
         body = {'volume_uuid': volume_id, 'instance_uuid': server_id, 'connector': connector}
         response = self._send('POST', '/attachments', json={'attachment': body}, refusals=(500,))
         return Attachment.from_body(_answer(response, None, VolumeNotFound(volume_id=volume_id))['attachment'])
 
     def complete_attachment(self, attachment_id: str) -> None:
-        """The host has connected it: the volume is in-use. May be repeated. AttachmentNotFound."""
+        """Report that the host has connected the volume, which makes the volume in-use. May be repeated.
+
+        Raises AttachmentNotFound if no such attachment exists.
+        """
         missing = AttachmentNotFound(attachment_id=attachment_id)
         path = _path('attachments', attachment_id, missing)
         _answer(self._send('POST', f'{path}/action', json={'os-complete': None}), None, missing)
 
     def delete_attachment(self, attachment_id: str) -> None:
-        """Without any the volume is available again. One that is gone doesn't matter. VolumeBackendFailed: it stays."""
+        """Delete an attachment. Nothing happens if it is deleted already.
+
+        A volume without attachments is available again. Raises VolumeBackendFailed if the attachment could not be
+        deleted.
+        """
         missing = AttachmentNotFound(attachment_id=attachment_id)
         try:
             _answer(self._send('DELETE', _path('attachments', attachment_id, missing), refusals=(500,)), None, missing)
@@ -269,35 +304,40 @@ class _Attachments(_Requests):
 
 
 class VolumeClient(_Attachments):
-    """One per process; threads may share it. Each call may raise Unanswered, VolumeForbidden (of a user) or
-    VolumeAccountRefused (of the service)."""
+    """The client of Cinder. A process has one, and threads may share it.
+
+    Each call may raise Unanswered, VolumeForbidden (a user's request) or VolumeAccountRefused (the service's request).
+    """
 
     def volume(self, ctxt: RequestContext | None, volume_id: str) -> Volume:
-        """VolumeNotFound: none that this user may see."""
+        """Return a volume. Raises VolumeNotFound if this user can see no such volume."""
         missing = VolumeNotFound(volume_id=volume_id)
         response = self._send('GET', _path('volumes', volume_id, missing), ctxt=ctxt)
         return Volume.from_body(_answer(response, ctxt, missing)['volume'])
 
     def encryption(self, volume_id: str) -> dict[str, Any]:
-        """How an encrypted volume is encrypted, without the key itself: encryption_key_id, provider (luks …),
-        control_location, cipher, key_size. Empty: it isn't. VolumeNotFound."""
+        """Return how a volume is encrypted, without the key itself, or an empty dict if it is not encrypted.
+
+        The keys are encryption_key_id, provider (luks …), control_location, cipher and key_size. Raises VolumeNotFound
+        if no such volume exists.
+        """
         missing = VolumeNotFound(volume_id=volume_id)
         found: dict[str, Any] = _answer(
             self._send('GET', f"{_path('volumes', volume_id, missing)}/encryption"), None, missing)
         return found
 
     def snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> Snapshot:
-        """SnapshotNotFound: none that this user may see."""
+        """Return a snapshot. Raises SnapshotNotFound if this user can see no such snapshot."""
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         response = self._send('GET', _path('snapshots', snapshot_id, missing), ctxt=ctxt)
         return Snapshot.from_body(_answer(response, ctxt, missing)['snapshot'])
 
     def volumes(self, ctxt: RequestContext, limit: int, offset: int = 0) -> list[Volume]:
-        """A page of those of a user's project, the newest first."""
+        """Return a page of the volumes of a user's project, newest first."""
         return [Volume.from_body(body) for body in self._page('volumes', ctxt, limit, offset)]
 
     def snapshots(self, ctxt: RequestContext, limit: int, offset: int = 0) -> list[Snapshot]:
-        """The same of snapshots."""
+        """Return a page of the snapshots of a user's project, newest first."""
         return [Snapshot.from_body(body) for body in self._page('snapshots', ctxt, limit, offset)]
 
     def _page(self, collection: str, ctxt: RequestContext, limit: int, offset: int) -> Sequence[Mapping[str, Any]]:
@@ -310,34 +350,51 @@ class VolumeClient(_Attachments):
 
     def create_snapshot(self, ctxt: RequestContext, volume_id: str, *, name: str, description: str | None = None,
                         force: bool = True, metadata: Mapping[str, str] | None = None) -> Snapshot:
-        """A user's snapshot of a volume, which with ``force`` may be in use; it is being made when this returns. With
-        {MADE_FOR_IMAGE: image} in its ``metadata`` it is found again (``snapshots_for``). VolumeNotFound,
-        VolumeQuotaFull, VolumeInvalid."""
+        """Create a user's snapshot of a volume, which may be in use if ``force`` is True.
+
+        The snapshot is still being created when this returns. If its ``metadata`` contain {MADE_FOR_IMAGE: image},
+        ``snapshots_for`` finds it.
+
+        Raises:
+            VolumeNotFound: No such volume exists.
+            VolumeQuotaFull: A quota is used up.
+            VolumeInvalid: The volume's state does not allow it.
+        """
         body = {'volume_id': volume_id, 'name': name, 'description': description, 'force': force,
                 'metadata': dict(metadata or {})}
         response = self._send('POST', '/snapshots', ctxt=ctxt, json={'snapshot': body})
         return Snapshot.from_body(_answer(response, ctxt, VolumeNotFound(volume_id=volume_id))['snapshot'])
 
     def snapshots_for(self, image_id: str) -> list[str]:
-        """Ids of the snapshots that were made for an image, of any project."""
+        """Return the ids of the snapshots of any project that were created for an image."""
         wanted = {MADE_FOR_IMAGE: image_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/snapshots/detail?{asked}'), None)
         return [body['id'] for body in answer['snapshots'] if wanted.items() <= body['metadata'].items()]
 
     def delete_snapshot(self, snapshot_id: str) -> None:
-        """It is being deleted when this returns; may be repeated. VolumeInvalid: it is being made."""
+        """Delete a snapshot. Nothing happens if it is deleted already.
+
+        It is still being deleted when this returns. Raises VolumeInvalid if it is still being created.
+        """
         with contextlib.suppress(SnapshotNotFound):
             self.remove_snapshot(None, snapshot_id)
 
     def remove_snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> None:
-        """Delete one that is there. SnapshotNotFound; VolumeInvalid: it is being made."""
+        """Delete an existing snapshot.
+
+        Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if it is still being created.
+        """
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         _answer(self._send('DELETE', _path('snapshots', snapshot_id, missing), ctxt=ctxt), ctxt, missing)
 
     def tell_snapshot(self, snapshot_id: str, status: str, progress: str | None = None) -> None:
-        """How it is with a snapshot that Cinder has a compute service take: creating or error; or delete: deleting or
-        error_deleting; Cinder goes on at a progress of 90%. SnapshotNotFound; VolumeInvalid: it is past that."""
+        """Report to Cinder the state of a snapshot that a compute service takes or deletes for it.
+
+        ``status`` is creating or error, or, for a delete, deleting or error_deleting. Cinder continues when
+        ``progress`` is 90%. Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if it has left that
+        state.
+        """
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         told = {'status': status, **({'progress': progress} if progress is not None else {})}
         _answer(self._send('POST', f"{_path('snapshots', snapshot_id, missing)}/action",
@@ -347,9 +404,17 @@ class VolumeClient(_Attachments):
                       snapshot_id: str | None = None, volume_type: str | None = None,
                       availability_zone: str | None = None, metadata: Mapping[str, str] | None = None,
                       description: str | None = None) -> Volume:
-        """A user's volume, of an image, of a snapshot or blank; it is being made when this returns: look at its status
-        until it is available. With {MADE_FOR: server} in its ``metadata`` it is found again (``made_for``), also where
-        this got no answer. SnapshotNotFound, VolumeTypeNotFound, VolumeQuotaFull, VolumeInvalid."""
+        """Create a user's volume from an image, from a snapshot, or blank.
+
+        The volume is still being created when this returns. Read its status until it is available. If its ``metadata``
+        contain {MADE_FOR: server}, ``made_for`` finds it, even if this call got no response.
+
+        Raises:
+            SnapshotNotFound: No such snapshot exists.
+            VolumeTypeNotFound: No such volume type exists.
+            VolumeQuotaFull: A quota is used up.
+            VolumeInvalid: Cinder does not accept the arguments.
+        """
         body = {'size': size, 'name': name, 'description': description, 'imageRef': image_id,
                 'snapshot_id': snapshot_id,
                 'volume_type': volume_type, 'availability_zone': availability_zone, 'metadata': metadata}
@@ -358,19 +423,23 @@ class VolumeClient(_Attachments):
         missing: list[errors.NotFound] = [SnapshotNotFound(snapshot_id=snapshot_id)] if snapshot_id else []
         missing += [VolumeTypeNotFound(volume_type=volume_type)] if volume_type else []
         made = _answer(response, ctxt, *missing)['volume']
-        # This answer doesn't say whose it is.
+        # This response does not contain the project.
         return replace(Volume.from_body(made), project_id=ctxt.project_id or '')
 
     def made_for(self, server_id: str) -> list[str]:
-        """Ids of the volumes that were made for a server, of any project."""
+        """Return the ids of the volumes of any project that were created for a server."""
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # What is deleted is looked at here, too: a service may read a query otherwise.
+        # The metadata are compared here as well, because these volumes are deleted, and a service may interpret the
+        # query in another way.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:
-        """It is being deleted when this returns; may be repeated. VolumeInvalid: it is in use, or has snapshots."""
+        """Delete a volume. Nothing happens if it is deleted already.
+
+        It is still being deleted when this returns. Raises VolumeInvalid if it is in use or has snapshots.
+        """
         try:
             self.remove_volume(None, volume_id)
         except VolumeNotFound:
@@ -380,7 +449,10 @@ class VolumeClient(_Attachments):
                 raise
 
     def remove_volume(self, ctxt: RequestContext | None, volume_id: str) -> None:
-        """Delete one that is there. VolumeNotFound; VolumeInvalid: it is in use, or has snapshots."""
+        """Delete an existing volume.
+
+        Raises VolumeNotFound if no such volume exists, and VolumeInvalid if it is in use or has snapshots.
+        """
         missing = VolumeNotFound(volume_id=volume_id)
         _answer(self._send('DELETE', _path('volumes', volume_id, missing), ctxt=ctxt), ctxt, missing)
 
@@ -391,25 +463,43 @@ class VolumeClient(_Attachments):
             return True
 
     def reimage_volume(self, volume_id: str, image_id: str) -> None:
-        """Write an image to a volume that is reserved for one server, in place of what is on it. It is being written
-        when this returns, and then as before, or in error. VolumeNotFound, ImageNotFound; VolumeConflict: it has other
-        attachments; VolumeInvalid: the image doesn't fit, or its status isn't one to do it in."""
+        """Replace the content of a volume that is reserved for one server by an image.
+
+        The image is still being written when this returns. After that the volume has its previous status, or 'error'.
+
+        Raises:
+            VolumeNotFound: No such volume exists.
+            ImageNotFound: No such image exists.
+            VolumeConflict: The volume has other attachments.
+            VolumeInvalid: The image does not fit, or the volume's status does not allow it.
+        """
         self._act(volume_id, 'os-reimage', {'image_id': image_id, 'reimage_reserved': True}, REIMAGE_SINCE,
                   errors.ImageNotFound(image_id=image_id))
 
     def call_reserved(self, volume_id: str) -> None:
-        """A volume in error that a server has is reserved for it again: so it can be written anew. VolumeNotFound."""
+        """Set the status of a server's volume from error to reserved again, so that its content can be replaced.
+
+        Raises VolumeNotFound if no such volume exists.
+        """
         self._act(volume_id, 'os-reset_status', {'status': 'reserved'})
 
     def call_available(self, volume_id: str) -> None:
-        """A volume that nobody has is available, whatever it was called. VolumeNotFound."""
+        """Set the status of a volume without a server to available, whatever it was.
+
+        Raises VolumeNotFound if no such volume exists.
+        """
         self._act(volume_id, 'os-reset_status', {'status': 'available'})
 
     def complete_migration(self, volume_id: str, target_id: str, *, failed: bool) -> None:
-        """A server's guest has moved from a volume to the one to which that is on its way: from now on the first id
-        has what the second had, attachments too, and the second goes. ``failed``: it hasn't, and only the second goes.
-        A volume may have no attachment then, but of those that the target has. VolumeNotFound: one of both is gone;
-        VolumeInvalid: the one isn't on its way to the other."""
+        """End the migration of a volume, after a server's guest has switched to the migration's target volume.
+
+        From then on the first id has the data and the attachments of the target, and the target is deleted. If
+        ``failed`` is True, the guest has not switched, and the target is only deleted. The volume may have no
+        attachments then, except those that the target has.
+
+        Raises VolumeNotFound if one of the volumes does not exist, and VolumeInvalid if the target is not that of the
+        volume.
+        """
         self._act(volume_id, 'os-migrate_volume_completion', {'new_volume': target_id, 'error': failed}, MICROVERSION,
                   VolumeNotFound(volume_id=target_id))
 
@@ -422,7 +512,9 @@ class VolumeClient(_Attachments):
 
 
 def _root(endpoint: str) -> str:
-    """Version 3 of an endpoint, without the project that catalogs often name in it: users have others.
+    """Return the URL of version 3 of an endpoint, without the project that catalogs often name in it.
+
+    The project is removed because users have other projects.
 
     >>> _root('http://127.0.0.1:8776/v3/4f6d2e'), _root('http://cloud/volume/v3/')
     ('http://127.0.0.1:8776/v3', 'http://cloud/volume/v3')
@@ -431,15 +523,22 @@ def _root(endpoint: str) -> str:
 
 
 def _path(collection: str, identifier: str, missing: errors.NotFound) -> str:
-    """The path of one; ``missing``, without a request, where this isn't a UUID: such as '..' leads elsewhere."""
+    """Return the path of one object.
+
+    Raises ``missing``, without a request, if the identifier is not a UUID, because one such as '..' would lead
+    elsewhere.
+    """
     if not uuidutils.is_uuid_like(identifier):
         raise missing
     return f'/{collection}/{identifier}'
 
 
 def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: errors.NotFound) -> Any:
-    """The body of an answer, or the error that it is; ``missing``: the errors that 404 may mean, each of which names
-    what was asked for. A 404 that doesn't name it is no word of Cinder's on it: Unanswered."""
+    """Return the body of a response, or raise the error that the response stands for.
+
+    ``missing`` are the errors that a 404 may mean. Each of them names the object that was requested. A 404 whose text
+    does not name it was not sent by Cinder for this object, and Unanswered is raised.
+    """
     if response.status_code < 400:
         return response.json() if response.content else None
     is_cinder_s, text = _error(response)
@@ -460,7 +559,10 @@ _LEAVES: dict[int, type[errors.KilonovaError]] = {
 
 
 def _error(response: requests.Response) -> tuple[bool, str]:
-    """Whether it is one of Cinder's, and its text in one line; not so, for example, that of a proxy before it."""
+    """Return whether the response is an error of Cinder, and its text in one line.
+
+    A response of a proxy, for example, is not an error of Cinder.
+    """
     try:
         (body,) = response.json().values()
         text, is_cinder_s = str(body['message']), True

@@ -1,1 +1,1 @@
-"""What Neutron has, by noun, with the calls of ``network.NetworkClient`` for it."""
+"""The objects of Neutron, one module for each kind, with the calls of ``network.NetworkClient`` for it."""

@@ -1,4 +1,4 @@
-"""Bindings of ports beside the active one: where a guest will be that goes there while it runs."""
+"""Additional bindings of ports, for the destination of a live migration."""
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -13,7 +13,10 @@ from kilonova.clients.neutron.request import Requests
 
 @dataclass(frozen=True)
 class Binding:
-    """One of a port's bindings: the active one is where its guest is, another where it will be."""
+    """One of a port's bindings.
+
+    The active one is for the host of the guest, another one for a host that the guest moves to.
+    """
 
     host: str
     vif_type: str
@@ -22,13 +25,19 @@ class Binding:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Binding:
+        """Return the binding of a response body."""
         return cls(body['host'], body['vif_type'], body.get('vif_details') or {}, body.get('profile') or {})
 
 
 class Bindings(Requests):
+    """The client's calls for bindings of ports."""
+
     def add_binding(self, port: Port, host: str, profile: Mapping[str, Any]) -> Binding:
-        """Bind a port on one more host, where its guest will be, with our part of its ``profile``; it isn't active
-        there yet. May be repeated. PortNotFound; PortBindingRefused: nothing on that host can bind it."""
+        """Bind a port to an additional host, to which its guest will move, with our part of its ``profile``.
+
+        The new binding is not active yet. The call may be repeated. Raises PortNotFound if no such port exists, and
+        PortBindingRefused if no agent of that host can bind it.
+        """
         path = f'/ports/{quote(port.id, safe="")}/bindings'
         body = {'host': host, 'vnic_type': port.vnic_type, 'profile': {**theirs(port.profile), **profile}}
         response = self._send('POST', path, json={'binding': body}, refusals=(500,))
@@ -37,14 +46,18 @@ class Bindings(Requests):
         return Binding.from_body(body_of(response, None, port_id=port.id)['binding'])
 
     def activate_binding(self, port_id: str, host: str) -> None:
-        """The port is on this host now; what it had elsewhere stays until ``delete_binding``. May be repeated."""
+        """Make the port's binding to this host the active one. May be repeated.
+
+        The binding to the previous host exists until ``delete_binding`` is called. Raises PortNotFound if no such port
+        exists.
+        """
         path = f'/ports/{quote(port_id, safe="")}/bindings/{quote(host, safe="")}/activate'
         response = self._send('PUT', path)
         if kind_and_text(response)[0] != 'PortBindingAlreadyActive':
             body_of(response, None, port_id=port_id)
 
     def delete_binding(self, port_id: str, host: str) -> None:
-        """One that is gone doesn't matter."""
+        """Delete a port's binding to a host. Nothing happens if it is deleted already."""
         response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}/bindings/{quote(host, safe="")}')
         if response.status_code not in (204, 404):
             body_of(response, None, port_id=port_id)

@@ -1,4 +1,4 @@
-"""Networks of Neutron, their subnets, and what policies of QoS ask for their ports."""
+"""Networks and subnets of Neutron, and the guarantees that QoS policies request for ports."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -10,14 +10,14 @@ from kilonova.clients.neutron.refusals import NetworkNotFound, body_of
 from kilonova.clients.neutron.request import Requests
 from kilonova.context import RequestContext
 
-# Types of rules of QoS policies that ask something of Placement.
+# Types of QoS policy rules that request resources of Placement.
 BANDWIDTH, PACKET_RATE = 'minimum_bandwidth', 'minimum_packet_rate'
 GUARANTEES = (BANDWIDTH, PACKET_RATE)
 
 
 @dataclass(frozen=True)
 class Network:
-    """``physical_network`` and ``network_type`` are shown to the service only."""
+    """A network. ``physical_network`` and ``network_type`` are None unless it was read as the service."""
 
     id: str
     name: str
@@ -34,6 +34,7 @@ class Network:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Network:
+        """Return the network of a response body."""
         return cls(
             id=body['id'], name=body['name'], project_id=body['project_id'], mtu=body.get('mtu'),
             shared=body['shared'], external=body.get('router:external', False),
@@ -44,12 +45,16 @@ class Network:
 
 @dataclass(frozen=True)
 class Route:
+    """A static route that a subnet's hosts get by DHCP."""
+
     destination: str
     nexthop: str
 
 
 @dataclass(frozen=True)
 class Subnet:
+    """A subnet of a network."""
+
     id: str
     network_id: str
     ip_version: int
@@ -62,6 +67,7 @@ class Subnet:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Subnet:
+        """Return the subnet of a response body."""
         return cls(
             id=body['id'], network_id=body['network_id'], ip_version=body['ip_version'], cidr=body['cidr'],
             gateway_ip=body['gateway_ip'], enable_dhcp=body['enable_dhcp'],
@@ -71,24 +77,36 @@ class Subnet:
 
 
 class Networks(Requests):
+    """The client's calls for networks and subnets."""
+
     def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
-        """{id: network} of those that there are, and that this user may see."""
+        """Return a dict from id to network of those of the ids that exist and that this user can see."""
         return {body['id']: Network.from_body(body) for body in self._list('networks', 'id', ids, ctxt=ctxt)}
 
     def available_networks(self, ctxt: RequestContext | None, project_id: str) -> list[Network]:
-        """The networks that a server of a project may be attached to without being asked: its own and shared ones."""
+        """Return the networks that a server of the project can use without naming one.
+
+        They are the project's own networks and the shared ones.
+        """
         found = [*self._pages('networks', [('tenant_id', project_id), ('shared', 'False')], ctxt),
                  *self._pages('networks', [('shared', 'True')], ctxt)]
         return [Network.from_body(body) for body in found]
 
     def check_topology(self, ctxt: RequestContext) -> None:
-        """Whether a network can be made for the user's project (``topology``). NetworkInvalid: this Neutron makes none;
-        NetworkConflict: what they are made of is missing, a default external network or a default subnet pool."""
+        """Check that Neutron can create a network for the user's project (``topology``).
+
+        Raises:
+            NetworkInvalid: This Neutron does not create networks of its own accord.
+            NetworkConflict: A default external network or a default subnet pool is missing.
+        """
         self._topology(ctxt, ctxt.project_id or '', '?fields=dry-run')
 
     def topology(self, project_id: str) -> str:
-        """The id of the network that Neutron makes for a project that has none, with a subnet and a router to the outer
-        world; the one that it made before. Errors as above; NetworkQuotaFull."""
+        """Return the id of the network that Neutron creates for a project without one, with a subnet and a router.
+
+        The router leads to an external network. Neutron returns the same network at each further call. Raises
+        NetworkQuotaFull if a quota is used up, and the errors of ``check_topology``.
+        """
         return str(self._topology(None, project_id)['id'])
 
     def _topology(self, ctxt: RequestContext | None, project_id: str, query: str = '') -> Mapping[str, Any]:
@@ -97,25 +115,28 @@ class Networks(Requests):
         return found
 
     def network(self, ctxt: RequestContext, network_id: str) -> Network:
-        """NetworkNotFound: none that this user may see."""
+        """Return a network. Raises NetworkNotFound if this user can see no such network."""
         return Network.from_body(self._one('GET', 'networks', network_id, ctxt, NetworkNotFound(network_id=network_id)))
 
     def visible_networks(self, ctxt: RequestContext, limit: int, *, external: bool = False) -> list[Network]:
-        """All that a user may see, of other projects too, but no more than ``limit``; ``external``: those only."""
+        """Return at most ``limit`` networks that a user can see, of other projects as well.
+
+        With ``external``, only external networks are returned.
+        """
         query = [('router:external', 'True')] if external else []
         return [Network.from_body(body) for body in self._some('networks', query, ctxt, limit)]
 
     def rules_of(self, policy_id: str) -> set[str]:
-        """The types of a QoS policy's rules; none of one that is gone."""
+        """Return the types of a QoS policy's rules, or an empty set if the policy does not exist."""
         response = self._send('GET', f'/qos/policies/{quote(policy_id, safe="")}')
         if response.status_code == 404:
             return set()
         return {rule['type'] for rule in body_of(response, None)['policy']['rules']}
 
     def subnets_of(self, ctxt: RequestContext, network_id: str) -> list[Subnet]:
-        """Those of a network that a user may see."""
+        """Return the subnets of a network that a user can see."""
         return [Subnet.from_body(body) for body in self._pages('subnets', [('network_id', network_id)], ctxt)]
 
     def subnets(self, ids: Iterable[str]) -> dict[str, Subnet]:
-        """{id: subnet} of those that there are."""
+        """Return a dict from id to subnet of those of the ids that exist."""
         return {body['id']: Subnet.from_body(body) for body in self._list('subnets', 'id', ids)}

@@ -1,4 +1,4 @@
-"""Ports of Neutron: made, given to servers on hosts, named, given back, deleted."""
+"""Ports of Neutron: create them, bind them to servers on hosts, name them, release and delete them."""
 from __future__ import annotations
 
 import re
@@ -15,11 +15,12 @@ from kilonova.clients.neutron.request import Requests
 from kilonova.context import RequestContext
 
 _LABEL = re.compile('[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?', re.ASCII)
-# Seconds for which the list of its extensions is good, and the one by which ports have names.
+# Seconds for which the list of Neutron's extensions is cached, and the extension that gives ports DNS names.
 EXTENSIONS_KEPT, DNS = 600.0, 'dns-integration'
-# Ports in one answer of a list of all.
+# Maximum ports in one response when all ports are listed.
 PAGE = 1000
-# Keys of binding:profile that a compute service writes, and takes away when it unbinds. Others are the owner's.
+# Keys of binding:profile that a compute service writes, and removes when it unbinds. Other keys belong to the port's
+# owner.
 OUR_PROFILE = frozenset((
     'pci_vendor_info', 'pci_slot', 'physical_network', 'pf_mac_address', 'vf_num', 'card_serial_number', 'allocation',
     'arq_uuid', 'device_mac_address', 'migrating_to'))
@@ -27,13 +28,15 @@ OUR_PROFILE = frozenset((
 
 @dataclass(frozen=True)
 class FixedIp:
+    """An address of a port in a subnet."""
+
     subnet_id: str
     address: str
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port as the service sees it: a user is shown no host, profile or VIF (None and empty then)."""
+    """A port as the service sees it. If it was read as a user, host, profile and VIF are None or empty."""
 
     id: str
     network_id: str
@@ -48,10 +51,10 @@ class Port:
     security_groups: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     vnic_type: str = 'normal'
-    # Only the service sees it: what the port asks of Placement.
+    # The resources that the port requests of Placement. Only the service can see them.
     resource_request: Mapping[str, Any] | None = None
     device_profile: str | None = None
-    # How near its device must be to the guest's NUMA cells; None: the port doesn't say.
+    # The NUMA affinity that the port requests for its device. None if it requests none.
     numa_policy: str | None = None
     # unbound, binding_failed, ovs, hw_veb …
     vif_type: str | None = None
@@ -59,13 +62,14 @@ class Port:
     profile: Mapping[str, Any] = field(default_factory=dict)
     host: str | None = None
     port_security_enabled: bool = True
-    # Counts its changes; None where this Neutron doesn't count.
+    # The number of changes of the port. None if this Neutron does not count them.
     revision: int | None = None
-    # Its name in DNS, '': it has none; None where ports of this Neutron have no names.
+    # The port's name in DNS, '' if it has none. None if ports of this Neutron have no names.
     dns_name: str | None = None
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Port:
+        """Return the port of a response body."""
         return cls(
             id=body['id'], network_id=body['network_id'], project_id=body['project_id'], mac=body['mac_address'],
             status=body['status'], admin_state_up=body['admin_state_up'], device_id=body['device_id'],
@@ -81,33 +85,34 @@ class Port:
 
     @property
     def binding_failed(self) -> bool:
-        """Whether nothing on its host can bind it: Neutron says so in a port, not by an error."""
+        """Whether no agent on the port's host can bind it. Neutron reports this in the port and not by an error."""
         return self.vif_type == 'binding_failed'
 
     @property
     def active(self) -> bool:
-        """Whether there is nothing to wait for: it is plugged, or switched off by its owner."""
+        """Whether there is nothing to wait for, because the port is plugged or its owner has switched it off."""
         return self.status == 'ACTIVE' or not self.admin_state_up
 
     @property
     def takes_groups(self) -> bool:
-        """Whether it can have security groups."""
+        """Whether the port can have security groups."""
         return self.port_security_enabled and bool(self.fixed_ips)
 
 
 @dataclass(frozen=True)
 class PortQuota:
-    """Ports that a project may have (None: any number) and those that it has."""
+    """The number of ports that a project may have (None: any number), and the number that it has."""
 
     limit: int | None
     used: int
 
     def has_room(self, more: int) -> bool:
+        """Return whether the project may have ``more`` additional ports."""
         return self.limit is None or self.used + more <= self.limit
 
 
 class _Extensions:
-    """What this Neutron can do beside its core: asked for once in EXTENSIONS_KEPT seconds."""
+    """The extensions of this Neutron, which are read again after EXTENSIONS_KEPT seconds."""
 
     def __init__(self, ask: Callable[[], frozenset[str]]) -> None:
         self._ask, self._known, self._until = ask, frozenset[str](), 0.0
@@ -119,7 +124,7 @@ class _Extensions:
 
 
 class Ports(Requests):
-    """``_extensions``: what this Neutron can do beside its core."""
+    """The client's calls for ports."""
 
     def __init__(self, adapter: Adapter) -> None:
         super().__init__(adapter)
@@ -127,19 +132,19 @@ class Ports(Requests):
             body['alias'] for body in self._pages('extensions', (), None)))
 
     def port(self, ctxt: RequestContext | None, port_id: str) -> Port:
-        """PortNotFound: none that this user may see."""
+        """Return a port. Raises PortNotFound if this user can see no such port."""
         path = f'/ports/{quote(port_id, safe="")}'
         return Port.from_body(body_of(self._send('GET', path, ctxt=ctxt), ctxt, port_id=port_id)['port'])
 
     def ports(self, *, ids: Collection[str] | None = None, device_id: str | None = None,
               ctxt: RequestContext | None = None) -> list[Port]:
-        """Those of these ids that there are, or those of a server."""
+        """Return those ports of these ids that exist, or the ports of a server if ``ids`` is None."""
         if ids is not None:
             return [Port.from_body(body) for body in self._list('ports', 'id', ids, ctxt=ctxt)]
         return [Port.from_body(body) for body in self._list('ports', 'device_id', [device_id or ''], ctxt=ctxt)]
 
     def ports_of_servers(self) -> list[Port]:
-        """Return all ports that a compute service gave to a server.
+        """Return all ports that a compute service has given to a server.
 
         Sends one request for each PAGE ports of the cloud.
         """
@@ -147,18 +152,29 @@ class Ports(Requests):
                 if port.device_id and port.device_owner.startswith('compute:')]
 
     def ports_at(self, network_id: str, address: str) -> list[Port]:
-        """Who has a fixed IP address of a network."""
+        """Return the ports that have a fixed IP address in a network."""
         return [Port.from_body(body) for body in self._pages(
             'ports', [('network_id', network_id), ('fixed_ips', f'ip_address={address}')], None)]
 
     def create_port(self, network_id: str, *, project_id: str, device_id: str, device_owner: str, host: str | None,
                     fixed_ip: str | None = None, security_groups: Sequence[str] = (), name: str = '') -> Port:
-        """A port that is bound to a host (None: to none yet); look at ``binding_failed``. ``security_groups``: ids;
-        none: the project's default group. ``name``: in DNS, where ports have such.
+        """Create a port that is bound to a host, or to none if ``host`` is None.
 
-        After silence it may be there nevertheless: ``ports(device_id=…)`` says so. NetworkNotFound,
-        SecurityGroupNotFound, SecurityGroupNotApplicable, FixedIpInUse, FixedIpNotOfNetwork, NoMoreFixedIps,
-        PortQuotaFull, NetworkInvalid, NetworkConflict.
+        Check ``binding_failed`` of the result.
+
+        ``security_groups`` are ids. If there are none, the port gets the project's default group. ``name`` is the
+        port's name in DNS, if ports have such names. If Neutron does not answer, the port may exist nevertheless, and
+        ``ports(device_id=…)`` returns it then.
+
+        Raises:
+            NetworkNotFound: No such network exists.
+            SecurityGroupNotFound: No such security group exists.
+            SecurityGroupNotApplicable: The port can't have security groups.
+            FixedIpInUse: Another port has the fixed IP address.
+            FixedIpNotOfNetwork: The fixed IP address is not in the network.
+            NoMoreFixedIps: The network has no free address.
+            PortQuotaFull: The project's quota of ports is used up.
+            NetworkInvalid, NetworkConflict: Neutron refuses the request for another reason.
         """
         body: dict[str, Any] = {'network_id': network_id, 'tenant_id': project_id, 'admin_state_up': True,
                                 'device_id': device_id, 'device_owner': device_owner}
@@ -175,23 +191,38 @@ class Ports(Requests):
 
     def bind(self, port: Port, *, host: str | None, device_id: str, device_owner: str,
              profile: Mapping[str, Any] | None = None, name: str = '') -> Port:
-        """Give a port, as the service reads it, to a server on a host (None: on none yet), with our part of its
-        profile; look at ``binding_failed``. What its owner wrote into the profile stays. ``name``: in DNS, where ports
-        have such; without, it stays. PortNotFound, NetworkInvalid, NetworkConflict; PortChanged: by somebody, since it
-        was read, so that two servers never get one port.
+        """Bind a port to a server on a host, or to a server without a host if ``host`` is None.
+
+        ``port`` is the port as the service read it. ``profile`` is our part of its profile, and the part of the port's
+        owner is kept. ``name`` is its new name in DNS, if ports have such names. Without ``name`` the name is kept.
+        Check ``binding_failed`` of the result.
+
+        Raises:
+            PortNotFound: No such port exists.
+            PortChanged: The port was changed since it was read. So two servers never get the same port.
+            NetworkInvalid, NetworkConflict: Neutron refuses the request.
         """
         return self._update(port, {'binding:host_id': host, 'device_id': device_id, 'device_owner': device_owner,
                                    **_named(port, name)}, profile or {}, unchanged=True)
 
     def set_name(self, port: Port, name: str) -> None:
-        """Name a port, as the service reads it, in DNS; no request where it has that name, or ports have none.
-        PortNotFound; NetworkInvalid: it can't be one; PortChanged: by somebody, since it was read."""
+        """Set the name in DNS of a port, as the service read it.
+
+        No request is sent if the port has that name already, or if ports have no names.
+
+        Raises:
+            PortNotFound: No such port exists.
+            PortChanged: The port was changed since it was read.
+            NetworkInvalid: The text can't be a name.
+        """
         if fields := _named(port, name):
             self._update(port, fields, None, unchanged=True)
 
     def unbind(self, port: Port) -> None:
-        """Give a port, as the service reads it, back to its owner: no host, no server, no name, nothing of ours in its
-        profile. One that is gone doesn't matter."""
+        """Release a port, as the service read it, to its owner. Nothing happens if it is deleted already.
+
+        The port then has no host, no server, no name, and nothing of ours in its profile.
+        """
         name = {'dns_name': ''} if port.dns_name else {}
         try:
             self._update(port, {'binding:host_id': None, 'device_id': '', 'device_owner': '', **name}, {})
@@ -199,34 +230,54 @@ class Ports(Requests):
             return
 
     def set_security_groups(self, ctxt: RequestContext, port: Port, groups: Sequence[str]) -> None:
-        """Give a port, as this user reads it, these groups (ids) and no others. PortNotFound, SecurityGroupNotFound,
-        SecurityGroupNotApplicable; PortChanged: by somebody, since it was read."""
+        """Set the security groups (ids) of a port, as this user read it. They replace all groups that it has.
+
+        Raises:
+            PortNotFound: No such port exists.
+            SecurityGroupNotFound: No such security group exists.
+            SecurityGroupNotApplicable: The port can't have security groups.
+            PortChanged: The port was changed since it was read.
+        """
         self._update(port, {'security_groups': list(groups)}, None, unchanged=True, ctxt=ctxt)
 
     def set_fixed_ips(self, ctxt: RequestContext, port: Port, wanted: Sequence[Mapping[str, str]]) -> None:
-        """Give a port, as this user reads it, these addresses (subnet_id, ip_address; without the second one that is
-        free) and no others. PortNotFound, NoMoreFixedIps; PortChanged: by somebody, since it was read."""
+        """Set the addresses of a port, as this user read it. They replace all addresses that it has.
+
+        Each address has a subnet_id and an ip_address. Without ip_address Neutron chooses a free one of the subnet.
+
+        Raises:
+            PortNotFound: No such port exists.
+            NoMoreFixedIps: A subnet has no free address.
+            PortChanged: The port was changed since it was read.
+        """
         self._update(port, {'fixed_ips': [dict(one) for one in wanted]}, None, unchanged=True, ctxt=ctxt)
 
     def release_host(self, port: Port) -> Port:
-        """Bind a port, as the service reads it, to no host; it stays its server's. PortNotFound."""
+        """Unbind a port, as the service read it, from its host. It remains the port of its server.
+
+        Raises PortNotFound if no such port exists.
+        """
         return self._update(port, {'binding:host_id': None}, {})
 
     def delete_port(self, port_id: str) -> None:
-        """One that is gone doesn't matter."""
+        """Delete a port. Nothing happens if it is deleted already."""
         response = self._send('DELETE', f'/ports/{quote(port_id, safe="")}')
         if response.status_code not in (204, 404):
             body_of(response, None, port_id=port_id)
 
     def port_quota(self, project_id: str) -> PortQuota:
-        """What a project may have of ports and has."""
+        """Return the number of ports that a project may have and has."""
         path = f'/quotas/{quote(project_id, safe="")}/details.json'
         row = body_of(self._send('GET', path), None)['quota']['port']
         return PortQuota(None if row['limit'] < 0 else row['limit'], row['used'] + row['reserved'])
 
     def _update(self, port: Port, fields: dict[str, Any], profile: Mapping[str, Any] | None, unchanged: bool = False,
                 ctxt: RequestContext | None = None) -> Port:
-        """``profile``: our part of it, None: it stays. ``unchanged``: only if nobody changed the port since."""
+        """Write fields of a port and return the port.
+
+        ``profile`` is our part of its profile, or None if the profile is kept. With ``unchanged`` the port is written
+        only if it was not changed since it was read.
+        """
         if profile is not None and (wanted := theirs(port.profile) | dict(profile)) != port.profile:
             fields = {**fields, 'binding:profile': wanted}
         condition = ({'If-Match': f'revision_number={port.revision}'} if unchanged and port.revision is not None
@@ -237,23 +288,23 @@ class Ports(Requests):
 
 
 def _named(port: Port, name: str) -> dict[str, str]:
-    """What gives a port a name in DNS that it hasn't got."""
+    """Return the field that gives a port a name in DNS, or an empty dict if the port has that name already."""
     return {'dns_name': name} if name and port.dns_name not in (None, name) else {}
 
 
 def name_in_dns(hostname: str) -> str:
-    """A server's hostname as Neutron takes it for the name of a port; '' where it doesn't.
+    """Return a server's hostname in the form that Neutron accepts as a port's name, or '' if it can't be one.
 
     >>> name_in_dns('Web.example.org'), name_in_dns('ubuntu-24.04'), name_in_dns('a..b')
     ('web.example.org', '', '')
     """
     labels = hostname.lower().split('.')
-    # No top-level domain is a number.
+    # A top-level domain is never a number.
     if not all(map(_LABEL.fullmatch, labels)) or (len(labels) > 1 and labels[-1].isdecimal()):
         return ''
     return '.'.join(labels)
 
 
 def theirs(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a binding profile is the owner's."""
+    """Return the part of a binding profile that belongs to the port's owner."""
     return {key: value for key, value in profile.items() if key not in OUR_PROFILE}

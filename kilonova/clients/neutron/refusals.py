@@ -1,4 +1,4 @@
-"""Neutron's answers: a body, or one of the errors that its refusals are."""
+"""Convert Neutron's responses to bodies, or raise the error that corresponds to a refusal."""
 from __future__ import annotations
 
 from typing import Any
@@ -12,90 +12,120 @@ WHO = 'The network service'
 
 
 class NetworkNotFound(errors.NotFound):
+    """No such network exists, or the user can't see it."""
+
     msg_fmt = 'Network %(network_id)s could not be found.'
 
 
 class PortNotFound(errors.NotFound):
+    """No such port exists, or the user can't see it."""
+
     msg_fmt = 'Port id %(port_id)s could not be found.'
 
 
 class SecurityGroupNotFound(errors.NotFound):
+    """No such security group exists, or the user can't see it."""
+
     msg_fmt = "Unable to find security_group with name or id '%(name)s'"
 
 
 class SecurityGroupRuleNotFound(errors.NotFound):
+    """No such security group rule exists, or the user can't see it."""
+
     msg_fmt = 'Security group rule %(name)s could not be found.'
 
 
 class FloatingIpNotFound(errors.NotFound):
+    """No such floating IP exists, or the user can't see it."""
+
     msg_fmt = 'Floating IP not found for %(name)s.'
 
 
 class SecurityGroupNotUnique(errors.Conflict):
+    """Several security groups of the project have the requested name."""
+
     msg_fmt = "Multiple security_group matches found for name '%(name)s', use an ID to be more specific."
 
 
 class SecurityGroupNotApplicable(errors.Invalid):
+    """The port or its network can't have security groups."""
+
     msg_fmt = ('Network requires port_security_enabled and subnet associated in order to apply security groups.')
 
 
 class PortInUse(errors.Conflict):
+    """The port is already used by a server or another device."""
+
     msg_fmt = 'Port %(port_id)s is still in use.'
 
 
 class PortChanged(errors.Conflict):
+    """The port was changed since it was read."""
+
     msg_fmt = 'Port %(port_id)s was changed since it was read.'
 
 
 class PortBindingRefused(errors.Conflict):
+    """No agent of the host can bind the port."""
+
     msg_fmt = 'Binding failed for port %(port_id)s: no network agent on the host can bind it.'
 
 
 class FixedIpInUse(errors.Invalid):
+    """Another port has the requested fixed IP address."""
+
     msg_fmt = 'Fixed IP address %(address)s is already in use.'
 
 
 class FixedIpNotOfNetwork(errors.Invalid):
+    """The requested fixed IP address is not in the network."""
+
     msg_fmt = ('Invalid input received: Fixed IP %(address)s is not a valid ip address for network %(network_id)s.')
 
 
 class NoMoreFixedIps(errors.Conflict):
+    """The network has no free address."""
+
     msg_fmt = 'No fixed IP addresses available for network: %(network_id)s'
 
 
 class PortQuotaFull(errors.Forbidden):
+    """The project's quota of ports is used up."""
+
     msg_fmt = 'Maximum number of ports exceeded'
 
 
 class NetworkQuotaFull(errors.Forbidden):
-    """Another quota than that of ports: in Neutron's words, which name it."""
+    """Another quota than that of ports is used up. The text is Neutron's and names the quota."""
 
     msg_fmt = '%(detail)s'
 
 
 class NetworkInvalid(errors.Invalid):
-    """Neutron doesn't understand the request, or what it names is not there."""
+    """Neutron does not understand the request, or an object that the request names does not exist."""
 
     msg_fmt = 'The network service refuses the request: %(detail)s'
 
 
 class NetworkConflict(errors.Conflict):
+    """Neutron refuses the request because of the current state of an object."""
+
     msg_fmt = 'The network service refuses the request: %(detail)s'
 
 
 class NetworkForbidden(errors.Forbidden):
-    """Neutron's policy is against it for this user."""
+    """Neutron's policy does not allow this user's request."""
 
     msg_fmt = 'The network service refuses the request: %(detail)s'
 
 
 class NetworkAccountRefused(errors.Unavailable):
-    """The account of [neutron] lacks a role: admin and service are needed."""
+    """The account of [neutron] lacks a role. It needs admin and service."""
 
     msg_fmt = 'The network service refuses the account of [neutron]: %(detail)s'
 
 
-# By NeutronError.type.
+# Error classes by NeutronError.type.
 _LEAVES: dict[str, type[errors.KilonovaError]] = {
     'ExternalIpAddressExhausted': NoMoreFixedIps,
     'InvalidIpForNetwork': FixedIpNotOfNetwork,
@@ -114,7 +144,10 @@ _LEAVES: dict[str, type[errors.KilonovaError]] = {
 
 
 def body_of(response: requests.Response, ctxt: RequestContext | None, **fields: str) -> Any:
-    """The body of an answer, or the error that it is; ``fields`` of the errors' texts."""
+    """Return the body of a response, or raise the error that the response stands for.
+
+    ``fields`` are the fields of the errors' texts.
+    """
     if response.status_code < 400:
         return response.json()
     kind, detail = kind_and_text(response)
@@ -133,7 +166,10 @@ def body_of(response: requests.Response, ctxt: RequestContext | None, **fields: 
 
 
 def kind_and_text(response: requests.Response) -> tuple[str, str]:
-    """Type and text of a NeutronError, in one line; other answers, as of a proxy before it, have no type."""
+    """Return type and text of a NeutronError, the text in one line.
+
+    The type is '' if the response is not Neutron's, for example an error page of a proxy.
+    """
     try:
         body = response.json()['NeutronError']
         kind, text = str(body['type']), str(body['message'])

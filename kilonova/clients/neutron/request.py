@@ -1,4 +1,4 @@
-"""How Neutron is asked, as a user or as the service: one thing, some, or all in pages."""
+"""Send requests to Neutron as a user or as the service: for one object, some objects, or all in pages."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from kilonova.context import RequestContext
 
 
 class Requests:
-    """How Neutron is asked, as a user or as the service."""
+    """The base class of the client's calls. It sends requests as a user or as the service."""
 
     def __init__(self, adapter: Adapter) -> None:
         auth = adapter.session.auth
@@ -30,8 +30,11 @@ class Requests:
 
     def _one(self, method: str, collection: str, identifier: str, ctxt: RequestContext, missing: errors.NotFound,
              fields: Mapping[str, Any] | None = None, **said: str) -> Any:
-        """What becomes of one thing, as a user; ``missing``, without a request, where this isn't a UUID: such as '..'
-        leads elsewhere."""
+        """Send a user's request for one object, and return the object, or None if the response has no body.
+
+        Raises ``missing`` if the object does not exist. If the identifier is not a UUID, ``missing`` is raised without
+        a request, because an identifier such as '..' would lead to another path.
+        """
         if not uuidutils.is_uuid_like(identifier):
             raise missing
         name = _singular(collection)
@@ -55,7 +58,10 @@ class Requests:
 
     def _list(self, collection: str, key: str, values: Iterable[str], more: Iterable[tuple[str, str]] = (), *,
               ctxt: RequestContext | None = None) -> Iterator[Mapping[str, Any]]:
-        """All whose ``key`` has one of these values, by as many requests as their URLs' length asks for."""
+        """Yield all objects whose ``key`` has one of these values.
+
+        Sends as many requests as the length of the URLs requires.
+        """
         for part in repeated(key, values):
             yield from self._pages(collection, [*more, *part], ctxt)
 
@@ -66,7 +72,8 @@ class Requests:
         while asked is not None:
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
-            # Only a Neutron with a bound for pages has these; the address is as the server sees itself.
+            # Only a Neutron that limits the size of pages returns these links. Their address is the one that the server
+            # has for itself.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 
@@ -74,18 +81,18 @@ class Requests:
               headers: Mapping[str, str] = MappingProxyType({}), **kwargs: Any) -> requests.Response:
         headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
         if token:
-            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            # Only the token is the user's. The endpoint may still come from the service's own catalog.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
         return session.send(self._adapter, WHO, method, f'/v2.0{path}', attempts=attempts, headers=headers, **kwargs)
 
 
-# What Neutron calls things that aren't there (NeutronError.type), by the collection that one was looked for in.
+# Values of NeutronError.type for an object that does not exist, by collection.
 _MISSING = {'networks': ('NetworkNotFound',), 'floatingips': ('FloatingIPNotFound',),
             'security-groups': ('SecurityGroupNotFound',), 'security-group-rules': ('SecurityGroupRuleNotFound',)}
 
 
 def _singular(collection: str) -> str:
-    """The key of one in a body."""
+    """Return the key of one object in a body."""
     return collection.removesuffix('s').replace('-', '_')

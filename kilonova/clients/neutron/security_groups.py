@@ -12,8 +12,11 @@ from kilonova.context import RequestContext
 
 @dataclass(frozen=True)
 class SecurityGroupRule:
-    """What may come in; None: any. It comes from ``remote_group`` (an id) or from ``cidr``; from neither: from a group
-    of addresses."""
+    """A rule for incoming traffic.
+
+    None in ``protocol`` or in a port means any. The traffic comes from ``remote_group`` (an id) or from ``cidr``. If
+    the two are None, it comes from an address group.
+    """
 
     id: str
     group_id: str
@@ -25,6 +28,7 @@ class SecurityGroupRule:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SecurityGroupRule:
+        """Return the rule of a response body."""
         cidr, group = body['remote_ip_prefix'], body['remote_group_id']
         if not (cidr or group or body.get('remote_address_group_id')):
             cidr = '::/0' if body['ethertype'] == 'IPv6' else '0.0.0.0/0'
@@ -34,7 +38,7 @@ class SecurityGroupRule:
 
 @dataclass(frozen=True)
 class SecurityGroup:
-    """``rules``: those of what comes in."""
+    """A security group. ``rules`` are only its rules for incoming traffic."""
 
     id: str
     name: str
@@ -44,52 +48,73 @@ class SecurityGroup:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SecurityGroup:
+        """Return the security group of a response body."""
         return cls(body['id'], body['name'], body['project_id'], body['description'], tuple(
             SecurityGroupRule.from_body(rule) for rule in body['security_group_rules']
             if rule['direction'] == 'ingress'))
 
 
 class SecurityGroups(Requests):
+    """The client's calls for security groups and their rules."""
+
     def listed_security_groups(self, ctxt: RequestContext, limit: int, offset: int, *,
                                all_projects: bool) -> list[SecurityGroup]:
-        """A page of those of a user's project, or of all that the user may see."""
+        """Return a page of the security groups of the user's project, or of all that the user can see."""
         query = [] if all_projects else [('tenant_id', ctxt.project_id or '')]
         return [SecurityGroup.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)]
 
     def security_group(self, ctxt: RequestContext, group_id: str) -> SecurityGroup:
-        """SecurityGroupNotFound: none that this user may see."""
+        """Return a security group. Raises SecurityGroupNotFound if this user can see no such group."""
         return SecurityGroup.from_body(self._one('GET', 'security-groups', group_id, ctxt,
                                                  SecurityGroupNotFound(name=group_id)))
 
     def create_security_group(self, ctxt: RequestContext, name: str, description: str) -> SecurityGroup:
-        """NetworkQuotaFull."""
+        """Create a security group in the user's project. Raises NetworkQuotaFull if the quota is used up."""
         return SecurityGroup.from_body(self._made(
             'security-groups', {'name': name, 'description': description, 'tenant_id': ctxt.project_id}, ctxt))
 
     def update_security_group(self, ctxt: RequestContext, group_id: str, fields: Mapping[str, str]) -> SecurityGroup:
-        """``fields``: name, description. SecurityGroupNotFound; NetworkConflict: each project's default keeps its
-        name."""
+        """Change the name or the description of a security group, and return the group.
+
+        Raises SecurityGroupNotFound if this user can see no such group, and NetworkConflict if the group is a project's
+        default group and would get another name.
+        """
         return SecurityGroup.from_body(self._one('PUT', 'security-groups', group_id, ctxt,
                                                  SecurityGroupNotFound(name=group_id), fields))
 
     def delete_security_group(self, ctxt: RequestContext, group_id: str) -> None:
-        """SecurityGroupNotFound; NetworkConflict: ports have it, or it is a project's default."""
+        """Delete a security group.
+
+        Raises SecurityGroupNotFound if this user can see no such group, and NetworkConflict if ports have the group or
+        it is a project's default group.
+        """
         self._one('DELETE', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
 
     def create_security_group_rule(self, ctxt: RequestContext, group_id: str,
                                    fields: Mapping[str, Any]) -> SecurityGroupRule:
-        """What may come in: ``fields`` as Neutron calls them. SecurityGroupNotFound, NetworkQuotaFull, NetworkInvalid;
-        NetworkConflict: there is such a rule."""
+        """Create a rule for incoming traffic and return it. ``fields`` have Neutron's names.
+
+        Raises:
+            SecurityGroupNotFound: No such security group exists.
+            NetworkQuotaFull: The quota of rules is used up.
+            NetworkInvalid: Neutron does not accept the fields.
+            NetworkConflict: The group has such a rule.
+        """
         body = {'security_group_id': group_id, 'direction': 'ingress', **fields}
         return SecurityGroupRule.from_body(self._made('security-group-rules', body, ctxt))
 
     def delete_security_group_rule(self, ctxt: RequestContext, rule_id: str) -> None:
-        """SecurityGroupRuleNotFound."""
+        """Delete a rule. Raises SecurityGroupRuleNotFound if this user can see no such rule."""
         self._one('DELETE', 'security-group-rules', rule_id, ctxt, SecurityGroupRuleNotFound(name=rule_id))
 
     def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroup]:
-        """A project's groups by name or id, in this order; a name goes before an id. SecurityGroupNotFound,
-        SecurityGroupNotUnique."""
+        """Return security groups of the user's project by name or id, in this order.
+
+        A name takes precedence over an id.
+
+        Raises SecurityGroupNotFound if there is no such group, and SecurityGroupNotUnique if several groups have the
+        name.
+        """
         own = [('tenant_id', ctxt.project_id)]
         by_name: dict[str, list[SecurityGroup]] = {}
         for body in self._list('security-groups', 'name', wanted, own, ctxt=ctxt):
@@ -107,6 +132,6 @@ class SecurityGroups(Requests):
         return found
 
     def security_groups_of(self, ids: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, SecurityGroup]:
-        """{id: group} of those that there are, and that this user may see."""
+        """Return a dict from id to security group of those of the ids that exist and that this user can see."""
         return {body['id']: SecurityGroup.from_body(body)
                 for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
