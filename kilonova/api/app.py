@@ -177,7 +177,7 @@ def validated(application: WSGIApplication, conf: cfg.ConfigOpts) -> WSGIApplica
 def _paths() -> Paths:
     """Return the compiled table of the API's routes.
 
-    It is cached, because the compilation of all path patterns takes longer than all else in ``make_app``.
+    The table is cached, because compiling the path patterns takes longer than the rest of ``make_app``.
     """
     return Paths(ROUTES)
 

@@ -67,10 +67,13 @@ def column(name: str, default: Any = None) -> Callable[[Mapping[str, Any], Any],
 
 
 def zulu(value: datetime.datetime | None) -> str | None:
-    """Return a UTC time as text with a Z, such as '2026-11-21T10:00:00Z', or None for None."""
+    """Return a UTC time as text with a Z, such as '2026-11-21T10:00:00Z'. Return None if the value is None."""
     return None if value is None else f'{value:%Y-%m-%dT%H:%M:%S}Z'
 
 
 def micro(value: datetime.datetime | None) -> str | None:
-    """Return a UTC time in the older form without a zone, such as '2026-11-21T10:00:00.000000', or None for None."""
+    """Return a UTC time in the older form without a zone, such as '2026-11-21T10:00:00.000000'.
+
+    Return None if the value is None.
+    """
     return None if value is None else f'{value:%Y-%m-%dT%H:%M:%S.%f}'

@@ -28,7 +28,7 @@ BETWEEN_LOOKS = 1.0
 
 
 def list_rules() -> list[oslo_policy.RuleDefault]:
-    """Return every policy rule with its default and the requests that it is checked for.
+    """Return every policy rule with its default and the API requests that are checked against it.
 
     The enforcer and the generated reference pages use the list.
     """

@@ -88,8 +88,8 @@ _OWN_ROWS = tuple(replace(route, path=versions.OWN_PATH + route.path) for route 
 def operations(rule: str) -> list[tuple[str, str]]:
     """Return the requests that are checked against a policy rule.
 
-    Each is a pair like ('POST', '/servers/{server_id}/action (os-start)'). Requests whose main rule it is come first.
-    The old second paths of servers are left out.
+    Each is a pair like ('POST', '/servers/{server_id}/action (os-start)'). The requests that have the rule as
+    ``policy`` come before those that have it in ``asks``. The old paths /os-volumes_boot are left out.
     """
     asked = [route for route in (*_ROWS, *_OWN_ROWS) if route.policy == rule]
     found = [*asked, *(route for route in (*_ROWS, *_OWN_ROWS) if rule in route.asks)]

@@ -1,8 +1,8 @@
 """Find the server of an API request, check its state, and accept an operation on it.
 
 The server may be in a cell, or still be a build request. Accepting an operation writes its row and the instance action
-in one transaction of the cell. The callers then wake a conductor, and may wait for the end of the operation with
-``wait``.
+in one transaction of the cell. ``run``, or the caller of ``accept``, then wakes a conductor. ``wait`` waits for the end
+of an operation.
 """
 from __future__ import annotations
 
@@ -130,12 +130,12 @@ def check_ready(server: Found) -> None:
 def check_editable(server: Found, method: str) -> None:
     """Check that metadata and tags of the server can be changed in its current state.
 
-    Only the row in ``server`` is checked. The writing transaction checks the state again.
+    Only the row in ``server`` is checked. The writing transaction checks the state again. ``method`` is the name of the
+    request in the error message.
 
     Raises:
-        InstanceInvalidState: The state (error 409) forbids the change. ``method`` names the refused action in the
-            message.
-        InstanceNotReady: The server is in no cell yet.
+        InstanceInvalidState: The server's state forbids the change (error 409).
+        InstanceNotReady: The server is in no cell yet (error 409).
     """
     state = server.row['vm_state']
     if state not in states.EDITABLE:
@@ -272,7 +272,7 @@ class Renaming:
         self._row: str | None = None
 
     def write(self, conn: Connection) -> None:
-        """Insert the operation row."""
+        """Insert the operation row in the transaction of ``conn``."""
         if self._backend.networks is not None:
             self._row = operations.put_beside(conn, operations.Operation.new(
                 self._ctxt, 'network_changed', self._server.uuid, {'renamed': True}, beside=True))

@@ -47,13 +47,13 @@ class NotANumber(Invalid):
 
 
 class NotAdded(Conflict):
-    """Error 409: the host can't be added to the aggregate, because its zone would change."""
+    """Error 409: the host is in another zone already, or has servers and would change its zone."""
 
     msg_fmt = 'Cannot add host to aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 class NotRemoved(Conflict):
-    """Error 409: the host can't be removed from the aggregate, because its zone would change."""
+    """Error 409: the host has servers, and would change its zone."""
 
     msg_fmt = 'Cannot remove host from aggregate %(aggregate_id)s. Reason: %(reason)s.'
 

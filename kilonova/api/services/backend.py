@@ -84,13 +84,17 @@ class Options:
 class Backend:
     """The databases and clients that the API's services use, with its options.
 
-    ``api_db`` is a ``db.engine.Database``, and ``cells`` a ``db.queries.cells.Cells``. ``conductor`` is an RPC client
-    of the conductors. ``compute`` is an RPC client of the compute hosts, or None if hosts are not notified. ``images``
-    is an ImageClient. ``placement`` is a PlacementClient, or None: then the providers of deleted services remain.
-    ``limits`` is a LimitsClient if Keystone holds the quota limits, otherwise None. ``accelerators`` is the client of
-    the accelerator service, or None if no account for it is configured. ``networks`` and ``volumes`` are the clients of
-    the network and the volume service, or None if this cloud has none. ``aliases`` are the PCI aliases. ``notify``
-    sends notifications to other programs.
+    - ``api_db``: the API database, a ``db.engine.Database``.
+    - ``cells``: the cells and their databases, a ``db.queries.cells.Cells``.
+    - ``conductor``: an RPC client of the conductors.
+    - ``images``: an ImageClient.
+    - ``aliases``: the PCI aliases.
+    - ``compute``: an RPC client of the compute hosts. If it is None, hosts are not notified.
+    - ``placement``: a PlacementClient. If it is None, the resource providers of deleted services remain.
+    - ``limits``: a LimitsClient if Keystone has the quota limits, otherwise None.
+    - ``accelerators``: the client of the accelerator service, or None if no account for it is configured.
+    - ``networks``, ``volumes``: the clients of the network and the volume service, or None if this cloud has none.
+    - ``notify``: the sender of notifications to other programs.
     """
 
     api_db: Any

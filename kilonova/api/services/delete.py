@@ -18,17 +18,17 @@ RESETS = {'active': 'reset.active', 'error': 'reset.error'}
 
 
 def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bool = False) -> None:
-    """Delete a server in whatever state it is.
+    """Delete a server, whatever its state.
 
     A running operation is cancelled and undone. If the server has no cell yet, only its build request is deleted. If
-    [DEFAULT]reclaim_instance_interval is set, a server that ran once is soft-deleted, unless ``at_once`` is true. Do
-    nothing if the server is being deleted already.
+    [DEFAULT]reclaim_instance_interval is set, a server that ran once and is on a host is soft-deleted, unless
+    ``at_once`` is true. Do nothing if the server is being deleted already.
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator.
         InstanceInvalidState: A soft delete is requested during a confirm, revert or restore (error 409). These
             operations can't be cancelled, and end soon.
-        InstanceNotReady: The server is between its build request and its cell.
+        InstanceNotReady: The build request is gone, but no cell has the server yet.
     """
     check_lock(ctxt, server)
     if server.cell is None:
@@ -51,7 +51,10 @@ def delete(backend: Backend, ctxt: RequestContext, server: Found, *, at_once: bo
 
 
 def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
-    """Return whether a delete is a soft delete: the option is set, and the server ran once and is on a host."""
+    """Return whether a delete of the server is a soft delete.
+
+    It is if [DEFAULT]reclaim_instance_interval is set, and the server ran once, is on a host, and is not offloaded.
+    """
     return bool(backend.options.reclaim_instance_interval and row['launched_at'] and row['host']
                 and row['vm_state'] != states.VmState.SHELVED_OFFLOADED)
 

@@ -41,10 +41,10 @@ class SameHost(Invalid):
 class EvacuateRequest:
     """The parameters of an evacuation.
 
-    ``host`` is the requested destination, or None to let the scheduler choose. The scheduler must accept the host. With
-    ``force`` its filters and the operators' settings for the host don't count, but the host must be up and have room.
-    ``shared`` says whether the disks are on storage that both hosts use, or is None if the user does not say. With
-    ``stays_off`` the guest is not started.
+    ``host`` is the requested destination, or None to let the scheduler choose. The scheduler must accept the host by
+    its filters. With ``force`` the filters, and the operators' settings for the host, are ignored, but the host must be
+    up and have room. ``shared`` says whether the disks are on storage that the two hosts share, or is None if the user
+    does not say. With ``stays_off`` the guest is not started.
     """
 
     host: str | None = None
@@ -98,7 +98,7 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: Found, request: Eva
 def _check_down(backend: Backend, server: Found, source: str) -> None:
     """Check that the compute service of the host ``source`` is down and forced down.
 
-    Raises ServiceInUse if it is up, and MayStillRun if it only has not reported for some time.
+    Raises ServiceInUse if it is up, and MayStillRun if it is down, but no operator has forced it down.
     """
     with server.cell.read() as conn:
         if services.host_is_up(conn, source, 'nova-compute', backend.options.service_down_time):

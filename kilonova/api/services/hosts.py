@@ -351,8 +351,8 @@ def servers_of(backend: Backend, nodes: Iterable[InCell]) -> dict[str, list[dict
 def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
     """Return the output of the command ``uptime`` on a node's host. Sends one RPC call.
 
-    Raises HostIsDown (400) if the compute service is down, and NotSupported (501) if the host's driver or release can't
-    tell.
+    Raises HostIsDown (400) if the compute service is down, and NotSupported (501) if the host's driver or release does
+    not support the call.
     """
     row = node.row
     if not row['service']['up']:

@@ -180,7 +180,8 @@ class Asked:
     """The networks and security groups that a request asks for, before they are looked up.
 
     ``interfaces`` are in the order of the request. None means one interface in the only network of the project. If the
-    project has no network and ``needed`` is true, a network is created. ``groups`` are names or ids of security groups.
+    project has no network, a network is created if ``needed`` is true, otherwise the server gets no interface.
+    ``groups`` are names or ids of security groups.
     """
 
     interfaces: tuple[Interface, ...] | None = ()
@@ -506,10 +507,10 @@ def _check_free(client: NetworkClient, ctxt: RequestContext, networks: dict[str,
 
 
 def fit(backend: Backend, ctxt: RequestContext, found: Found, minimum: int, maximum: int) -> int:
-    """Return for how many of ``maximum`` servers the project's quota of ports has room, but at least ``minimum``.
+    """Return the number of servers, from ``minimum`` to ``maximum``, for which the project's quota of ports has room.
 
     Only new ports count, because the user's own ports exist already. Raises PortQuotaFull if there is no room for
-    ``minimum`` servers.
+    ``minimum`` servers. Raises Unanswered if the network service does not answer.
     """
     if backend.networks is None or not found.new_ports:
         return maximum

@@ -205,7 +205,7 @@ def sizes(flavor: Flavor, image: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_create(backend: Backend, allowed: Limits, flavor: Mapping[str, Any], minimum: int, maximum: int) -> int:
-    """Return how many of ``maximum`` servers fit into the limits, but at least ``minimum``.
+    """Return the number of servers, from ``minimum`` to ``maximum``, that fit into the limits.
 
     Raises OverQuota if ``minimum`` servers don't fit.
     """

@@ -48,7 +48,7 @@ class NumaTopologyChanges(Invalid):
 
 
 class OtherImageOfVolume(Invalid):
-    """Error 400: the root volume may not get an image in this request, and the image is not the volume's."""
+    """Error 400: the root volume has another image, and only microversions since 2.93 may change it."""
 
     msg_fmt = 'Unable to rebuild with a different image for a volume-backed server: this needs API 2.93.'
 

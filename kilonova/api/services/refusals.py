@@ -97,12 +97,12 @@ def names(rows: Iterable[Row]) -> set[str]:
 
 
 def check_flavor(extra_specs: Mapping[str, str]) -> None:
-    """Raise NotServed for the first extra spec that would have no effect."""
+    """Raise NotServed for the first extra spec that asks for an unsupported feature."""
     _check('extra spec', EXTRA_SPECS, extra_specs)
 
 
 def check_image(properties: Mapping[str, Any]) -> None:
-    """Raise NotServed for the first image property that would have no effect."""
+    """Raise NotServed for the first image property that asks for an unsupported feature."""
     _check('image property', IMAGE_PROPERTIES, properties)
 
 

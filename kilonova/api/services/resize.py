@@ -84,8 +84,8 @@ def resize(backend: Backend, ctxt: RequestContext, server: Found, flavor_ref: st
            disk_config: str | None = None) -> None:
     """Accept a resize of a server to another flavor, after which the server is VERIFY_RESIZE.
 
-    The scheduler chooses another host, or also the server's own if [DEFAULT]allow_resize_to_same_host is set.
-    ``disk_config`` ('AUTO' or 'MANUAL') changes the server's diskConfig, None keeps it.
+    The scheduler chooses the host. It may choose the server's own host only if [DEFAULT]allow_resize_to_same_host is
+    set. ``disk_config`` ('AUTO' or 'MANUAL') changes the server's diskConfig, None keeps it.
 
     Raises:
         Invalid: The flavor does not exist, or the flavor and the server's image don't fit together.
@@ -209,7 +209,7 @@ def specs_of(backend: Backend, ctxt: RequestContext, instance: Instance, flavor:
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # The server is older than the checks of its flavor. It keeps the topology of its stored spec.
+        # The server was created before the extra specs of its flavor were checked. It keeps the topology of its spec.
         if not stays:
             raise
     spec.num_instances = 1
@@ -321,7 +321,7 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: Found) -> Reque
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # The server is older than the checks of its flavor. It had no topology before, either.
+        # The server was created before the extra specs of its flavor were checked, and had no topology then.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

@@ -43,7 +43,7 @@ class RulesNotSupported(Invalid):
 
 
 def list_groups(backend: Backend, owner: Owner, limit: int, offset: int) -> list[dict[str, Any]]:
-    """Return the server groups of ``owner`` with their members, oldest first, after the first ``offset`` groups."""
+    """Return at most ``limit`` server groups of ``owner`` with their members, oldest first, after ``offset`` groups."""
     with backend.api_db.read() as conn:
         return instance_groups.page(conn, owner, limit, offset)
 

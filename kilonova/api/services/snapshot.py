@@ -66,8 +66,8 @@ class Making:
 def make(backend: Backend, ctxt: RequestContext, server: Found, making: Making) -> str:
     """Create an image of the server, and return the image's id.
 
-    The image stays queued until the host has uploaded the data. It belongs to the caller, because it is created with
-    the caller's token.
+    The image stays queued until the host has uploaded the data. The image of a server that boots from a volume is
+    active at once. The image belongs to the caller, because it is created with the caller's token.
 
     Raises:
         NoImageProperty: The metadata has the name of a standard member.
@@ -157,7 +157,10 @@ def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: Found, maki
 
 
 def _note(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, delay: float) -> str:
-    """Insert the operation that deletes the image and its snapshots after ``delay`` seconds; return its uuid."""
+    """Insert an operation that deletes the image and its volume snapshots, and return the operation's uuid.
+
+    The operation is due after ``delay`` seconds.
+    """
     row = Operation.new(ctxt, 'release', server.uuid, {SNAPSHOTS_OF: image_id}, beside=True)
     operations.plan(backend.api_db, [row], delay)
     return row.uuid

@@ -35,7 +35,8 @@ REQUIRE, IGNORE = 'require', 'ignore'
 class Registered(Mapping[str, int]):
     """The limits of a project, by their names in Nova or in Keystone.
 
-    A resource that is not registered in Keystone has no limit (-1) or the limit 0, as the strategy option says.
+    A resource that is not registered in Keystone has no limit (-1) or the limit 0, depending on
+    [quota]unified_limits_resource_strategy and unified_limits_resource_list.
     """
 
     def __init__(self, limits: Mapping[str, int], strategy: str, listed: Iterable[str]) -> None:

@@ -98,7 +98,8 @@ def _find(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: s
           status: str) -> tuple[Found, AttachedVolume]:
     """Return the server that has the volume, and the volume as it is attached.
 
-    The volume service's snapshot must have ``status``. This proves that the request comes from the volume service.
+    The snapshot in the volume service must have ``status``, which the volume service sets before its request. So
+    requests of other callers are refused. Raises the errors of ``create``, except MovedOn.
     """
     client = backend.volumes
     if client is None:

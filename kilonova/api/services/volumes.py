@@ -1,7 +1,7 @@
 """Volumes of servers: attach, detach and swap, and the volumes that a new server asks for.
 
     attach = volumes.attach(backend, ctxt, server, volumes.Wanted(volume_id), multiattach=True)
-    volumes.attached(backend, ctxt, server, attach)             # wait until the volume has a device name; its row
+    volumes.attached(backend, ctxt, server, attach)             # wait for the device name, and return the volume's row
     volumes.detach(backend, ctxt, server, volume_id)
     volumes.swap(backend, ctxt, server, volume_id, copy_id)     # requested by the volume service
 
@@ -9,8 +9,8 @@
     with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # create the missing ones,
         …                                                                           # and keep them on success
 
-Requests to the volume service have the token of the user, who must be allowed to see the volume. Conductors create and
-delete the attachments.
+Requests to the volume service have the token of the user, who must be allowed to see the volume. Only a swap uses the
+service's account. Conductors create and delete the attachments.
 """
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AttachedElsewhere(Invalid):
 
 
 class NotAvailable(Invalid):
-    """Error 400: the volume's status is not available."""
+    """Error 400: the volume's status is not 'available'."""
 
     msg_fmt = ('Invalid volume: Volume %(volume)s status must be available to reserve, but the current status is '
                '%(status)s.')
@@ -315,7 +315,7 @@ def detach(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str
 def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, copy_id: str) -> None:
     """Accept the replacement of a volume by the volume ``copy_id``, to which the volume service is migrating it.
 
-    Both volumes are read with the service's account, because only it can see a migration.
+    The two volumes are read with the service's account, because only it can see a migration.
 
     Raises:
         NoVolumeService: This cloud has no volume service.
@@ -325,7 +325,7 @@ def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, 
         NotItsTarget: The new volume is not the target of this migration.
         SwapNotServed: One of the volumes is encrypted or allows several servers.
         TooSmall: The new volume is smaller than the old one.
-        NotAvailable: The new volume's status is not available.
+        NotAvailable: The new volume's status is not 'available'.
 
     Also raises the errors of ``accept.run``.
     """
@@ -448,8 +448,8 @@ def made(backend: Backend, ctxt: RequestContext, chosen: Sequence[Chosen], uuids
          multiattach: bool) -> Iterator[Made]:
     """Create the missing volumes of new servers and yield all their volumes as ``Made``, in a context manager.
 
-    New volumes may not be complete while the block runs. A conductor deletes the new volumes if the block fails, if
-    this process dies, or if the volume service does not answer the creation of one.
+    The volume service may still be creating the new volumes while the block runs. A conductor deletes the new volumes
+    if the block fails, if this process dies, or if the volume service does not answer the creation of one.
     """
     if all(one.volume is not None for one in chosen):
         yield Made({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})
