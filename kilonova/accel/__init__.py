@@ -1,1 +1,1 @@
-"""Accelerators of Cyborg: device profiles, which flavors name, and requests for accelerators, which servers hold."""
+"""Accelerators of Cyborg: device profiles, which flavors name, and accelerator requests, which servers hold."""

@@ -1,4 +1,4 @@
-"""The client of Cyborg: device profiles, and accelerator requests made, bound, read and deleted.
+"""The client of Cyborg. It reads device profiles, and creates, binds, reads and deletes accelerator requests.
 
     client = AcceleratorClient(adapter)                       # adapter: session.adapter(conf, 'cyborg', …)
     profile = client.profile('fpga', ctxt)                    # as the user
@@ -7,8 +7,8 @@
     client.resolved(uuid)                                     # None while a device is being programmed
     client.delete_of_instance(uuid)                           # may be repeated
 
-Operations outlive the tokens of users, so the service asks in its own name; that it is a service it shows with a
-service token of the same account. Routes: https://docs.openstack.org/api-ref/accelerator/.
+Operations take longer than users' tokens are valid, so most requests are made as the service. A service token of the
+same account shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/accelerator/.
 """
 from __future__ import annotations
 
@@ -31,25 +31,31 @@ from kilonova.clients.query import listed
 from kilonova.context import RequestContext
 
 WHO = 'The accelerator service'
-# The first one by which the binding names the server's project.
+# The first microversion in which a binding names the server's project.
 MICROVERSION = '2.1'
 _REQUESTS = '/accelerator_requests'
 
 
 class NoAccelerators(errors.Invalid):
+    """The cloud has no accelerator service."""
+
     msg_fmt = 'There is no accelerator service: the catalog has none that [cyborg] describes.'
 
 
 class AcceleratorRequestOpFailed(errors.Invalid):
+    """Cyborg did not create, return or delete accelerator requests."""
+
     msg_fmt = 'Failed to %(op)s accelerator requests: %(msg)s'
 
 
 class AcceleratorRequestBindingFailed(errors.Invalid):
+    """Cyborg did not bind accelerator requests to a server."""
+
     msg_fmt = 'Failed to bind accelerator requests for instance %(instance_uuid)s: %(msg)s'
 
 
 class AcceleratorClient:
-    """One per process; threads may share it. Each call may raise Unanswered."""
+    """The client of Cyborg. A process has one, and threads may share it. Each call may raise Unanswered."""
 
     def __init__(self, adapter: Adapter) -> None:
         auth = adapter.session.auth
@@ -60,14 +66,16 @@ class AcceleratorClient:
     def profile(self, name: str, ctxt: RequestContext | None = None) -> device_profile.Profile:
         """Return the device profile of this name.
 
-        Raises DeviceProfileError if there is none, or if it can't be asked for, and NoAccelerators.
+        Raises DeviceProfileError if there is none or it can't be read, and NoAccelerators if there is no accelerator
+        service.
         """
         return self.profiles([name], ctxt)[name]
 
     def profiles(self, names: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, device_profile.Profile]:
-        """Return device profiles by their names. Sends one request, or as many as the length of its URL asks for.
+        """Return device profiles by name. Sends one request, or more if the names are too long for one URL.
 
-        Raises DeviceProfileError for the first that isn't there, or that can't be asked for, and NoAccelerators.
+        Raises DeviceProfileError for the first profile that does not exist or can't be read, and NoAccelerators if
+        there is no accelerator service.
         """
         wanted = list(dict.fromkeys(names))
         for name in wanted:
@@ -84,15 +92,22 @@ class AcceleratorClient:
         return {name: device_profile.only(name, [one for one in found if one.get('name') == name]) for name in wanted}
 
     def create(self, profile: str) -> list[AcceleratorRequest]:
-        """New requests, one for each accelerator of a device profile. AcceleratorRequestOpFailed."""
+        """Create one request for each accelerator of a device profile, and return the requests.
+
+        Raises AcceleratorRequestOpFailed if Cyborg refuses.
+        """
         response = self._send('POST', _REQUESTS, json={'device_profile_name': profile})
         if response.status_code != 201:
             raise AcceleratorRequestOpFailed(op=f'create (device profile {profile})', msg=_reason(response))
         return _requests(response)
 
     def bind(self, providers: Mapping[str, str], *, instance_uuid: str, hostname: str, project_id: str) -> None:
-        """Give a server requests that were made: {request: the resource provider of its device}. ``hostname``: the
-        node. Whether devices were found the requests' states say afterwards. AcceleratorRequestBindingFailed."""
+        """Bind existing requests to a server on a node.
+
+        ``providers`` is a dict from request to the resource provider of its device. ``hostname`` is the name of the
+        node. The states of the requests show later whether devices were found. Raises AcceleratorRequestBindingFailed
+        if Cyborg refuses.
+        """
         fields = {'hostname': hostname, 'instance_uuid': instance_uuid, 'project_id': project_id}
         response = self._send('PATCH', _REQUESTS, json={
             uuid: [{'op': 'add', 'path': f'/{name}', 'value': value}
@@ -102,14 +117,20 @@ class AcceleratorClient:
             raise AcceleratorRequestBindingFailed(instance_uuid=instance_uuid, msg=_reason(response))
 
     def of_instance(self, instance_uuid: str) -> list[AcceleratorRequest]:
-        """The requests that were bound to a server, whatever came of it."""
+        """Return the requests that were bound to a server, whether the binding succeeded or failed.
+
+        Raises AcceleratorRequestOpFailed if Cyborg refuses.
+        """
         response = self._send('GET', f'{_REQUESTS}?{urlencode({"instance": instance_uuid})}')
         if response.status_code != 200:
             raise AcceleratorRequestOpFailed(op='get', msg=_reason(response))
         return _requests(response)
 
     def every(self) -> list[AcceleratorRequest]:
-        """All requests that there are. NoAccelerators."""
+        """Return all requests of the cloud.
+
+        Raises NoAccelerators if there is no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
+        """
         self._check_there()
         response = self._send('GET', _REQUESTS)
         if response.status_code != 200:
@@ -117,13 +138,19 @@ class AcceleratorClient:
         return _requests(response)
 
     def abandoned(self, age: datetime.timedelta) -> list[AcceleratorRequest]:
-        """Those that this account made so long ago, and that were bound to nothing. NoAccelerators."""
+        """Return the requests that this account created longer than ``age`` ago and that are not bound.
+
+        Raises NoAccelerators if there is no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
+        """
         ours, before = self._adapter.get_project_id(), datetime.datetime.now(datetime.UTC) - age
         return [one for one in self.every() if one.state == INITIAL and one.instance_uuid is None
                 and one.project_id == ours is not None and one.created_at is not None and one.created_at < before]
 
     def resolved(self, instance_uuid: str) -> list[AcceleratorRequest] | None:
-        """The same, each bound or failed; None: of some it isn't known yet."""
+        """Return the requests bound to a server once each is bound or failed, or None if that isn't known of some yet.
+
+        Raises AcceleratorRequestOpFailed if Cyborg refuses.
+        """
         query = urlencode({'instance': instance_uuid, 'bind_state': 'resolved'})
         response = self._send('GET', f'{_REQUESTS}?{query}')
         if response.status_code == requests.codes.locked:
@@ -133,14 +160,20 @@ class AcceleratorClient:
         return _requests(response)
 
     def delete(self, uuids: Iterable[str]) -> None:
-        """Delete requests; those that are gone don't matter."""
+        """Delete requests. Requests that are deleted already are ignored.
+
+        Raises AcceleratorRequestOpFailed if Cyborg refuses.
+        """
         for uuid in uuids:
             response = self._send('DELETE', f'{_REQUESTS}?{urlencode({"arqs": uuid})}')
             if response.status_code not in (204, 404):
                 raise AcceleratorRequestOpFailed(op='delete', msg=_reason(response))
 
     def delete_of_instance(self, instance_uuid: str) -> None:
-        """Delete the requests that were bound to a server, and so free its accelerators; there may be none."""
+        """Delete the requests that were bound to a server, which frees its accelerators. There may be none.
+
+        Raises AcceleratorRequestOpFailed if Cyborg refuses.
+        """
         response = self._send('DELETE', f'{_REQUESTS}?{urlencode({"instance": instance_uuid})}')
         if response.status_code != 204:
             raise AcceleratorRequestOpFailed(op='delete', msg=_reason(response))
@@ -150,7 +183,7 @@ class AcceleratorClient:
             if self._adapter.get_endpoint():
                 return
         except (ks_exceptions.MissingAuthPlugin, ks_exceptions.EndpointNotFound):
-            # Nobody to ask the catalog as, or it has no such entry.
+            # There is no account to read the catalog with, or the catalog has no such entry.
             pass
         except ks_exceptions.ClientException as error:
             raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error
@@ -160,7 +193,7 @@ class AcceleratorClient:
         headers = {'OpenStack-API-Version': f'accelerator {MICROVERSION}'}
         token = getattr(ctxt, 'auth_token', None)
         if token:
-            # The endpoint may still come from the service's own catalog; only the token is the user's.
+            # Only the token is the user's. The endpoint may still come from the service's own catalog.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         attempts = session.READ_ATTEMPTS if method == 'GET' else 1
@@ -172,9 +205,9 @@ def _requests(response: requests.Response) -> list[AcceleratorRequest]:
 
 
 def _reason(response: requests.Response) -> str:
-    """What Cyborg says is wrong, in one line: its conductor's words come with a traceback."""
+    """Return Cyborg's error text in one line, without the traceback that its conductor adds."""
     text: Any = response.text
-    # A JSON text in a field of the body.
+    # A field of the body may contain another JSON text.
     for _ in range(2):
         try:
             body = json.loads(text)

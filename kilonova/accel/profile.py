@@ -1,10 +1,10 @@
-"""Device profiles: what a flavor's ``accel:device_profile`` names.
+"""Device profiles, which flavors name in the extra spec ``accel:device_profile``.
 
     profile = client.profile('fpga')
-    spec.requested_resources = profile.request_groups()      # what the scheduler asks Placement for
+    spec.requested_resources = profile.request_groups()      # groups of the scheduler's query to Placement
 
-A group of a profile says what is wanted of one device (``resources:FPGA`` = '1', ``trait:CUSTOM_X`` = 'required'); its
-other keys (``accel:…``) are between Cyborg and the device.
+A group of a profile describes one requested device (``resources:FPGA`` = '1', ``trait:CUSTOM_X`` = 'required'). Its
+other keys (``accel:…``) concern only Cyborg and the device.
 """
 from __future__ import annotations
 
@@ -17,36 +17,45 @@ from kilonova import errors
 from kilonova.objects import RequestGroup
 from kilonova.pci.request import ACCELERATORS
 
-# The extra spec.
+# The extra spec that names a device profile.
 EXTRA_SPEC = 'accel:device_profile'
-# Of one server: no host has more devices, and each is some requests to Cyborg.
+# Maximum of accelerators of one server. No host has more devices, and each costs several requests to Cyborg.
 MOST = 64
-# What Cyborg lets a profile be called, and what a name may be as long as.
+# Names of profiles that Cyborg accepts, and names of resource classes and traits up to the maximum length.
 _NAME = re.compile(r'[A-Za-z0-9_-]{1,255}')
 _CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 
 
 class DeviceProfileError(errors.Invalid):
+    """A device profile does not exist or can't be used."""
+
     msg_fmt = 'Device profile name %(name)s: %(msg)s'
 
 
 @dataclass(frozen=True)
 class Profile:
-    """``groups``: as Cyborg has them, their numbers are their places."""
+    """A device profile. ``groups`` are in Cyborg's order, and a group's number is its index."""
 
     name: str
     groups: tuple[Mapping[str, str], ...]
 
     def of_port(self, port_id: str) -> list[RequestGroup]:
-        """The same of a port's profile, which is for one accelerator. DeviceProfileError."""
+        """Return the groups of the request to Placement for a port's profile.
+
+        Raises DeviceProfileError if the profile requests more than one accelerator, which a port can't have, or can't
+        be used.
+        """
         groups = self.request_groups(port_id)
         if [sum(group.resources.values()) for group in groups] != [1]:
             raise DeviceProfileError(name=self.name, msg='a port is one accelerator, and it asks for others')
         return groups
 
     def request_groups(self, port_id: str = '') -> list[RequestGroup]:
-        """A group of the request to Placement for each of ours, each of one provider, called ``device_profile_<n>``;
-        that of a port has its id behind it. DeviceProfileError: it can't be asked for."""
+        """Return one group of the request to Placement for each group of the profile.
+
+        Each group gets its resources from one provider. Its name is ``device_profile_<n>``, followed by the port's id
+        for a port's profile. Raises DeviceProfileError if a group can't be requested.
+        """
         found = [self._group(number, group, port_id) for number, group in enumerate(self.groups)]
         if sum(sum(group.resources.values()) for group in found) > MOST:
             raise DeviceProfileError(name=self.name, msg=f'it asks for more than {MOST} accelerators')
@@ -82,23 +91,26 @@ class Profile:
 
 
 def group_name(number: int, port_id: str = '') -> str:
-    """What the scheduler and Placement's mappings call a profile's group."""
+    """Return the name of a profile's group in the scheduler's query and in Placement's mappings."""
     return f'{ACCELERATORS}{number}{port_id}'
 
 
 def name_of(extra_specs: Mapping[str, str]) -> str | None:
-    """The device profile that a flavor names; None: it wants no accelerators."""
+    """Return the name of the device profile that a flavor's extra specs name, or None if they name none."""
     return extra_specs.get(EXTRA_SPEC) or None
 
 
 def check_name(name: str) -> None:
-    """DeviceProfileError for what no profile can be called."""
+    """Raise DeviceProfileError if no profile can have this name."""
     if _NAME.fullmatch(name) is None:
         raise DeviceProfileError(name=repr(name[:80]), msg='letters, digits, _ and - are accepted, at most 255')
 
 
 def only(name: str, found: Sequence[Any]) -> Profile:
-    """The profile of an answer of Cyborg's; DeviceProfileError unless it is exactly one."""
+    """Return the profile of a response of Cyborg.
+
+    Raises DeviceProfileError if it does not contain exactly one valid profile.
+    """
     if not found:
         raise DeviceProfileError(name=name, msg='Expected 1 device profile but got nothing.')
     if len(found) > 1:

@@ -1,9 +1,10 @@
-"""Accelerator requests: what a server holds of Cyborg, and what of it its host attaches.
+"""Accelerator requests, which a server holds in Cyborg, and the devices of them that its host attaches.
 
     found = client.of_instance(uuid)
     handles = request.handles(found)         # [Handle('PCI', address='0000:21:00.0')]
 
-Cyborg chooses the device when a request is bound to a server and a host, and says which by an *attach handle*.
+Cyborg chooses a device when a request is bound to a server and a host. The *attach handle* of the request names the
+device.
 """
 from __future__ import annotations
 
@@ -19,27 +20,32 @@ from kilonova.objects.vif import REQUEST
 from kilonova.pci import device
 from kilonova.pci.device import STANDARD
 
-# States that a binding comes to; of the others it isn't known yet.
+# Final states of a binding. In other states the result isn't known yet.
 BOUND, FAILED = 'Bound', ('BindFailed', 'Deleting')
-# That of a request which was made, and nothing else.
+# The state of a request that was created and not bound.
 INITIAL = 'Initial'
-# Kinds of attach handles that guests get something for.
+# Kinds of attach handles for which guests get a device.
 PCI, MDEV = 'PCI', 'MDEV'
-# Of Cyborg's fake driver: nothing is attached.
+# Kind of the attach handles of Cyborg's fake driver, for which nothing is attached.
 TEST_PCI = 'TEST_PCI'
-# What a guest has of these can go to another host while it runs; a function of the host stays with it.
+# Devices of these kinds can move with a running guest. A PCI function of the host can't.
 MOVES_LIVE = (MDEV, TEST_PCI)
 _HEX = {'domain': 4, 'bus': 2, 'device': 2, 'function': 1}
 
 
 class AttachHandleInvalid(errors.Invalid):
+    """The attach handle of an accelerator request can't be attached."""
+
     msg_fmt = 'The attach handle of accelerator request %(uuid)s can not be attached: %(reason)s'
 
 
 @dataclass(frozen=True)
 class Handle:
-    """``kind``: PCI, with the ``address`` of a function of the host; MDEV, with the ``mdev`` UUID of a mediated device
-    of ``mdev_type`` on the function at ``address``."""
+    """The attach handle of an accelerator request.
+
+    ``kind`` is PCI, with the ``address`` of a function of the host, or MDEV, with the uuid ``mdev`` of a mediated
+    device of ``mdev_type`` on the function at ``address``.
+    """
 
     request: str
     kind: str
@@ -49,7 +55,7 @@ class Handle:
 
     @property
     def device(self) -> PciDevice:
-        """As drivers take it; no device of the host's ledger."""
+        """The device in the form that drivers accept. It is not one of the host's own PCI devices."""
         if self.mdev is None:
             return PciDevice(address=self.address, dev_type=STANDARD, parent_addr=None, extra_info={})
         return PciDevice(address=self.mdev, dev_type=device.MDEV, parent_addr=self.address,
@@ -58,8 +64,11 @@ class Handle:
 
 @dataclass(frozen=True)
 class AcceleratorRequest:
-    """One accelerator. ``group``: the number of the device profile's group that asks for it; ``project_id``: of who
-    made it, or of its server; ``created_at``: in UTC."""
+    """One requested accelerator.
+
+    ``group`` is the number of the group in the device profile. ``project_id`` is the project of the account that
+    created the request, or of the server. ``created_at`` is in UTC.
+    """
 
     uuid: str
     state: str
@@ -76,7 +85,7 @@ class AcceleratorRequest:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
-        """From Cyborg's ``arq``."""
+        """Return the request of Cyborg's ``arq``."""
         return cls(uuid=str(body['uuid']), state=str(body['state']), profile=str(body['device_profile_name']),
                    group=int(body['device_profile_group_id']), instance_uuid=body.get('instance_uuid'),
                    hostname=body.get('hostname'), provider=body.get('device_rp_uuid'),
@@ -86,7 +95,10 @@ class AcceleratorRequest:
 
     @property
     def handle(self) -> Handle | None:
-        """What the host attaches; None: nothing, as the handle is one of the fake driver. AttachHandleInvalid."""
+        """The attach handle, or None if it is one of the fake driver, for which nothing is attached.
+
+        Raises AttachHandleInvalid if the handle has another kind, or if a part of it is malformed.
+        """
         if self.handle_kind == TEST_PCI:
             return None
         if self.handle_kind not in (PCI, MDEV):
@@ -119,8 +131,11 @@ class AcceleratorRequest:
 
 
 def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
-    """What the binding profiles of ports say of the functions that they are, {port: its keys}; ``ports``: {request:
-    port}. AttachHandleInvalid: one is no PCI function."""
+    """Return the binding profiles of ports that are accelerators, as a dict from port to the profile's keys.
+
+    ``ports`` is a dict from request to port. Requests that are not in it are left out. Raises AttachHandleInvalid if an
+    accelerator is not a PCI function.
+    """
     found = {}
     for one in requests:
         if one.uuid in ports:
@@ -133,7 +148,7 @@ def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -
 
 
 def _moment(text: str | None) -> datetime.datetime | None:
-    """From ISO 8601 text; without a zone it is UTC."""
+    """Return the time of an ISO 8601 text, in UTC if the text has no time zone, or None if there is no text."""
     if not text:
         return None
     found = datetime.datetime.fromisoformat(text)
@@ -141,6 +156,9 @@ def _moment(text: str | None) -> datetime.datetime | None:
 
 
 def handles(requests: Iterable[AcceleratorRequest]) -> list[Handle]:
-    """What the host attaches of these, in an order that stays. AttachHandleInvalid."""
+    """Return the attach handles that the host attaches, always in the same order.
+
+    Raises AttachHandleInvalid if a handle can't be attached.
+    """
     return [handle for request in sorted(requests, key=lambda one: (one.group, one.uuid))
             if (handle := request.handle) is not None]

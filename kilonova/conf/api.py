@@ -1,4 +1,4 @@
-"""[api] options: who may ask, page sizes, links and the admin password."""
+"""The [api] options: authentication, page sizes, links and the administrator's password."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[api_database] options: the database that all cells share (mappings, flavors, request specs, quotas)."""
+"""The [api_database] options: the database that all cells share (mappings, flavors, request specs, quotas)."""
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -12,5 +12,5 @@ _CONNECTION = cfg.StrOpt(
     help='SQLAlchemy URL of the API database. Set it for the API, the scheduler, the conductors and '
          'kilonova-manage; it must not be set on compute hosts.')
 
-# The pool settings mean the same for both databases; each section has its own values.
+# The pool settings have the same meaning as in [database]. Each section has its own values.
 OPTS = [_CONNECTION, *(option for option in database.OPTS if option.name != 'connection')]

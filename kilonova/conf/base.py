@@ -1,4 +1,4 @@
-"""[DEFAULT] options that all daemons share: identity, paths, RPC, heartbeats."""
+"""The [DEFAULT] options that all daemons share: identity, paths, RPC, heartbeats."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of the API: where it listens, zones and names that it gives to servers."""
+"""The [DEFAULT] options of the API: its address, and the zones and names that it gives to servers."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of the daemons' own life."""
+"""The [DEFAULT] options of the processes of all daemons, such as their shutdown."""
 from __future__ import annotations
 
 from oslo_config import cfg

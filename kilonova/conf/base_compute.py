@@ -1,4 +1,4 @@
-"""[DEFAULT] options of a compute: how much at once, how often it looks, what happens when its host boots."""
+"""The [DEFAULT] options of a compute: concurrency, periodic tasks, and what happens when its host boots."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of the proxies of consoles."""
+"""The [DEFAULT] options of the console proxies."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of what expires; conductors read them."""
+"""The [DEFAULT] options of periods after which server states expire. Conductors read them."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of the metadata service: whether there is one, and where it listens."""
+"""The [DEFAULT] options of the metadata service: whether it runs, and its address."""
 from __future__ import annotations
 
 from oslo_config import cfg, types

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of what is told of usage."""
+"""The [DEFAULT] options of usage reports."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[DEFAULT] options of the hypervisor's side: the driver, servers' disks, and what a host offers."""
+"""The [DEFAULT] options of the hypervisor: the driver, servers' disks, and the capacity that a host offers."""
 from __future__ import annotations
 
 from oslo_config import cfg, types

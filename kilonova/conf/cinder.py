@@ -1,4 +1,4 @@
-"""[cinder]: where the volume service is and who asks it (the options are keystoneauth1's)."""
+"""The [cinder] options: the address of the volume service, and the account that is used (options of keystoneauth1)."""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -16,5 +16,5 @@ daemons don't start with False, as nothing here compares the zones of servers an
 """),
 ]
 
-# Cinder itself waits 60 seconds for a back end: what it says of that shall still be heard.
+# Cinder itself waits 60 seconds for a back end. The limit is longer, so that Cinder's error is still received.
 cfg.set_defaults(OPTS, service_type='block-storage', valid_interfaces=['internal', 'public'], timeout=75)

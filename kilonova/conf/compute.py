@@ -1,4 +1,4 @@
-"""[compute] options: details of what one host does."""
+"""The [compute] options: details of the work of one host."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[conductor] options: how many flows run at once, and how soon forgotten ones are found."""
+"""The [conductor] options: how many flows run at the same time, and how soon abandoned flows are found."""
 from __future__ import annotations
 
 from oslo_config import cfg

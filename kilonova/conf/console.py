@@ -1,4 +1,4 @@
-"""[console] options: what the proxies of consoles accept."""
+"""The [console] options: the connections that console proxies accept."""
 from __future__ import annotations
 
 from oslo_config import cfg

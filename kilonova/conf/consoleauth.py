@@ -1,4 +1,4 @@
-"""[consoleauth] options: tokens of consoles."""
+"""The [consoleauth] options: console tokens."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[cors]: which web pages of other origins may use the API (the options are oslo.middleware's)."""
+"""The [cors] options: web pages of other origins that may use the API (options of oslo.middleware)."""
 from __future__ import annotations
 
 from oslo_middleware import cors
@@ -7,7 +7,7 @@ GROUP = 'cors'
 
 _VERSION_HEADERS = ['OpenStack-API-Version', 'X-OpenStack-Nova-API-Version']
 
-# The middleware registers these very options, so its own defaults are changed, not copies of them.
+# The middleware registers the same option objects, so their defaults are changed here instead of those of copies.
 cors.set_defaults(
     allow_headers=['X-Auth-Token', 'X-Openstack-Request-Id', 'X-Identity-Status', 'X-Roles', 'X-Service-Catalog',
                    'X-User-Id', 'X-Tenant-Id', *_VERSION_HEADERS],

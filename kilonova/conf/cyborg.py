@@ -1,4 +1,4 @@
-"""[cyborg]: where the accelerator service is and who asks it (the options are keystoneauth1's)."""
+"""The [cyborg] options: the address of the accelerator service, and the account for it (options of keystoneauth1)."""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -12,5 +12,5 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
 ]
 
-# A binding is answered when each device has been chosen, and each mediated one made on its host.
+# Cyborg answers a binding after it has chosen each device and created each mediated device on its host.
 cfg.set_defaults(OPTS, service_type='accelerator', valid_interfaces=['internal', 'public'], timeout=60)

@@ -1,4 +1,4 @@
-"""[database] options: the main database of this service, and the settings of all cells' pools."""
+"""The [database] options: the main database of this service, and the connection pools of all cells."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[devices] options, and the sections [mdev_<type>]: mediated devices (vGPUs) that a host gives out."""
+"""The [devices] options and the sections [mdev_<type>]: mediated devices (vGPUs), and the health of devices."""
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -46,7 +46,7 @@ OPTS = [
 
 
 def mdev_options(mdev_type: str) -> tuple[str, list[cfg.Opt]]:
-    """The section of an enabled type, and its options."""
+    """Return the name of the section of an enabled type, and its options."""
     old = f'vgpu_{mdev_type}'
     return f'mdev_{mdev_type}', [
         cfg.ListOpt('device_addresses', default=[], deprecated_group=old,
@@ -60,7 +60,7 @@ def mdev_options(mdev_type: str) -> tuple[str, list[cfg.Opt]]:
 
 
 def mdev_section(conf: cfg.ConfigOpts, mdev_type: str) -> cfg.ConfigOpts.GroupAttr:
-    """The section [mdev_<type>]; it needn't be in a file."""
+    """Register the section [mdev_<type>] and return it. It need not be in a configuration file."""
     group, opts = mdev_options(mdev_type)
     conf.register_opts(opts, group=group)
     found: cfg.ConfigOpts.GroupAttr = conf[group]

@@ -1,4 +1,4 @@
-"""[filter_scheduler]: which filters and weighers choose among Placement's candidates, and their settings."""
+"""The [filter_scheduler] options: the filters and weighers that choose among Placement's candidates."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[glance]: where the image service is and who asks it (the options are keystoneauth1's)."""
+"""The [glance] options: the address of the image service, and the account that is used (options of keystoneauth1)."""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -18,5 +18,5 @@ OPTS: list[cfg.Opt] = [
                     'a wrong checksum counts as a failure.'),
 ]
 
-# An upload is answered once the store has written the last of it.
+# Glance answers an upload after the store has written all of it.
 cfg.set_defaults(OPTS, service_type='image', valid_interfaces=['internal', 'public'], timeout=60)

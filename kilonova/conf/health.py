@@ -1,4 +1,4 @@
-"""[health] options: a small port of each daemon's own, on which it says what it can't reach."""
+"""The [health] options: a port of each daemon that reports which services it can't reach."""
 from __future__ import annotations
 
 from oslo_config import cfg

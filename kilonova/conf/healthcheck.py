@@ -1,4 +1,4 @@
-"""[healthcheck]: /healthcheck of the API, for load balancers (the options are oslo.middleware's)."""
+"""The [healthcheck] options: the API's /healthcheck for load balancers (options of oslo.middleware)."""
 from __future__ import annotations
 
 from oslo_middleware.healthcheck import opts

@@ -1,4 +1,4 @@
-"""[image_cache] options: where a host keeps the images that its servers' disks are built on."""
+"""The [image_cache] options: the directory of the images that the disks of a host's servers are based on."""
 from __future__ import annotations
 
 from oslo_config import cfg

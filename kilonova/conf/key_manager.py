@@ -1,4 +1,7 @@
-"""[key_manager] options: where the keys of encrypted volumes are. The library castellan has more in this section."""
+"""The [key_manager] options: the store of the keys of encrypted volumes.
+
+The library castellan has further options in this section.
+"""
 from __future__ import annotations
 
 from oslo_config import cfg

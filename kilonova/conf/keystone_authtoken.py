@@ -1,6 +1,7 @@
-"""[keystone_authtoken]: the service's own credentials; keystonemiddleware reads the rest of the section in the API.
+"""The [keystone_authtoken] options: the account of the service.
 
-The image client falls back to them where [glance] names none.
+The image client uses it as well if [glance] names none. In the API, keystonemiddleware reads the other options of the
+section.
 """
 from __future__ import annotations
 

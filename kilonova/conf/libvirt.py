@@ -1,4 +1,4 @@
-"""[libvirt] options: the connection, what guests look like, and how their disks are kept."""
+"""The [libvirt] options: the connection, the properties of guests, and the storage of their disks."""
 from __future__ import annotations
 
 from oslo_config import cfg

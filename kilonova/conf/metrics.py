@@ -1,4 +1,4 @@
-"""[metrics]: MetricsFilter and MetricsWeigher, which go by what monitors measure on the hosts."""
+"""The [metrics] options of MetricsFilter and MetricsWeigher, which use measurements of monitors on the hosts."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,5 +1,7 @@
-"""[neutron] options: where the network service is and who asks it (the options are keystoneauth1's), and how
-requests of guests for their metadata come to us."""
+"""The [neutron] options: the network service, its account (options of keystoneauth1), and the metadata proxy.
+
+The proxy forwards requests of guests for their metadata to this service.
+"""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -20,5 +22,5 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
 ]
 
-# A port is answered when it has its addresses and its binding.
+# Neutron answers a request for a port after the port has its addresses and its binding.
 cfg.set_defaults(OPTS, service_type='network', valid_interfaces=['internal', 'public'], timeout=60)

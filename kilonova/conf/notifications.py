@@ -1,5 +1,8 @@
-"""[notifications] options: in which form what happens is told to other programs. Whether it is told at all, over which
-broker and topics, is oslo.messaging's section [oslo_messaging_notifications]."""
+"""The [notifications] options: the format of notifications to other programs.
+
+Whether notifications are sent, through which broker and to which topics, is set in oslo.messaging's section
+[oslo_messaging_notifications].
+"""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[os_brick] options: the library that connects volumes to a host."""
+"""The [os_brick] options: the library that connects volumes to a host."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[os_vif_ovs] options: how os-vif connects ports to Open vSwitch. Names and defaults are os-vif's own."""
+"""The [os_vif_ovs] options: how os-vif connects ports to Open vSwitch. Names and defaults are os-vif's own."""
 from __future__ import annotations
 
 from oslo_config import cfg

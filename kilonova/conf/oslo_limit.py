@@ -1,4 +1,4 @@
-"""[oslo_limit]: which limits in Keystone are ours and who asks for them (the options are oslo.limit's)."""
+"""The [oslo_limit] options: the service's limits in Keystone, and the account for reading them (options of oslo.limit)."""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading

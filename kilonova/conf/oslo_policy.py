@@ -1,4 +1,4 @@
-"""[oslo_policy]: where policy.yaml is and how strictly rules are taken (the options are oslo.policy's)."""
+"""The [oslo_policy] options: the path of policy.yaml, and how strictly rules are enforced (options of oslo.policy)."""
 from __future__ import annotations
 
 from oslo_policy import opts

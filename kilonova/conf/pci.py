@@ -1,4 +1,4 @@
-"""[pci] options: which devices a host gives out, and under which names flavors ask for them."""
+"""The [pci] options: the devices that a host gives to servers, and the aliases by which flavors request them."""
 from __future__ import annotations
 
 from oslo_config import cfg

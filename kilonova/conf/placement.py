@@ -1,4 +1,4 @@
-"""[placement]: where Placement is and who asks it (the options are keystoneauth1's)."""
+"""The [placement] options: the address of Placement, and the account that is used (options of keystoneauth1)."""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
@@ -13,5 +13,5 @@ OPTS: list[cfg.Opt] = [
 ]
 
 cfg.set_defaults(OPTS, service_type='placement', valid_interfaces=['internal', 'public'],
-                 # keystoneauth1 waits for ever; a Placement that hangs must count as one that doesn't answer.
+                 # keystoneauth1 has no time limit by default. A Placement that hangs must count as not answering.
                  timeout=30)

@@ -1,4 +1,4 @@
-"""[privsep_osbrick] options: how os-brick does what only root may do."""
+"""The [privsep_osbrick] options: how os-brick runs commands that need root."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[quota] options: where limits come from, and what a project may use where its own say nothing. -1: no limit."""
+"""The [quota] options: the source of limits, and the default limits of projects. -1 means no limit."""
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -13,7 +13,7 @@ def _limit(name: str, default: int, what: str) -> cfg.IntOpt:
                       help=f'{what} -1: no limit.')
 
 
-# The names are those of the field, and ours.
+# The names are those of Nova and of Kilonova.
 DRIVERS = tuple(f'{prefix}.quota.{name}' for prefix in ('nova', 'kilonova')
                 for name in ('DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'))
 

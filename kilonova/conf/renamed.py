@@ -1,8 +1,9 @@
-"""Names that options had before they moved to a section, as older guides write them.
+"""Former names of options that were moved from [DEFAULT] to a section, as older guides use them.
 
     cfg.IntOpt('max_attempts', …, deprecated_opts=was('scheduler_max_attempts'))      # [DEFAULT]scheduler_max_attempts
 
-oslo.config takes the value and warns of the name. What changed its meaning when it moved is not here.
+oslo.config accepts the former name and logs a warning. An option whose meaning changed when it was moved has no former
+name.
 """
 from __future__ import annotations
 
@@ -10,5 +11,5 @@ from oslo_config import cfg
 
 
 def was(*names: str) -> list[cfg.DeprecatedOpt]:
-    """Names in [DEFAULT]."""
+    """Return the former names, in [DEFAULT], of an option."""
     return [cfg.DeprecatedOpt(name, group='DEFAULT') for name in names]

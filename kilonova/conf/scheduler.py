@@ -1,4 +1,4 @@
-"""[scheduler]: how a select asks Placement and how many hosts it names."""
+"""The [scheduler] options: the query to Placement, and the number of hosts that are returned."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[secrets] options: the keys that seal passwords and files of new servers on their way to the hosts."""
+"""The [secrets] options: the keys that seal passwords and files of new servers on their way to the hosts."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""[serial_console] options: the guests' serial ports, and kilonova-serialproxy."""
+"""The [serial_console] options: the guests' serial ports, and kilonova-serialproxy."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[spice] options: the guests' screens by SPICE, and kilonova-spicehtml5proxy."""
+"""The [spice] options: the guests' screens over SPICE, and kilonova-spicehtml5proxy."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[upgrade_levels] options: the newest version that a peer of each kind accepts."""
+"""The [upgrade_levels] options: the newest RPC version that receivers of each kind accept."""
 from __future__ import annotations
 
 from oslo_config import cfg

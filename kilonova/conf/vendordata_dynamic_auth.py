@@ -1,4 +1,4 @@
-"""[vendordata_dynamic_auth]: as whom services of vendordata are asked (the options are keystoneauth1's)."""
+"""The [vendordata_dynamic_auth] options: the account for vendordata services (options of keystoneauth1)."""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading

@@ -1,4 +1,4 @@
-"""[vif_plug_ovs_privileged] options: how os-vif does what only root may do."""
+"""The [vif_plug_ovs_privileged] options: how os-vif runs commands that need root."""
 from __future__ import annotations
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""[vnc] options: the guests' screens by VNC, and kilonova-novncproxy."""
+"""The [vnc] options: the guests' screens over VNC, and kilonova-novncproxy."""
 from __future__ import annotations
 
 from oslo_config import cfg, types

@@ -1,4 +1,4 @@
-"""[workarounds] options: ways round a check or a defect, for those who know why."""
+"""The [workarounds] options, which switch off a check or avoid a defect."""
 from __future__ import annotations
 
 from oslo_config import cfg

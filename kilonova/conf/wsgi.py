@@ -1,4 +1,4 @@
-"""[wsgi] options: how many requests the API works on at once, and the paste file that it passes over."""
+"""The [wsgi] options: the number of concurrent requests of the API, and Nova's paste file, which is ignored."""
 from __future__ import annotations
 
 from oslo_config import cfg
@@ -6,7 +6,7 @@ from oslo_config import cfg
 from kilonova.conf.renamed import was
 
 GROUP = 'wsgi'
-# Where nobody names another.
+# The name of the paste file if none is configured.
 PASTE = 'api-paste.ini'
 
 OPTS = [

@@ -1,1 +1,1 @@
-"""The proxies of consoles: from a user's websocket to the console of a guest on its host."""
+"""The console proxies, which connect a user's websocket with the console of a guest on its host."""

@@ -1,10 +1,10 @@
-"""What a token opens, asked of the cells' databases and of the server's host.
+"""Validate console tokens with the cells' databases and the server's host.
 
-    access = authority.find(token)          # None: nothing (any more)
-    authority.is_there(access)              # whether the console still listens there
-    authority.take(access)                  # the token opens nothing else; False: somebody was faster
+    access = authority.find(token)          # None if the token is unknown, expired or used
+    authority.is_there(access)              # whether the console still listens at that address
+    authority.take(access)                  # uses the token up; False if another connection was faster
 
-All of it blocks: proxies ask in threads.
+All methods block, so proxies call them in threads.
 """
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ LOG = logging.getLogger(__name__)
 
 
 class Hosts(Protocol):
-    """Of ``rpc.compute.Compute``."""
+    """The method of ``rpc.compute.Compute`` that is used here."""
 
     def validate_console_port(self, ctxt: RequestContext, *, server: str, instance: Instance, console_type: str,
                               target: str) -> bool:
-        """See ``compute.ops.consoles``."""
+        """Return whether ``target`` ('address:port') is the current address of the guest's console."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """A console behind a token: it listens at ``host``, ``port``; ``base_url``: the address that users get;
-    ``seconds``: how long the token was still good."""
+    """The console that a token gives access to.
+
+    ``host`` and ``port`` are the address where it listens. ``base_url`` is the address that users get. ``seconds`` is
+    how long the token was still valid.
+    """
 
     token: str = field(repr=False)
     cell: Database
@@ -49,13 +52,19 @@ class Access:
 
 
 class Authority:
-    """``cells``: where tokens are looked for; ``hosts``: a client of the computes."""
+    """A validator of console tokens.
+
+    ``cells`` are the databases with tokens, and ``hosts`` is a client of the computes.
+    """
 
     def __init__(self, cells: Cells, hosts: Hosts, ctxt: Callable[[], RequestContext] = get_admin_context) -> None:
         self._cells, self._hosts, self._ctxt = cells, hosts, ctxt
 
     def find(self, token: str) -> Access | None:
-        """One statement a cell. Unanswered: it is in none of the cells that answer, and there are others."""
+        """Return the console of a token, or None if there is no such valid token. Runs one SQL statement for each cell.
+
+        Raises Unanswered if no cell that answers has the token and other cells do not answer.
+        """
         silent: list[str] = []
         for cell in self._cells.databases():
             try:
@@ -75,7 +84,10 @@ class Authority:
         return None
 
     def is_there(self, access: Access) -> bool:
-        """Whether the server's console is where the token says. Unanswered: its host says nothing."""
+        """Return whether the server's console is at the address that the token names.
+
+        Raises Unanswered if the host does not answer.
+        """
         ctxt = self._ctxt()
         with access.cell.read() as conn:
             row = instances.get(conn, access.instance_uuid)
@@ -86,5 +98,5 @@ class Authority:
             console_type=access.console_type, target=f'{access.host}:{access.port}'))
 
     def take(self, access: Access) -> bool:
-        """Use the token up; False when it is already, or its time is over."""
+        """Use the token up. Return False if it is already used or has expired."""
         return console_tokens.take(access.cell, access.token)

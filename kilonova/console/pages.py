@@ -1,7 +1,9 @@
-"""The pages of a browser's client (noVNC, spice-html5), out of one directory.
+"""The files of a console client for browsers (noVNC, spice-html5), which are read from one directory.
+
+Example::
 
     pages = Pages('/usr/share/novnc')
-    pages.get('/vnc_auto.html')         # Page(type='text/html', body=b'…'); None: there is none
+    pages.get('/vnc_auto.html')         # Page(type='text/html', body=b'…'), or None if there is no such file
 """
 from __future__ import annotations
 
@@ -10,26 +12,34 @@ import os
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-# Bytes of a file that is served.
+# Maximum bytes of a file.
 MOST = 16 << 20
-# Whatever the host's table of types says, browsers run no module of another type.
+# These types take precedence over the host's table, because browsers run no module that has another type.
 _TYPES = {'.js': 'text/javascript', '.mjs': 'text/javascript', '.html': 'text/html', '.css': 'text/css',
           '.json': 'application/json', '.svg': 'image/svg+xml', '.wasm': 'application/wasm'}
 
 
 class Page(NamedTuple):
+    """A file with its content type."""
+
     type: str
     body: bytes
 
 
 class Pages:
-    """``root`` None: no pages. Links of the directory are followed: whoever may write there may serve what he likes."""
+    """The files of one directory, or no files if ``root`` is None.
+
+    Links in the directory are followed, so anyone who may write there decides what is served.
+    """
 
     def __init__(self, root: str | None) -> None:
         self.root = root
 
     def get(self, target: str) -> Page | None:
-        """The file that a request's target names; nothing outside, no lists of directories."""
+        """Return the file that a request's target names, or None if there is none.
+
+        Files outside the directory, hidden files and lists of directories are not returned.
+        """
         parts = [part for part in unquote(urlsplit(target).path).split('/') if part]
         if self.root is None or not parts or any(part.startswith('.') or '\0' in part for part in parts):
             return None

@@ -1,13 +1,15 @@
-"""A proxy of consoles: takes websockets, looks what their tokens open, and carries bytes between them and the guests.
+"""A console proxy.
+
+It accepts websockets, validates their tokens, and forwards bytes between them and the guests' consoles.
 
     proxy = Proxy('novncproxy', {'novnc'}, authority, Pages('/usr/share/novnc'), Limits())
     proxy.start(listener)           # a listening socket; ``tls``: an SSLContext
     proxy.stop()
 
-One loop (asyncio, of the library websockets) in a thread of its own serves all connections; databases and hosts are
-asked in a few other threads. The order of what is done for a connection matters: first it is connected to the guest's
-port, then the host is asked whether that is still the server's console, then the token is used up. Asked before, the
-port might get another guest in between.
+One asyncio loop of the library websockets, in a thread of its own, serves all connections. Databases and hosts are
+queried in a few other threads. The order of the steps for a connection is important. First the proxy connects to the
+guest's port, then it asks the host whether that is still the server's console, and then it uses up the token. If the
+host were asked before the connection, another guest could get the port in between.
 """
 from __future__ import annotations
 
@@ -40,22 +42,32 @@ from kilonova.errors import KilonovaError
 LOG = logging.getLogger(__name__)
 T = TypeVar('T')
 
-# The library would write requests down, and tokens with them. This logger is in no tree: no configuration reaches it.
+# The library would log requests, and their tokens with them. This logger belongs to no hierarchy, so no configuration
+# can enable it.
 _SILENT = stdlib_logging.Logger('websockets', stdlib_logging.CRITICAL + 1)  # noqa: LOG001 - on purpose
 
-# A token is a uuid; what is longer is none.
+# Maximum length of a token, which is a uuid.
 MOST_TOKEN = 64
 BLOCK = 65536
 BINARY = Subprotocol('binary')
-# Pages of which scheme may open a console whose address has that one.
+# By scheme of a console's address: the schemes of the pages that may open the console.
 SCHEMES = {'http': {'http'}, 'https': {'https'}, 'ws': {'http', 'https'}, 'wss': {'https'}}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """``connections``: of a proxy, ``consoles``: of a server; ``message``: bytes of one from a user. In seconds:
-    ``handshake`` until a request is there, ``opening`` until its console is, ``answer``: of a user that is asked
-    whether he is still there."""
+    """The limits of a proxy. All times are in seconds.
+
+    Attributes:
+        connections: Maximum connections of the proxy.
+        consoles: Maximum open consoles of one server.
+        message: Maximum bytes of one message of a user.
+        handshake: Maximum time until the request has arrived.
+        opening: Maximum time until the console is open.
+        connect: Maximum time for connecting to the guest's port.
+        answer: Interval of the pings to a user, and maximum time for the reply to one.
+        threads: Number of threads for queries to databases and hosts.
+    """
 
     connections: int = 1000
     consoles: int = 16
@@ -68,11 +80,11 @@ class Limits:
 
 
 class Refused(Exception):
-    """Why a connection gets no console, in words for the log: they hold no token."""
+    """A connection gets no console. The reason is written for the log and contains no token."""
 
 
 def token_of(target: str, cookies: Iterable[str] = ()) -> str | None:
-    """The token of a request: of its query, or a cookie."""
+    """Return the token in a request's query or in a cookie, or None if there is none."""
     found = parse_qs(urlsplit(target).query).get('token')
     for text in cookies if not found else ():
         try:
@@ -85,7 +97,10 @@ def token_of(target: str, cookies: Iterable[str] = ()) -> str | None:
 
 
 def is_foreign(origin: str | None, host: str | None, base_url: str, allowed: Collection[str]) -> str | None:
-    """Why a page of this origin must not open the console; None: it may. Programs that are no browsers name none."""
+    """Return why a page of this origin must not open the console, or None if it may.
+
+    Programs other than browsers send no origin, and may open it.
+    """
     if origin is None:
         return None
     page = urlsplit(origin)
@@ -99,7 +114,7 @@ def is_foreign(origin: str | None, host: str | None, base_url: str, allowed: Col
 
 
 class _Connection(ServerConnection):
-    """One more than may be is closed before it said anything."""
+    """A connection that is closed at once if the proxy already has the maximum number of connections."""
 
     most: ClassVar[int]
     all: ClassVar[set[ServerConnection]]
@@ -116,7 +131,7 @@ class _Connection(ServerConnection):
 
 
 class Proxy:
-    """``name``: of the daemon; ``types``: the consoles that it serves."""
+    """A console proxy. ``name`` is the name of the daemon, and ``types`` are the console types that it serves."""
 
     def __init__(self, name: str, types: Collection[str], authority: Authority, pages: Pages, limits: Limits,
                  allowed_origins: Collection[str] = (), *, ends_with_token: bool = False) -> None:
@@ -130,13 +145,13 @@ class Proxy:
 
     # -- life --------------------------------------------------------------------------------------------------------
     def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Serve; returns once it does."""
+        """Start the proxy, and return once it accepts connections."""
         begun: concurrent.futures.Future[None] = concurrent.futures.Future()
         threading.Thread(target=self._run, args=(listener, tls, begun), name=self._name, daemon=True).start()
         begun.result()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """All consoles are closed."""
+        """Close all consoles and stop the proxy, waiting at most ``timeout`` seconds."""
         if self._loop is not None and self._server is not None:
             self._loop.call_soon_threadsafe(self._server.close)
             self._ended.result(timeout)
@@ -170,13 +185,13 @@ class Proxy:
 
     # -- pages -------------------------------------------------------------------------------------------------------
     async def _answer(self, _connection: ServerConnection, request: Request) -> Response | None:
-        """A page; None for what asks for a websocket."""
+        """Return the page of a request, or None if the request opens a websocket."""
         if request.headers.get('Upgrade', '').lower() == 'websocket':
             return None
         page = await self._ask(self._pages.get, request.path)
         status = http.HTTPStatus.NOT_FOUND if page is None else http.HTTPStatus.OK
         body = b'' if page is None else page.body
-        # The page's address holds a token: no other site learns it as the one that somebody came from.
+        # The page's address contains a token, so it must not be sent to other sites as the referrer.
         headers = Headers({'Content-Length': str(len(body)), 'Connection': 'close', 'Cache-Control': 'no-cache',
                            'X-Content-Type-Options': 'nosniff', 'Referrer-Policy': 'no-referrer'})
         if page is not None:
@@ -185,14 +200,14 @@ class Proxy:
 
     # -- consoles ----------------------------------------------------------------------------------------------------
     async def _serve(self, connection: ServerConnection) -> None:
-        """One websocket, from its handshake on; the thread of work where whatever goes wrong ends."""
+        """Serve one websocket from its handshake to its end, and log all errors."""
         peer = str((connection.remote_address or ('?',))[0])
         try:
             async with asyncio.timeout(self._limits.opening):
                 access, reader, writer = await self._open(connection)
         except (Refused, KilonovaError, TimeoutError) as error:
             LOG.warning('A connection from %s is refused: %s', peer, str(error) or 'it took too long')
-            # No close frame: clients take what it says for data of the guest's.
+            # No close frame is sent, because clients would take its text for data of the guest.
             connection.transport.close()
             return
         except Exception:
@@ -208,10 +223,13 @@ class Proxy:
         LOG.info('Console %s of a server closed', access.console_type, instance_uuid=access.instance_uuid)
 
     async def _open(self, connection: ServerConnection) -> tuple[Access, asyncio.StreamReader, asyncio.StreamWriter]:
-        """The console that a connection may have, counted for its server. Raises Refused."""
+        """Return the console that a connection may open, and count it for its server.
+
+        Raises Refused if it may open none.
+        """
         request = connection.request
         assert request is not None
-        # 1. what the token opens, and whether it may be opened here and by whom asks
+        # 1. Find the console of the token, and check that this proxy and this page may open it.
         token = token_of(request.path, request.headers.get_all('Cookie'))
         if token is None:
             raise Refused('it brings no token')
@@ -227,12 +245,12 @@ class Proxy:
         server = access.instance_uuid
         if self._consoles[server] >= self._limits.consoles:
             raise Refused(f'server {server} has {self._limits.consoles} consoles open')
-        # 2. the guest
+        # 2. Connect to the guest.
         self._consoles[server] += 1
         writer = None
         try:
             reader, writer = await self._connect(access)
-            # 3. whether it still is the server's, and the token nobody else's
+            # 3. Check that the port still belongs to the server, and use up the token.
             if not await self._ask(self._authority.is_there, access):
                 raise Refused(f'the console of server {server} is not at {access.host}:{access.port} any more')
             if not await self._ask(self._authority.take, access):
@@ -254,7 +272,7 @@ class Proxy:
 
     async def _carry(self, connection: ServerConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
                      seconds: float | None) -> None:
-        """Both ways until one side ends, or the time is over."""
+        """Forward data in the two directions until one end closes the connection, or the time is over."""
         ways = [asyncio.ensure_future(way) for way in (_to_guest(connection, writer), _to_user(reader, connection))]
         try:
             done, _ = await asyncio.wait(ways, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -284,5 +302,5 @@ async def _to_user(reader: asyncio.StreamReader, connection: ServerConnection) -
 
 
 def _subprotocol(_connection: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """Older clients want to be told that frames are binary."""
+    """Return the subprotocol for binary frames if the client offers it, because older clients require that."""
     return BINARY if BINARY in offered else None
