@@ -1,4 +1,4 @@
-"""The [oslo_limit] options: the service's limits in Keystone, and the account for reading them (options of oslo.limit)."""
+"""The [oslo_limit] options: the service's limits in Keystone, and the account that reads them (oslo.limit)."""
 from __future__ import annotations
 
 from keystoneauth1 import loading as ks_loading
