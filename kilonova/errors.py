@@ -206,7 +206,10 @@ class MarkerNotFound(Invalid):
 
 
 class UnknownMarker(MarkerNotFound):
-    """A marker does not exist, with the text that Nova uses for key pairs, migrations, server actions and usages."""
+    """The marker of a list of key pairs, migrations, server actions or usages does not exist.
+
+    Nova uses this text for these lists, and that of MarkerNotFound for older ones.
+    """
 
     msg_fmt = 'Marker %(marker)s could not be found.'
 
@@ -444,7 +447,7 @@ class HostIsBeingRemoved(Unanswered):
 class KeyGone(KilonovaError):
     """The operation is no longer at the step of this step key.
 
-    The host must undo the work that it did for the key, and report no failure.
+    The host must undo the work that it did for the key, without reporting an error.
     """
 
     msg_fmt = 'No operation stands at %(key)s.'

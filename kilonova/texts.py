@@ -49,7 +49,7 @@ def mapping(text: str | None) -> dict[str, Any]:
 
 
 def triples(text: str) -> list[list[str]]:
-    """Return the lists of three words each that a JSON text contains.
+    """Return the content of a JSON text that is a list of lists of three words each.
 
     Raises one of the errors in BROKEN if the text has another form.
     """

@@ -147,7 +147,7 @@ class AcceleratorClient:
                 and one.project_id == ours is not None and one.created_at is not None and one.created_at < before]
 
     def resolved(self, instance_uuid: str) -> list[AcceleratorRequest] | None:
-        """Return the requests bound to a server once each is bound or failed, or None if that isn't known of some yet.
+        """Return the requests of a server if each of them is bound or failed, else None.
 
         Raises AcceleratorRequestOpFailed if Cyborg refuses.
         """

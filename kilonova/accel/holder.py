@@ -48,7 +48,7 @@ def came(migration_uuid: str) -> dict[str, str | None]:
 
 
 def its_own(metadata: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the changes of the metadata for a server without requests that got some without a move."""
+    """Return the changes of the metadata for a server that got requests without a move, and had none before."""
     return {BOUND_TO: None} if BOUND_TO in metadata else {}
 
 

@@ -39,10 +39,8 @@ class LimitsClient:
     def limits(self, project_id: str | None) -> tuple[dict[str, int], dict[str, int]]:
         """Return the registered limits, which apply to all projects, and the limits of this project alone.
 
-        -1 means no limit.
-
-        Raises Unanswered if Keystone does not answer, refuses our account, or does not know the endpoint of
-        [oslo_limit].
+        The number -1 means no limit. Raises Unanswered if Keystone does not answer, refuses our account, or does not
+        know the endpoint of [oslo_limit].
         """
         try:
             enforcer = self._made()

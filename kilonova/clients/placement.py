@@ -187,12 +187,10 @@ class PlacementClient:
                         old: dict[str, Any] | None = None, check: Callable[[], None] = lambda: None) -> Allocations:
         """Give the server the allocation ``new``, and its current one to the migration, in one POST.
 
-        Return the old allocation.
-
-        May be repeated. A migration that already has the old allocation keeps it, and only the server's allocation is
-        replaced by ``new``. ``old`` is the result of ``get_allocations(instance_uuid)``, which is called here if
-        ``old`` is None. ``check()`` is called between reading and writing, and raises an error if the caller may not
-        write any more.
+        Return the old allocation. May be repeated. A migration that already has the old allocation keeps it, and only
+        the server's allocation is replaced by ``new``. ``old`` is the result of ``get_allocations(instance_uuid)``,
+        which is called here if ``old`` is None. ``check()`` is called between reading and writing, and raises an error
+        if the caller may not write any more.
 
         Raises:
             PlacementConflict: There is too little capacity for ``new``. Nothing was changed.

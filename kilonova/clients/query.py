@@ -34,7 +34,9 @@ def encode(pairs: Pairs) -> str:
 
 
 def repeated(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]:
-    """Yield lists of pairs with this key, one pair for each different value. No list makes a query longer than LIMIT.
+    """Yield lists of pairs with this key, one pair for each different value.
+
+    The values are divided into several lists if one query would be longer than LIMIT.
 
     >>> list(repeated('id', ['a', 'b', 'a']))
     [[('id', 'a'), ('id', 'b')]]

@@ -25,7 +25,7 @@ class BaseApi(Interface):
 
     @call('1.1')
     def get_backdoor_port(self, ctxt: RequestContext) -> Any:
-        """Return the port of an eventlet backdoor. It is always None, because there is no backdoor."""
+        """Return the port of an eventlet backdoor, which is always None because no daemon has a backdoor."""
 
 
 class Base:
@@ -39,7 +39,7 @@ class Base:
         return {'service': self._service, 'arg': arg}
 
     def get_backdoor_port(self, ctxt: RequestContext) -> Any:
-        """Return None, because there is no backdoor."""
+        """Return None, because no daemon has a backdoor."""
         return
 
 

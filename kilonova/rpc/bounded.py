@@ -27,7 +27,7 @@ class Overdue(Exception):
 class Bounded:
     """A group of calls that may hang for the same reason, such as one broker. Threads may share it.
 
-    At most ``most`` calls of the group may be overdue at the same time.
+    While ``most`` calls of the group are overdue, further calls are refused.
     """
 
     def __init__(self, most: int) -> None:

@@ -221,7 +221,7 @@ class Moves(Interface):
 
     @long_call('6.13')
     def evacuate_instance(self, ctxt: RequestContext, order: EvacuateOrder, key: str) -> Any:
-        """Build a server whose host was lost on this host."""
+        """Build a server on this host after its previous host was lost."""
 
     @long_call('6.13')
     def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration,

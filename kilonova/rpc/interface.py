@@ -129,7 +129,7 @@ def _plain(signature: inspect.Signature) -> str:
 
 
 class Transport(Protocol):
-    """The methods that a client needs of a transport (see ``transport``)."""
+    """The method that a client needs of a transport (see ``transport``)."""
 
     def send(self, kind: str, topic: str, namespace: str | None, server: str | None, version: str,
              ctxt: RequestContext, method: str, args: dict[str, Any]) -> Any:

@@ -61,10 +61,8 @@ class Broker:
     def connect(self, listening: bool = False) -> Connection:
         """Return a connection that is not open yet.
 
-        When it is opened it tries the hosts of the URL one after the other.
-
-        If ``listening`` is True, client and broker send each other heartbeats, so that each notices when the other one
-        is gone.
+        When it is opened it tries the hosts of the URL one after the other. If ``listening`` is True, client and broker
+        send each other heartbeats, so that each notices when the other one is gone.
         """
         hosts = self._url.hosts
         urls = [f'amqp://{_quoted(host.username or "")}:{_quoted(host.password or "")}@'

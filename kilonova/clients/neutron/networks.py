@@ -80,7 +80,10 @@ class Networks(Requests):
     """The client's calls for networks and subnets."""
 
     def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
-        """Return a dict from id to network of those of the ids that exist and that this user can see."""
+        """Return the networks with these ids as a dict from id to network.
+
+        Networks that do not exist or that the user can't see are left out.
+        """
         return {body['id']: Network.from_body(body) for body in self._list('networks', 'id', ids, ctxt=ctxt)}
 
     def available_networks(self, ctxt: RequestContext | None, project_id: str) -> list[Network]:
@@ -138,5 +141,5 @@ class Networks(Requests):
         return [Subnet.from_body(body) for body in self._pages('subnets', [('network_id', network_id)], ctxt)]
 
     def subnets(self, ids: Iterable[str]) -> dict[str, Subnet]:
-        """Return a dict from id to subnet of those of the ids that exist."""
+        """Return the subnets with these ids as a dict from id to subnet. Subnets that do not exist are left out."""
         return {body['id']: Subnet.from_body(body) for body in self._list('subnets', 'id', ids)}

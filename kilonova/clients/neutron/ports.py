@@ -138,7 +138,10 @@ class Ports(Requests):
 
     def ports(self, *, ids: Collection[str] | None = None, device_id: str | None = None,
               ctxt: RequestContext | None = None) -> list[Port]:
-        """Return those ports of these ids that exist, or the ports of a server if ``ids`` is None."""
+        """Return the ports with these ids, or the ports of the server ``device_id`` if ``ids`` is None.
+
+        Ports that do not exist or that the user can't see are left out.
+        """
         if ids is not None:
             return [Port.from_body(body) for body in self._list('ports', 'id', ids, ctxt=ctxt)]
         return [Port.from_body(body) for body in self._list('ports', 'device_id', [device_id or ''], ctxt=ctxt)]
@@ -160,11 +163,9 @@ class Ports(Requests):
                     fixed_ip: str | None = None, security_groups: Sequence[str] = (), name: str = '') -> Port:
         """Create a port that is bound to a host, or to none if ``host`` is None.
 
-        Check ``binding_failed`` of the result.
-
-        ``security_groups`` are ids. If there are none, the port gets the project's default group. ``name`` is the
-        port's name in DNS, if ports have such names. If Neutron does not answer, the port may exist nevertheless, and
-        ``ports(device_id=…)`` returns it then.
+        Check ``binding_failed`` of the result. ``security_groups`` are ids. If there are none, the port gets the
+        project's default group. ``name`` is the port's name in DNS, if ports have such names. If Neutron does not
+        answer, the port may exist nevertheless, and ``ports(device_id=…)`` returns it then.
 
         Raises:
             NetworkNotFound: No such network exists.

@@ -110,10 +110,8 @@ class SecurityGroups(Requests):
     def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroup]:
         """Return security groups of the user's project by name or id, in this order.
 
-        A name takes precedence over an id.
-
-        Raises SecurityGroupNotFound if there is no such group, and SecurityGroupNotUnique if several groups have the
-        name.
+        A name takes precedence over an id. Raises SecurityGroupNotFound if there is no such group, and
+        SecurityGroupNotUnique if several groups have the name.
         """
         own = [('tenant_id', ctxt.project_id)]
         by_name: dict[str, list[SecurityGroup]] = {}
@@ -132,6 +130,9 @@ class SecurityGroups(Requests):
         return found
 
     def security_groups_of(self, ids: Iterable[str], ctxt: RequestContext | None = None) -> dict[str, SecurityGroup]:
-        """Return a dict from id to security group of those of the ids that exist and that this user can see."""
+        """Return the security groups with these ids as a dict from id to group.
+
+        Groups that do not exist or that the user can't see are left out.
+        """
         return {body['id']: SecurityGroup.from_body(body)
                 for body in self._list('security-groups', 'id', ids, ctxt=ctxt)}
