@@ -1,6 +1,6 @@
-"""The scheduler: from a request to hosts.
+"""The scheduler: it chooses a host for each requested server.
 
-``query`` turns the request into a question to Placement, ``snapshot`` reads the hosts of its answer, ``select`` chooses
-with filters and weighers (data in, plan out), ``claims`` writes the choice into Placement, ``manager`` is the RPC
-endpoint.
+``query`` turns a request into a query to Placement, ``snapshot`` reads the hosts of Placement's answer, ``select``
+chooses among them with filters and weighers, ``claims`` writes the choice into Placement, and ``manager`` is the RPC
+endpoint. ``select`` gets data and returns a plan. In this package "a select" is one call of ``select_destinations``.
 """

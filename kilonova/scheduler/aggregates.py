@@ -1,4 +1,4 @@
-"""The host aggregates as they stand."""
+"""Current host aggregates, kept in memory for the scheduler's selects."""
 from __future__ import annotations
 
 import datetime as dt
@@ -14,7 +14,10 @@ from kilonova.scheduler.columns import Row
 
 
 class Aggregates:
-    """``rows``: all of them, each with its ``hosts`` and ``metadata``. They change under the table's lock."""
+    """All host aggregates, as last read from the API database.
+
+    ``rows`` has one row for each aggregate, with its ``hosts`` and ``metadata``. It is replaced under the table's lock.
+    """
 
     def __init__(self, databases: Databases, lock: threading.RLock) -> None:
         self._databases, self._lock = databases, lock
@@ -23,20 +26,23 @@ class Aggregates:
         self._mark: tuple[Any, ...] | None = None
 
     def refresh(self) -> None:
-        """Read them if any was written; one statement when none was. Unanswered."""
+        """Read the aggregates again if any of them was written since the last call.
+
+        Runs one SQL statement if none was written. Raises Unanswered if the API database does not answer.
+        """
         with reading(self._databases.api()) as connection:
             mark = changes.aggregates_mark(connection)
             if mark == self._mark:
                 return
             found = aggregates.snapshot(connection)
-        # A stamp of this very moment may be given once more.
+        # A later write in the same moment may get the same timestamp, so a very recent mark is not kept.
         young = any((dt.datetime.now(dt.UTC).replace(tzinfo=None) - stamp).total_seconds() < OVERLAP
                     for stamp in mark if isinstance(stamp, dt.datetime))
         self.put(found)
         self._mark = None if young else mark
 
     def put(self, rows: list[Row]) -> None:
-        """These are all there are."""
+        """Replace all stored aggregates with these rows."""
         of_host: dict[str, list[Row]] = {}
         for row in rows:
             for host in row['hosts']:
@@ -45,23 +51,23 @@ class Aggregates:
             self.rows, self._of_host = rows, of_host
 
     def of_host(self, host: str) -> list[Row] | None:
-        """Those that a host is in; None: in none."""
+        """Return the aggregates that contain a host, or None if there are none."""
         return self._of_host.get(host)
 
     def of_zone(self, zone: str) -> list[str]:
-        """uuids of the aggregates of an availability zone."""
+        """Return the uuids of the aggregates that belong to an availability zone."""
         return [row['uuid'] for row in self.rows if row['metadata'].get(ZONE_KEY) == zone]
 
     def hosts(self, uuids: Collection[str]) -> set[str]:
-        """Names of the hosts that are in one of these aggregates."""
+        """Return the names of the hosts that are in at least one of these aggregates."""
         return {host for row in self.rows if row['uuid'] in uuids for host in row['hosts']}
 
     def metadata_of_hosts(self) -> dict[str, list[Row]]:
-        """{host: metadata of each aggregate that it is in}."""
+        """Return {host: metadata of each aggregate that contains the host}."""
         return {host: [row['metadata'] for row in rows] for host, rows in self._of_host.items()}
 
     def overridden(self, key: str) -> dict[str, list[str]]:
-        """{host: values} that aggregates' metadata has for a key."""
+        """Return {host: values of the metadata key ``key`` in the host's aggregates}, for hosts that have any."""
         found: dict[str, list[str]] = {}
         for row in self.rows:
             if key in row['metadata']:

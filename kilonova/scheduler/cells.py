@@ -1,7 +1,8 @@
-"""What changed in the compute nodes and services of all enabled cells, read into a ``table.Table``.
+"""Read changes of compute nodes and services of all enabled cells into a ``table.Table``.
 
-Rows are stamped by their database's clock, and the reader looks ``OVERLAP`` seconds back, longer than a transaction
-takes. Cells are asked at the same time; one that doesn't answer costs its hosts, and ``silent`` names it.
+Rows have timestamps of their database's clock. The reader looks back OVERLAP seconds, which is longer than a
+transaction takes. Cells are read at the same time. The hosts of a cell that does not answer cannot be used, and
+``silent`` contains its name.
 """
 from __future__ import annotations
 
@@ -24,21 +25,21 @@ from kilonova.scheduler.table import Table
 
 LOG = logging.getLogger(__name__)
 
-# Cells asked at the same time.
+# Number of cells that are read at the same time.
 CELL_THREADS = 16
-# Seconds that the writer of a row may need from its statement to the end of its transaction.
+# Maximal seconds from the statement that writes a row to the end of its transaction.
 OVERLAP = 10.0
-# Stamps younger than this (seconds) may be given twice by a clock of milliseconds.
+# A clock of milliseconds may give a timestamp again that is younger than this (in seconds).
 UNSETTLED = 0.05
-# Who is silent is asked for this often (seconds); heartbeats are further apart.
+# Seconds between two readings of the services that are down. Heartbeats are less frequent.
 DOWN_EVERY = 1.0
-# All is read again this often (seconds), so that nothing that was missed stays so.
+# Seconds between two complete readings, which correct changes that were missed.
 RELOAD_EVERY = 600.0
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Unanswered when a database can't be reached; whatever else is raised stays as it is."""
+    """Raise Unanswered if the block fails because a database cannot be reached; other exceptions stay as they are."""
     try:
         yield
     except Exception as error:
@@ -49,13 +50,19 @@ def silence() -> Iterator[None]:
 
 @contextmanager
 def reading(database: engine.Database) -> Iterator[engine.Connection]:
-    """A connection. Unanswered when the database can't be reached; whatever else is raised stays as it is."""
+    """Yield a connection for reading.
+
+    Raises Unanswered if the database cannot be reached. Other exceptions of the block stay as they are.
+    """
     with silence(), database.read() as connection:
         yield connection
 
 
 class Cell:
-    """What is known of one cell: the stamps of its rows, and until when (its database's clock) they were read."""
+    """Reading state of one cell.
+
+    It has the timestamps of the cell's rows, and the time of the last reading by the cell database's clock.
+    """
 
     def __init__(self, database: engine.Database) -> None:
         self.database, self.uuid = database, database.cell.uuid
@@ -66,8 +73,10 @@ class Cell:
 
 
 class Cells:
-    """See the module. One thread at a time may call ``refresh``. ``usable``: the cells that answered it; ``silent``:
-    names of the others."""
+    """Reader of all enabled cells. Only one thread at a time may call ``refresh``.
+
+    ``usable`` has the cells that answered the last refresh, ``silent`` the names of the others.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, enabled: cell_queries.Cells, table: Table) -> None:
         self._conf, self._enabled, self._table = conf, enabled, table
@@ -78,15 +87,18 @@ class Cells:
         self._pool = ThreadPoolExecutor(CELL_THREADS, thread_name_prefix='cells')
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads that read the cells."""
         self._pool.shutdown()
 
     def uuids(self) -> set[str]:
-        """Of the enabled cells that answered."""
+        """Return the uuids of the enabled cells that answered."""
         return {cell.uuid for cell in self.usable}
 
     def refresh(self) -> None:
-        """Read what changed. All silent: Unanswered."""
+        """Read the changes of all cells into the table.
+
+        Raises Unanswered if no cell answers, or if the list of cells cannot be read.
+        """
         with silence():
             databases = self._enabled.enabled()
         found = [self._cell(database) for database in databases]
@@ -131,7 +143,8 @@ class Cells:
                 whole = False
                 newer = [[row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                          for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)]
-                # Before the rows: a server that a host takes in between may count twice for a moment, never not at all.
+                # Read before the rows, so that a server that its host takes meanwhile may be counted twice for a
+                # moment, but is never missing.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
@@ -174,7 +187,7 @@ class Cells:
                 try:
                     table.put(cell.uuid, row)
                 except (ValueError, TypeError, KeyError, AttributeError) as error:
-                    # One host's nonsense is not to take the others along.
+                    # An invalid row of one host must not affect the others.
                     LOG.error('The record of compute node %s:%s cannot be read, it is left out: %r', row['host'],
                               row['hypervisor_hostname'], error)
                     table.drop(cell.uuid, row['id'])
@@ -183,7 +196,7 @@ class Cells:
                 table.services.put_down(cell.uuid, down)
 
     def _tell_unmapped(self, node: Row) -> None:
-        """Once for each host, as long as it is so."""
+        """Log a warning once for each host without a mapping, as long as it has none."""
         host = node['host']
         if node['mapped'] or node['deleted']:
             self._unmapped.discard(host)

@@ -1,4 +1,7 @@
-"""The arrays of ``table.Table``, and which index in them is which node's. Callers hold the table's lock."""
+"""The arrays of ``table.Table``, and the index of each compute node in them.
+
+Callers must hold the table's lock.
+"""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
@@ -13,7 +16,7 @@ Row = dict[str, Any]
 Mask = NDArray[np.bool_]
 Values = NDArray[np.float64]
 
-# Columns and their types; amounts as in HostState.
+# Columns and their types. Amounts have the same units as in HostState.
 COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType({
     'live': np.bool_, 'mapped': np.bool_, 'disabled': np.bool_, 'up': np.bool_, 'cell': np.int32,
     'free_ram_mb': np.int64, 'free_disk_mb': np.int64, 'vcpus_total': np.int64, 'vcpus_used': np.int64,
@@ -23,23 +26,25 @@ COLUMNS: Mapping[str, type[np.generic]] = MappingProxyType({
 
 
 class Columns(dict[K, NDArray[Any]]):
-    """Arrays that grow together; each has one value for each place."""
+    """Arrays of the same length; each has one value for each index."""
 
     def grow(self, size: int) -> None:
+        """Extend all arrays to ``size`` with zeros."""
         for name, values in self.items():
             self[name] = np.concatenate([values, np.zeros(size - len(values), values.dtype)])
 
     def clear_place(self, place: int) -> None:
+        """Set all values at index ``place`` to zero."""
         for values in self.values():
             values[place] = 0
 
 
 class Places:
-    """Where nodes stand: a node has one place, its index in all columns, as long as it lives."""
+    """Indexes of compute nodes: a node has one index in all columns, its "place", until it is deleted."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        # uuids; the column ``cell`` has indices of it.
+        # uuids of cells. The column ``cell`` holds indexes into this list.
         self.cells: list[str] = []
         self._free = list(range(size - 1, -1, -1))
         self._of_node: dict[tuple[str, int], int] = {}
@@ -50,7 +55,10 @@ class Places:
         return len(self._of_uuid)
 
     def add(self, cell_uuid: str, node: Row) -> int:
-        """The place of a node, a new one if it has none; ``size`` doubles when none is free."""
+        """Return the index of a node; a new node gets a free index.
+
+        ``size`` doubles if no index is free.
+        """
         place = self._of_node.get((cell_uuid, node['id']))
         if place is None:
             if not self._free:
@@ -64,37 +72,38 @@ class Places:
         return place
 
     def remove(self, cell_uuid: str, node: Row) -> None:
-        """The node is gone, its place is free."""
+        """Remove a deleted node, and free its index."""
         place = self._of_node.pop((cell_uuid, node['id']))
         self._of_uuid.pop(node['uuid'], None)
         self._of_host[cell_uuid, node['host']].discard(place)
         self._free.append(place)
 
     def of_node(self, cell_uuid: str, node_id: int) -> int | None:
+        """Return the index of the node with this id in this cell, or None if it is unknown."""
         return self._of_node.get((cell_uuid, node_id))
 
     def of_cell(self, cell_uuid: str) -> list[int]:
-        """Ids of the nodes of a cell."""
+        """Return the ids of a cell's nodes."""
         return [node_id for cell, node_id in self._of_node if cell == cell_uuid]
 
     def of(self, uuid: str) -> int | None:
-        """Where a node stands."""
+        """Return the index of the node with this uuid, or None if it is unknown."""
         return self._of_uuid.get(uuid)
 
     def of_host(self, cell_uuid: str, host: str) -> set[int]:
-        """Where the nodes of a host stand."""
+        """Return the indexes of a host's nodes."""
         return self._of_host.get((cell_uuid, host), set())
 
     def named(self, hosts: Iterable[str]) -> set[int]:
-        """Where the nodes of these hosts stand, whatever their cell."""
+        """Return the indexes of the nodes of these hosts, in any cell."""
         return {place for cell in self.cells for host in hosts for place in self.of_host(cell, host)}
 
     def mask(self, places: Collection[int]) -> Mask:
-        """Just these places."""
+        """Return a mask that is True at these indexes only."""
         found = np.zeros(self.size, np.bool_)
         found[list(places)] = True
         return found
 
     def these(self, uuids: Iterable[str]) -> Mask:
-        """The places of those of these nodes that are here."""
+        """Return the mask of the nodes with these uuids. Unknown uuids are left out."""
         return self.mask([self._of_uuid[uuid] for uuid in uuids if uuid in self._of_uuid])

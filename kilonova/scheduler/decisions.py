@@ -1,13 +1,14 @@
-"""What the scheduler decided, and why: kept in memory for a second, then written to the api database.
+"""Record the scheduler's decisions and their reasons in the API database.
 
     decisions = Decisions(conf, databases); decisions.start()
-    trace = decisions.trace()               # goes along with one select, which tells it what it sees
+    trace = decisions.trace()               # records what one select sees
     decisions.record(ctxt, spec, uuids, trace, plan=plan)
-    decisions.stop()                        # writes what is left
+    decisions.stop()                        # writes the rest
 
-A select only notes which hosts fell; texts, compression and the one INSERT for many decisions come later, in a thread
-of its own. Of each filter, of the survivors and of refused claims [scheduler]decisions_hosts hosts are listed, and
-always how many there were. ``kilonova-manage scheduler explain`` reads it.
+A select only notes which hosts were rejected. Texts, compression and one INSERT for many decisions are made later,
+about once a second, in a separate thread. For each filter, for the hosts that passed, and for refused claims, the
+record lists [scheduler]decisions_hosts hosts, and always their number. ``kilonova-manage scheduler explain`` reads the
+records.
 """
 from __future__ import annotations
 
@@ -36,15 +37,15 @@ from kilonova.scheduler.table import Table
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two writes, and decisions that are written earlier.
+# Seconds between two writes, and the number of waiting decisions that causes an earlier write.
 FLUSH_EVERY = 1.0
 FLUSH_AT = 200
-# More than these are lost while the database is silent.
+# Maximal number of waiting decisions. Older ones are dropped while the database does not answer.
 MOST = 5000
-# Seconds between two looks for what is too old or too much.
+# Seconds between two deletions of records that are too old or too many.
 PRUNE_EVERY = 600.0
 STOP_TIMEOUT = 5.0
-# Hosts with their values: one list a value, as a table has columns. ``rows.told`` gives one record for each host.
+# Hosts with their values, as one list for each kind of value. ``rows.told`` returns one record for each host.
 Columns = dict[str, list[Any]]
 # Columns of the table that filters compare and weighers weigh.
 VALUES = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
@@ -52,7 +53,7 @@ _FLAGS = ('disabled', 'up', 'pci_free')
 
 
 class Trace:
-    """What one select saw; ``most``: so many hosts of each kind are listed by name."""
+    """Record of what one select saw. It lists up to ``most`` hosts of each kind by name."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -65,33 +66,33 @@ class Trace:
         self.report: Report | None = None
 
     def restart(self) -> None:
-        """Another way is gone: Placement is asked for candidates."""
+        """Discard what was recorded, because the select starts again with candidates from Placement."""
         self.considered, self.steps, self.survivors = None, [], {}
 
     def start(self, considered: int) -> None:
-        """So many hosts there are before the first filter."""
+        """Record the number of hosts before the first filter."""
         if self.considered is None:
             self.considered = considered
 
     def masked(self, name: str, table: Table, before: Mask, after: Mask) -> None:
-        """A filter left these of those."""
+        """Record which hosts a filter received and which of them passed."""
         count, left = int(np.count_nonzero(before)), int(np.count_nonzero(after))
         self.steps.append({
             'filter': name, 'before': count, 'after': left,
             'fell': self._told(table, np.flatnonzero(before & ~after)[:self._most]) if left != count else {}})
 
     def weighed(self, table: Table, places: NDArray[np.int64], weights: Values) -> None:
-        """Places and their weights, best first; those of the first server stand for all."""
+        """Record indexes of hosts and their weights, best first. Only the first server's weights are recorded."""
         if not self.survivors:
             self.survivors = {**self._told(table, places[:self._most]), 'weight': weights[:self._most].tolist()}
 
     def refuse(self, host: str) -> None:
-        """Its claim was refused."""
+        """Record a host whose claim was refused."""
         if len(self.refused) < self._most:
             self.refused.append(host)
 
     def end(self) -> None:
-        """The select is over."""
+        """Record the end of the select."""
         self.took = time.perf_counter() - self._began
 
     @staticmethod
@@ -101,7 +102,7 @@ class Trace:
 
 
 def asked(spec: RequestSpec) -> dict[str, Any]:
-    """What a request wants, as administrators read it."""
+    """Return the request's flavor, resources, devices, zone and hints, for administrators."""
     requests = spec.pci_requests if 'pci_requests' in spec else None
     return {'flavor': spec.flavor.name if 'name' in spec.flavor else None, 'vcpus': spec.vcpus,
             'memory_mb': spec.memory_mb, 'disk_gb': spec.root_gb + spec.ephemeral_gb,
@@ -112,7 +113,10 @@ def asked(spec: RequestSpec) -> dict[str, Any]:
 
 def story(spec: RequestSpec, trace: Trace, most: int, *, plan: Plan | None = None, index: int = 0,
           failure: Exception | None = None) -> dict[str, Any]:
-    """Everything about one server of a select; what json takes, hosts in columns (see ``rows.told``)."""
+    """Return the complete record of one server of a select.
+
+    It is a dict for JSON, with hosts in columns (see ``rows.told``).
+    """
     told: dict[str, Any] = {'asked': asked(spec), 'considered': trace.considered, 'filters': trace.steps,
                             'weighed': trace.survivors, 'claims_refused': trace.refused,
                             'seconds': round(trace.took, 6)}
@@ -127,7 +131,10 @@ def story(spec: RequestSpec, trace: Trace, most: int, *, plan: Plan | None = Non
 
 
 class Decisions:
-    """One a scheduler process. Without ``start`` nothing is written: what is recorded waits."""
+    """Writer of decisions for one scheduler process.
+
+    Without ``start`` nothing is written, and records wait in memory.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, databases: Databases) -> None:
         self._section, self._databases = conf.scheduler, databases
@@ -139,16 +146,16 @@ class Decisions:
         self._lost = False
 
     def trace(self) -> Trace | None:
-        """For one select; None: nothing is kept."""
+        """Return a trace for one select, or None if decisions are not kept."""
         return Trace(self._section.decisions_hosts) if self._section.decisions_keep else None
 
     def start(self) -> None:
-        """Write from now on."""
+        """Start the thread that writes decisions, unless decisions are not kept."""
         if self._section.decisions_keep:
             self._thread = concurrency.spawn(self._loop, name='decisions')
 
     def stop(self) -> None:
-        """Write what is left, and no more."""
+        """Stop the thread, and write the decisions that are left."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
@@ -157,7 +164,7 @@ class Decisions:
 
     def record(self, ctxt: RequestContext, spec: RequestSpec, uuids: Sequence[str], trace: Trace | None, *,
                plan: Plan | None = None, failure: errors.NoValidHost | None = None) -> None:
-        """Note the outcome for each server; never raises, never waits."""
+        """Note the outcome for each server. It never raises and never waits."""
         if trace is None:
             return
         trace.end()
@@ -172,7 +179,10 @@ class Decisions:
             self._wake.set()
 
     def flush(self) -> None:
-        """Write what waits in one statement. That a database doesn't answer is logged once; what waits is kept."""
+        """Write all waiting decisions in one statement.
+
+        If the database does not answer, this is logged once and the decisions are kept.
+        """
         with self._writing:
             taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
             try:

@@ -1,7 +1,9 @@
-"""The free PCI devices of the hosts in ``table.Table``, less what was just given away. Callers hold the table's lock.
+"""Free PCI devices of the hosts in ``table.Table``, without the devices that this scheduler has just given away.
 
-    table.devices.free(request.spec)        # an array: how many each host has
-    table.devices.pools(place)              # one host's, one's own to change
+    table.devices.free(request.spec)        # an array: the number for each host
+    table.devices.pools(place)              # the pools of one host; the caller may change them
+
+Callers must hold the table's lock.
 """
 from __future__ import annotations
 
@@ -19,28 +21,29 @@ from kilonova.scheduler.columns import Columns, Row
 from kilonova.scheduler.host_state import less, parsed_pools
 from kilonova.scheduler.reservations import Reservations
 
-# What requests can ask for, as sorted pairs.
+# Properties of devices that requests can name, as sorted pairs.
 Key = tuple[tuple[str, object], ...]
-# The address tells pools apart but is nothing that requests ask for; providers are the host's own.
+# Properties that requests cannot name. The address distinguishes pools; providers belong to the host.
 _OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname', PORT_PROVIDERS))
 
 
 class Devices:
-    """Each pool counts in the array of its key."""
+    """Free PCI devices of all hosts, counted in one array for each combination of properties ("key")."""
 
     def __init__(self, size: int, reservations: Reservations) -> None:
         self._size, self._reservations = size, reservations
         self._columns = Columns[Key]()
-        # {place: (key, provider, count) of each pool of the row}, and the texts that they come from.
+        # {index: (key, provider, count) of each pool of the row}, and the column texts that they were read from.
         self._counts: dict[int, list[tuple[Key, str | None, int]]] = {}
         self._texts: dict[int, tuple[str | None, str | None]] = {}
 
     def grow(self, size: int) -> None:
+        """Extend all arrays to ``size``."""
         self._size = size
         self._columns.grow(size)
 
     def write(self, place: int, node: Row) -> int:
-        """A host's pools as its row has them now; how many devices are left."""
+        """Store the pools of a host's current row, and return how many devices are free."""
         self.clear(place)
         self._texts[place] = node['pci_stats'], node['numa_topology']
         self._counts[place] = list(_pool_counts(node['pci_stats'])) if node['pci_stats'] else []
@@ -50,13 +53,16 @@ class Devices:
         return self.count(place)
 
     def clear(self, place: int) -> None:
-        """The host is gone."""
+        """Remove the pools of a deleted host."""
         for key, _, _ in self._counts.pop(place, ()):
             self._columns[key][place] = 0
         self._texts.pop(place, None)
 
     def count(self, place: int) -> int:
-        """Write down how many devices are left, whatever was counted before: who gives back leaves no trace."""
+        """Count the free devices of a host again, write them to the arrays, and return their number.
+
+        Everything is counted from the row, so a reservation that was released leaves no difference.
+        """
         pools = self._counts.get(place, [])
         for key, _, _ in pools:
             self._columns[key][place] = 0
@@ -66,7 +72,10 @@ class Devices:
         return sum(left)
 
     def free(self, wanted: Iterable[Mapping[str, object]]) -> NDArray[np.int64]:
-        """How many free devices of these specs (any of them) each host has at most."""
+        """Return an array with the number of free devices of each host that match at least one of these specs.
+
+        The number is an upper bound.
+        """
         folded = [{name: _fold(value) for name, value in one.items() if name not in PLACEMENT_KEYS} for one in wanted]
         total = np.zeros(self._size, np.int64)
         for key, values in self._columns.items():
@@ -78,15 +87,19 @@ class Devices:
         return total
 
     def pools(self, place: int) -> PciPools:
-        """The host's free devices, less what was just given away; one's own to change."""
+        """Return the free devices of a host, without those that were just given away.
+
+        The caller may change the result.
+        """
         return less(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
 
     def _left(self, place: int) -> list[int]:
-        """The free devices of each pool of the host's row, less what was just given away."""
+        """Return the number of free devices in each pool of the host's row, without those that were just given away."""
         taken = self._reservations.on(place).values()
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[place])
-            # A pool that is gone has a relative that is taken. Copies share the keys.
+            # A pool is missing in the result if a related function of its card was taken. Copies share ``keys`` with
+            # the pools that they were copied from.
             left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]
         gone: Counter[str | None] = Counter()
@@ -106,7 +119,10 @@ def _fold(value: object) -> object:
 
 
 def _pool_counts(text: str) -> Iterator[tuple[Key, str | None, int]]:
-    """(what requests can ask for, provider, count) of each pool of a ``pci_stats`` column, without objects."""
+    """Yield (properties that requests can name, provider, count) for each pool of a ``pci_stats`` column.
+
+    It reads the JSON text directly, without creating objects.
+    """
     stored = json.loads(text)
     if isinstance(stored, dict):
         stored = [one['nova_object.data'] for one in stored['nova_object.data']['objects']]

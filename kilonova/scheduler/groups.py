@@ -1,10 +1,11 @@
-"""Server groups as one select sees them: who is in the group of the request, and where they are.
+"""Server groups as one select sees them: the members of the request's group, and the hosts that they are on.
 
     groups.prepare(spec, uuids, snapshot, filters, weighers)
     spec.instance_group.places      # {server: hosts}
 
-The stored request knows only which group it is; members and hosts are read anew for each select, in two statements and
-one a cell. What two schedulers choose at the same time the claim on the host decides (``db.queries.group_claims``).
+The stored request contains only the group's uuid. Members and hosts are read again for each select, in two statements
+and one more for each cell. If two schedulers choose at the same time, the claim on the host enforces the policy
+(``db.queries.group_claims``).
 """
 from __future__ import annotations
 
@@ -16,17 +17,18 @@ from kilonova.objects import RequestSpec
 from kilonova.scheduler.snapshot import Snapshot
 
 AFFINITY, ANTI_AFFINITY = 'affinity', 'anti-affinity'
-# What must be enabled for a policy to mean anything: a filter, or a weigher.
+# The filter or weigher that must be enabled for each policy.
 NEEDED = {AFFINITY: 'ServerGroupAffinityFilter', ANTI_AFFINITY: 'ServerGroupAntiAffinityFilter',
           'soft-affinity': 'ServerGroupSoftAffinityWeigher', 'soft-anti-affinity': 'ServerGroupSoftAntiAffinityWeigher'}
 
 
 def prepare(spec: RequestSpec, uuids: Sequence[str], snapshot: Snapshot, filters: Sequence[Any],
             weighers: Sequence[Any]) -> None:
-    """Fill in members, hosts and places of the request's group; a group that is gone is forgotten.
+    """Fill in the members and hosts of the request's group, or remove the group from the request if it was deleted.
 
-    ``hosts`` of an affinity group are those where its other servers are and stay. NoValidHost: nothing is
-    enabled here that would look at the policy, or where the group will be isn't known before its moves have ended.
+    ``hosts`` of a group with policy affinity are the hosts where its other servers are and stay. ``uuids`` are the
+    servers for which hosts are chosen. Raises NoValidHost if no filter or weigher for the group's policy is enabled, or
+    if all other servers of an affinity group are being moved, because the group's host is only known after these moves.
     """
     group = spec.instance_group if 'instance_group' in spec else None
     if group is None or 'uuid' not in group:
@@ -43,7 +45,7 @@ def prepare(spec: RequestSpec, uuids: Sequence[str], snapshot: Snapshot, filters
     group.places = _places(members, uuids, snapshot)
     others = {server: hosts for server, hosts in group.places.items() if server not in uuids}
     if row['policy'] == AFFINITY:
-        # Where a server is that moves is decided when the move ends.
+        # A server that is being moved has two hosts; which of them it stays on is known when the move ends.
         group.hosts = sorted({host for hosts in others.values() if len(hosts) == 1 for host in hosts})
         if others and not group.hosts:
             raise errors.NoValidHost(reason=f'The servers of server group {group.uuid} are being moved: confirm or '
@@ -63,7 +65,7 @@ def _places(members: Collection[str], uuids: Sequence[str], snapshot: Snapshot) 
     table = snapshot.table
     with table.lock:
         for server in members:
-            # Those of this very request are being chosen for.
+            # Servers of this request have no host yet: this select chooses it.
             if server not in places and server not in uuids:
                 sent = {table.node(place)[1]['host'] for place in table.reservations.sent_to(server)}
                 if sent:

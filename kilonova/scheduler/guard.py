@@ -1,12 +1,12 @@
-"""Plug-ins may raise: that costs them hosts of one request, never the scheduler.
+"""Catch errors of plug-ins: an error costs hosts of one request, but never stops the scheduler.
 
     guard = Guard('Filter', one, spec)
     passing = [host for host in hosts if guard.call(one.host_passes, host, spec, default=False)]
     with guard:
-        found = one.mask(look, spec)        # not set where it raised
-    guard.report()                          # one line in the log, however many hosts it was
+        found = one.mask(look, spec)        # not set if it raised
+    guard.report()                          # one line in the log, for any number of hosts
 
-A database that doesn't answer is no fault of a plug-in's: ``Unanswered`` goes through.
+``Unanswered`` is not caught, because a database that does not answer is not the plug-in's error.
 """
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ D = TypeVar('D')
 R = TypeVar('R')
 Ts = TypeVarTuple('Ts')
 
-# How often each plug-in has raised since this process started, by class name.
+# Number of errors of each plug-in since this process started, by class name.
 FAILED: Counter[str] = Counter()
-# {request: plug-ins that the log has told of}; one request weighs several times.
+# {request: plug-ins that were logged for it}. One request calls its weighers several times.
 _TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 class Guard:
-    """Calls of one plug-in for one request. ``kind``: what it is, for the log."""
+    """Calls of one plug-in for one request. ``kind`` is the plug-in's kind for the log, for example "Filter"."""
 
     def __init__(self, kind: str, plugin: object, request: object = None) -> None:
         self._kind, self._name, self._request = kind, type(plugin).__name__, request
@@ -44,7 +44,7 @@ class Guard:
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None,
                  _traceback: TracebackType | None) -> bool:
-        """Whatever a plug-in raised ends the block."""
+        """Suppress the exception that a plug-in raised in the block, and count it. ``Unanswered`` is raised further."""
         if not isinstance(error, Exception) or isinstance(error, errors.Unanswered):
             return False
         self._count += 1
@@ -52,13 +52,13 @@ class Guard:
         return True
 
     def call(self, function: Callable[[*Ts], R], *args: *Ts, default: D) -> R | D:
-        """What the function returns; ``default`` where it raised."""
+        """Return the function's result, or ``default`` if it raised."""
         with self:
             return function(*args)
         return default
 
     def report(self) -> None:
-        """Say once a request what was raised, with the first error's traceback."""
+        """Log once for each request how often the plug-in raised, with the traceback of the first error."""
         if self._first is None:
             return
         FAILED[self._name] += self._count

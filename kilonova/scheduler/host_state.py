@@ -1,7 +1,8 @@
 """HostState: one compute node as filters and weighers see it.
 
-The names are the field's, so that filters written for it work. What costs parsing or a statement is made when it is
-first read. It shows a host as it stands when it is made: a row of the table, less what this scheduler gave away there.
+Attributes have Nova's names, so that filters written for Nova work. Values that need parsing or an SQL statement are
+computed when they are first read. A HostState shows the host at the time of its creation: its row in the table, minus
+the reservations of this scheduler.
 """
 from __future__ import annotations
 
@@ -26,13 +27,20 @@ ServersOf = Callable[[str], list[dict[str, Any]]]
 
 @lru_cache(maxsize=2048)
 def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
-    """What the two columns say, to be copied. From one select to the next few hosts change theirs."""
+    """Return the pools in the columns ``pci_stats`` and ``numa_topology``.
+
+    Results are cached, because few hosts change these columns between two selects. So callers must copy the result
+    before they change it.
+    """
     pools = texts.read('pci_stats of a node', stored, objects.PciDevicePoolList.from_column, None)
     return PciPools.from_pool_list(pools, sockets_of(parsed_topology(topology)))
 
 
 def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
-    """A copy of the pools without what was given away: devices of Placement's providers, then what it doesn't count."""
+    """Return a copy of the pools without the devices of these reservations.
+
+    Devices of Placement's providers are removed first, then devices that Placement does not count.
+    """
     pools = stored.copy()
     gone: Counter[str | None] = Counter()
     for one in taken:
@@ -49,7 +57,10 @@ def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
 
 
 def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[Any] | None) -> None:
-    """As many as there are: of a server that the host's row counts already less is left than it asks for."""
+    """Remove as many devices of a request as there are.
+
+    If the host's row counts the server already, fewer devices are left than the request asks for.
+    """
     for count in range(request.count, 0, -1):
         wanted = [request if count == request.count else request.replaced(count=count)]
         for near in (cells, None) if cells else (None,):
@@ -62,29 +73,43 @@ def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[
 
 @lru_cache(maxsize=2048)
 def parsed_topology(text: str | None) -> objects.NUMATopology | None:
-    """What ``compute_nodes.numa_topology`` says; nobody changes it."""
+    """Return the object in ``compute_nodes.numa_topology``, or None. Callers must not change it."""
     return texts.read('numa_topology of a node', text, objects.NUMATopology.from_json, None)
 
 
 class Answers(Protocol):
-    """What filters and weighers of ours say of all hosts at once: ``look.Look``."""
+    """Results of array filters and weighers for all hosts at once; implemented by ``look.Look``."""
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
-        """``plugin.mask`` or ``plugin.values``, by place."""
+        """Return the array that ``plugin.mask`` or ``plugin.values`` (``form``) returned, with one entry for each host index.
+        """
         ...
 
 
 class HostState:
-    """Memory in MiB, disk in MiB or GiB as named. ``service`` is the row of the compute service, with ``up``."""
+    """One compute node with its remaining amounts and its service, for filters and weighers.
+
+    Memory is in MiB, disk in MiB or GiB as the attribute's name says. ``service`` is the row of the compute service
+    with the additional key ``up``.
+    """
 
     def __init__(self, node: dict[str, Any], cell_uuid: str, aggregates: list[dict[str, Any]] | None = None,
                  servers_of: ServersOf | None = None, taken: Mapping[str, Reservation] = MappingProxyType({}),
                  offered: Callable[[HostState], list[Request] | None] = lambda host: [],
                  look: Answers | None = None, place: int = -1) -> None:
-        """``node``: a row of ``compute_nodes`` with its ``service``; ``servers_of(host)``: rows of its servers;
-        ``taken``: what this scheduler gave away there and the row doesn't count yet; ``offered``: the host's
-        allocation requests in Placement's answer, None where that wasn't asked; ``look`` and ``place``: for filters of
-        ours, which look at all hosts at once."""
+        """Create the state of a host from its row.
+
+        Args:
+            node: Row of ``compute_nodes`` with the key ``service``.
+            cell_uuid: The host's cell.
+            aggregates: Rows of the aggregates that contain the host.
+            servers_of: Function from host name to the rows of its servers.
+            taken: Reservations on the host that its row does not contain yet, by server.
+            offered: Function that returns the host's allocation requests in Placement's answer, or None if Placement
+                was not asked.
+            look: Results for all hosts at once, for filters and weighers that have only an array form.
+            place: The host's index in the table.
+        """
         self.look, self.place = look, place
         self._node = node
         self._taken = taken
@@ -102,7 +127,7 @@ class HostState:
         self.hypervisor_type = node.get('hypervisor_type')
         self.hypervisor_version = node.get('hypervisor_version')
         self.limits: dict[str, Any] = {}
-        # Whether NUMA cells in use are filled first; NUMATopologyFilter says so.
+        # True if NUMA cells in use are filled first. NUMATopologyFilter sets it.
         self.pack_cells = False
         known = ratios(node)
         self.cpu_allocation_ratio = known['cpu_allocation_ratio']
@@ -129,65 +154,76 @@ class HostState:
             self.disk_mb_used += one.disk_mb
             self.vcpus_used += one.vcpus
 
-    # What is parsed or fetched when somebody reads it
+    # -- values that are parsed or read at first use -------------------------------------------------------------------
 
     @cached_property
     def allocation_candidates(self) -> list[Request] | None:
-        """What Placement offers of the host; filters may leave some out. None: it wasn't asked."""
+        """The host's allocation requests in Placement's answer; None if Placement was not asked.
+
+        Filters may remove some.
+        """
         return self._offered(self)
 
     @cached_property
     def stats(self) -> dict[str, str]:
+        """Statistics that the host reported, as texts by name."""
         found: dict[str, str] = texts.read('stats of a node', self._node.get('stats'), texts.mapping, {})
         return found
 
     @cached_property
     def num_instances(self) -> int:
+        """Number of servers on the host, including those that were just sent there."""
         return int(self.stats.get('num_instances') or self._node.get('running_vms') or 0) + len(self._taken)
 
     @cached_property
     def num_io_ops(self) -> int:
+        """Number of builds and moves under way on the host, including those that were just sent there."""
         return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0) + sum(
             one.building for one in self._taken.values())
 
     @cached_property
     def failed_builds(self) -> int:
+        """Number of consecutive failed builds that the host reported."""
         return int(self.stats.get('failed_builds') or 0)
 
     @cached_property
     def numa_topology(self) -> str | None:
-        """The envelope of a NUMATopology, as the node's row holds it."""
+        """The serialized NUMATopology in the node's row, or None."""
         return self._node.get('numa_topology')
 
     @cached_property
     def numa(self) -> objects.NUMATopology | None:
-        """The same as an object, with what was just given away; not to be changed."""
+        """The host's NUMATopology with the usage of servers that were just sent there, or None.
+
+        It must not be changed.
+        """
         host = parsed_topology(self.numa_topology)
         given = [one.topology for one in self._taken.values() if one.topology is not None]
         return used(host, given) if host is not None and given else host
 
     @property
     def numa_limits(self) -> CellLimits:
-        """How far shared CPUs and memory of its NUMA cells may be overcommitted."""
+        """Limits for overcommitting shared CPUs and memory of the host's NUMA cells."""
         return CellLimits(self.cpu_allocation_ratio, self.ram_allocation_ratio, self.pack_cells)
 
     @cached_property
     def pci_stats(self) -> PciPools:
-        """Free devices."""
+        """The host's free PCI devices."""
         return less(parsed_pools(self._node.get('pci_stats'), self.numa_topology), self._taken.values())
 
     @cached_property
     def cpu_info(self) -> dict[str, Any]:
+        """The CPU description that the host reported."""
         return texts.read('cpu_info of a node', self._node.get('cpu_info'), texts.mapping, {})
 
     @cached_property
     def supported_instances(self) -> list[list[str]]:
-        """[[architecture, hypervisor type, vm mode]]."""
+        """List of [architecture, hypervisor type, vm mode] that the host can run."""
         return texts.read('supported_instances of a node', self._node.get('supported_instances'), texts.triples, [])
 
     @cached_property
     def metrics(self) -> objects.MonitorMetricList:
-        """What monitors measured on the host; empty as well when its row holds nonsense."""
+        """Metrics that monitors measured on the host; empty also if they cannot be read."""
         try:
             return objects.MonitorMetricList.from_column(self._node.get('metrics'))
         except (ValueError, TypeError, AttributeError) as error:
@@ -196,7 +232,7 @@ class HostState:
 
     @cached_property
     def instances(self) -> dict[str, objects.Instance]:
-        """The servers of the host by uuid, without their extras; those that were just sent there have a uuid only."""
+        """The host's servers by uuid, without their extra data. Servers that were just sent there have only a uuid."""
         rows = self._servers_of(self.host) if self._servers_of is not None else []
         return {**{uuid: objects.Instance(uuid=uuid) for uuid in self._taken},
                 **{row['uuid']: objects.Instance.from_row(None, row) for row in rows
@@ -204,37 +240,43 @@ class HostState:
 
     @cached_property
     def image_properties(self) -> dict[str, dict[str, str]]:
-        """{server: properties of the image that it was made from} of the host's servers."""
+        """Dict from each of the host's servers to the properties of its image."""
         read = getattr(self._servers_of, 'image_properties', None)
         return read(self.host) if read is not None else {}
 
     @cached_property
     def aggregates(self) -> list[objects.Aggregate]:
-        """Those that the host is in, without their hosts."""
+        """The aggregates that contain the host. Their ``hosts`` are not loaded."""
         return [objects.Aggregate.loaded(None, row.items()) for row in self._aggregates]
 
     def metadata(self, key: str) -> list[str]:
-        """The values that the host's aggregates have for a key."""
+        """Return the values that the host's aggregates have for a metadata key."""
         return [row['metadata'][key] for row in self._aggregates if key in row['metadata']]
 
     @property
     def availability_zone(self) -> str | None:
-        """The zone of its aggregates, or None."""
+        """The availability zone of the host's aggregates, or None."""
         return next(iter(self.metadata('availability_zone')), None)
 
     def may_give(self, provider: str) -> bool:
-        """Whether the pools know of no reason against a device of this provider (pools without providers know none)."""
+        """Return whether the host's pools may have a free device of this provider.
+
+        Return True if no pool belongs to the provider, because then nothing is known.
+        """
         counts = [pool.count for pool in self.pci_stats.pools if pool.rp_uuid == provider]
         return not counts or any(counts)
 
     def cell_of(self, provider: str) -> int:
-        """The NUMA cell of this provider's devices; -1: not known."""
+        """Return the NUMA cell of this provider's devices, or -1 if it is unknown."""
         return next((pool.keys['numa_node'] for pool in self.pci_stats.pools
                      if pool.rp_uuid == provider and pool.keys.get('numa_node') is not None), -1)
 
     def topology_of(self, spec: RequestSpec, request: Request | None) -> objects.InstanceNUMATopology | None:
-        """Where on the host's NUMA cells a server of this request goes with this allocation; None: nowhere special, or
-        there is no room (a forced host isn't filtered)."""
+        """Return the NUMA topology that a server of this request gets on the host with this allocation.
+
+        Return None if the request or the host has no NUMA topology, or if the server does not fit, which can happen
+        because hosts that a request forces are not filtered.
+        """
         wanted = spec.numa_topology if 'numa_topology' in spec else None
         if wanted is None or self.numa is None:
             return None

@@ -1,9 +1,9 @@
-"""What the array forms of filters and weighers see of all hosts.
+"""View of all hosts for filters and weighers that compute with arrays.
 
     look = Look(snapshot)
     look.table['free_ram_mb'], look.having(uuids), look.by_aggregates(answer), look.named(hosts)
 
-One a select: where servers are is asked once. Callers hold the table's lock.
+Each select creates one view, so that the hosts of servers are read only once. Callers must hold the table's lock.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kilonova.scheduler.snapshot import Snapshot
 
 
 class Look:
-    """What ``mask`` and ``values`` see: the table, where servers are, which hosts a name or an aggregate means."""
+    """View of the table, the hosts of servers, and the hosts of names and aggregates, for ``mask`` and ``values``."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot, self.table = snapshot, snapshot.table
@@ -27,25 +27,31 @@ class Look:
         self._answers: dict[tuple[int, str], Any] = {}
 
     def forget(self) -> None:
-        """What was chosen since the last answers counts."""
+        """Drop the stored results of filters and weighers, so that the next ones count what was chosen since."""
         self._answers.clear()
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
-        """``plugin.mask`` or ``plugin.values``, asked once, for who wants that of one host after the other."""
+        """Return the result of ``plugin.mask`` or ``plugin.values``, which is computed once and kept until ``forget``.
+
+        Callers need it for a single host each time. ``form`` is the method's name.
+        """
         key = id(plugin), form
         if key not in self._answers:
             self._answers[key] = getattr(plugin, form)(self, spec_obj)
         return self._answers[key]
 
     def learn(self, uuids: Collection[str]) -> None:
-        """Ask where these servers are, all at once."""
+        """Read the hosts of these servers, all that are not known yet at once."""
         missing = [uuid for uuid in uuids if uuid not in self._hosts_of]
         if missing:
             found = self.snapshot.servers.hosts_of(missing)
             self._hosts_of.update({uuid: found.get(uuid) for uuid in missing})
 
     def counts(self, uuids: Collection[str]) -> Values:
-        """How many of these servers each host has, those counted that were just sent there."""
+        """Return for each host how many of these servers it has.
+
+        Servers that this scheduler has just sent to a host are included.
+        """
         self.learn(uuids)
         found = np.zeros(len(self.table['live']))
         for uuid in uuids:
@@ -57,11 +63,14 @@ class Look:
         return found
 
     def having(self, uuids: Collection[str]) -> Mask:
-        """Hosts that have one of these servers."""
+        """Return the mask of the hosts that have at least one of these servers."""
         return self.counts(uuids) > 0
 
     def members(self, group: InstanceGroup, but: str | None = None) -> Values:
-        """How many servers of a group each host has by ``InstanceGroup.places``, ``but`` not counted."""
+        """Return for each host how many servers of a group it has by ``InstanceGroup.places``.
+
+        The server ``but`` is not counted.
+        """
         found = np.zeros(len(self.table['live']))
         for server, hosts in (group.places or {}).items():
             if server != but:
@@ -69,7 +78,10 @@ class Look:
         return found
 
     def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: DTypeLike = np.bool_) -> Any:
-        """An array of ``answer(metadata of the host's aggregates)``, asked once for hosts of the same aggregates."""
+        """Return an array with ``answer(metadata of the host's aggregates)`` for each host.
+
+        ``answer`` is called once for all hosts that are in the same aggregates. ``kind`` is the type of the array.
+        """
         found = np.full(len(self.table['live']), answer([]), kind)
         hosts: dict[tuple[int, ...], list[str]] = {}
         metadata: dict[tuple[int, ...], list[Any]] = {}
@@ -82,5 +94,5 @@ class Look:
         return found
 
     def named(self, hosts: Iterable[str]) -> Mask:
-        """The hosts of these names."""
+        """Return the mask of the hosts that have these names."""
         return self.table.places.mask(self.table.places.named(hosts))

@@ -1,11 +1,11 @@
-"""The names that filters and weighers written for Nova import, as names for what is here.
+"""Nova's module names: filters and weighers written for Nova import them and get Kilonova's objects.
 
     from nova.scheduler import filters, weights
     from nova.i18n import _LI
 
-``plugins`` calls ``provide(conf)`` before it loads anything that isn't ours. Where Nova itself can be imported nothing
-is touched. These are thin: a name that isn't in ``MODULES`` isn't there, and importing it says so. ``nova.conf.CONF``
-is the configuration of the scheduler that loaded plug-ins last; ``oslo_config.cfg.CONF`` is nobody's here.
+``plugins`` calls ``provide(conf)`` before it loads a plug-in of another package. Nothing is changed if Nova itself can
+be imported. Only names in ``MODULES`` exist; importing another name raises the usual ImportError. ``nova.conf.CONF`` is
+the configuration of the scheduler that loaded plug-ins last. ``oslo_config.cfg.CONF`` is not filled here.
 """
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Conf:
-    """``nova.conf.CONF``: reads and writes go to the configuration that was last given to ``provide``."""
+    """Object for ``nova.conf.CONF``: it forwards all reading to the configuration that ``provide`` received last."""
 
     _conf: cfg.ConfigOpts | None = None
 
@@ -76,22 +76,22 @@ class Conf:
 
 
 def _same(text: str) -> str:
-    """Messages aren't translated."""
+    """Return the message unchanged, because messages are not translated."""
     return text
 
 
 def instance_uuids_overlap(host_state: HostState, uuids: str | Iterable[str]) -> bool:
-    """Whether the host has one of these servers (a uuid, or several)."""
+    """Return whether the host has one of these servers (one uuid or several)."""
     asked = {uuids} if isinstance(uuids, str) else set(uuids)
     return not asked.isdisjoint(host_state.instances)
 
 
 class BaseFilterHandler:
-    """Runs filters as the scheduler does."""
+    """Runs filters in the same way as the scheduler."""
 
     def get_filtered_objects(self, filters_: Sequence[filters.BaseFilter], objs: Iterable[Any], spec_obj: RequestSpec,
                              index: int = 0) -> list[Any]:
-        """Those that pass all of them; ``index``: of the server in its request."""
+        """Return the hosts that pass all filters. ``index`` is the server's number in its request, from 0."""
         left = list(objs)
         for one in filters_:
             guard = Guard('Filter', one, spec_obj)
@@ -102,7 +102,7 @@ class BaseFilterHandler:
 
 
 def _public(module: types.ModuleType) -> dict[str, Any]:
-    """The classes that a module defines."""
+    """Return {name: class} of the public classes that a module defines."""
     return {name: value for name, value in vars(module).items()
             if isinstance(value, type) and value.__module__ == module.__name__ and not name.startswith('_')}
 
@@ -128,7 +128,7 @@ _OBJECTS: Mapping[str, types.ModuleType] = MappingProxyType({
     'instance': instance, 'instance_group': instance_group, 'request_spec': request_spec, 'selection': selection})
 _MULTIPLIER: Mapping[str, Any] = MappingProxyType({'get_multiplier': weighers.multiplier_of})
 
-# {module: {name: what it is here}}
+# {Nova's module: {name: Kilonova's object}}
 MODULES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     'nova': {},
     'nova.i18n': dict.fromkeys(('_', '_LI', '_LW', '_LE', '_LC'), _same),
@@ -161,7 +161,7 @@ MODULES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 
 
 def provide(conf: cfg.ConfigOpts, find: Callable[[str], Any] = importlib.util.find_spec) -> bool:
-    """Put the names into ``sys.modules``; False where Nova itself is installed."""
+    """Add Nova's module names to ``sys.modules``; return False if Nova itself is installed."""
     Conf._conf = conf  # noqa: SLF001 - the class is this module's
     ours = getattr(sys.modules.get('nova'), '__kilonova__', False)
     if not ours and ('nova' in sys.modules or find('nova') is not None):
@@ -181,6 +181,6 @@ def _module(name: str, values: Mapping[str, Any]) -> types.ModuleType:
     module = types.ModuleType(name, f'Names of {name} as Kilonova has them; see kilonova.scheduler.nova_names.')
     module.__dict__.update(values, __kilonova__=True)
     if any(other.startswith(f'{name}.') for other in MODULES):
-        # A package, without files: what isn't in the table isn't found.
+        # A package without files, so that only modules in ``MODULES`` are found.
         module.__path__ = []
     return module

@@ -1,13 +1,16 @@
-"""Hosts chosen from our own view, so that Placement is only asked about the one that is chosen.
+"""Choose hosts from the scheduler's own data, so that Placement is queried only about the chosen host.
 
-    offers = OwnView.of(snapshot, qualified, spec, query, claims)       # None: our view can't answer this request
+    offers = OwnView.of(snapshot, qualified, spec, query, claims)       # None if the request needs Placement's answer
 
-Placement needs longer for its candidates the more hosts there are; a look at one host and a claim take the same time
-always, and are what decides. So a request whose needs our rows know (VCPU, memory, disk, passthrough devices by their
-default class, a zone) is answered here: Placement is asked whether the best host has the traits (a yes holds for
-some seconds) and aggregates, and for the claim, which checks amounts. Whatever is not certain is asked of Placement:
-a class or a trait that only it knows, no host that passes, hosts that it refuses. So nothing is refused by this view,
-and nothing chosen that Placement would have refused a few seconds before.
+Placement needs longer for allocation candidates the more hosts there are. A query about one host and a claim always
+take the same time, and Placement's answers to these are decisive. So requests that need only what rows of hosts contain
+(VCPU, memory, disk, passthrough devices by their default class, a zone) are decided here. Placement is queried whether
+the best host has the traits and aggregates, and receives the claim, which checks the amounts. A positive answer about
+traits is used for some seconds.
+
+Placement is asked for candidates in all other cases: if the request needs a class or trait that only Placement knows,
+if no host passes, or if Placement refuses the chosen hosts. So this view never refuses a request, and never chooses a
+host that Placement would have refused a few seconds earlier.
 """
 from __future__ import annotations
 
@@ -33,26 +36,34 @@ from kilonova.scheduler.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
-# Hosts that Placement may refuse before it is asked for candidates: our view is behind then.
+# Number of refused hosts after which Placement is asked for candidates, because the scheduler's data is outdated then.
 REFUSALS = 3
-# From so many hosts on, those are dropped whose traits aren't believed any more.
+# With this number of stored answers about traits, expired ones are removed.
 MOST_BELIEVED = 10_000
-# Hosts whose devices are looked at one by one before Placement is asked.
+# Number of hosts whose devices are checked one by one before Placement is asked for candidates.
 TRIES = 64
 _PLAIN = frozenset(('VCPU', 'MEMORY_MB', 'DISK_GB'))
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one server of a request takes. ``zone``: aggregates of which the host is in one, of each set; ``devices``:
-    {group: class of a device}."""
+    """Resources that one server of a request needs.
+
+    Attributes:
+        amounts: Amount of each resource class.
+        zone: Sets of aggregate uuids. The host must be in one aggregate of each set.
+        devices: Resource class of the device for each request group.
+    """
 
     amounts: dict[str, int]
     zone: tuple[frozenset[str], ...]
     devices: dict[str, str]
 
     def request(self, root: str, mappings: dict[str, list[str]]) -> Request:
-        """The allocation of a host."""
+        """Return the allocation request for the host with this root provider.
+
+        ``mappings`` is {request group: [provider of its device]}.
+        """
         allocations: dict[str, Any] = {root: {'resources': dict(self.amounts)}}
         for suffix, name in self.devices.items():
             given = allocations.setdefault(mappings[suffix][0], {'resources': {}})['resources']
@@ -61,7 +72,7 @@ class Need:
 
 
 def need(spec: RequestSpec, query: Query) -> Need | None:
-    """What our own view has to answer; None when it can't."""
+    """Return what a server of the request needs, or None if the scheduler's own data cannot answer the request."""
     unnamed = query.unnamed
     if (query.root_required - {OWNER} or query.root_forbidden - {DISABLED} or query.same_subtree
             or unnamed.resources.keys() - _PLAIN or unnamed.required or unnamed.forbidden or unnamed.in_tree
@@ -84,16 +95,19 @@ def need(spec: RequestSpec, query: Query) -> Need | None:
 
 
 class Qualified:
-    """Whether hosts have traits and aggregates in Placement; one for all selects. Many threads may use it."""
+    """Answers of Placement whether hosts have traits and aggregates, for all selects. Many threads may use it."""
 
     def __init__(self, placement: PlacementClient) -> None:
         self._placement = placement
-        # {(host, required, forbidden): until when, monotonic seconds}
+        # {(host, required traits, forbidden traits): monotonic time at which the positive answer expires}
         self._until: dict[tuple[str, frozenset[str], frozenset[str]], float] = {}
 
     def has(self, uuid: str, query: Query) -> bool:
-        """One request at most. A yes is kept for BELIEVED seconds, as computes write these traits together with rows
-        that each select reads; a no isn't, nor what is said of aggregates."""
+        """Return whether a host has the query's traits and aggregates. Sends at most one request to Placement.
+
+        A positive answer about traits is kept for BELIEVED seconds, because computes write these traits together with
+        rows that each select reads. Negative answers and answers about aggregates are not kept.
+        """
         if query.unnamed.aggregates:
             return self._ask(uuid, query)
         key, now = (uuid, frozenset(query.root_required), frozenset(query.root_forbidden)), time.monotonic()
@@ -111,7 +125,7 @@ class Qualified:
 
 
 class OwnView:
-    """``select.Offers`` of one select."""
+    """Hosts from the scheduler's own data, as ``select.Offers`` of one select."""
 
     final = False
     most: int | None = TRIES
@@ -128,14 +142,19 @@ class OwnView:
     @classmethod
     def of(cls, snapshot: Snapshot, qualified: Qualified, spec: RequestSpec, query: Query,
            claims: Claims) -> OwnView | None:
-        """None: this request needs what our view doesn't know."""
+        """Return the view for a request, or None if the request needs more than the scheduler's own data."""
         asked = need(spec, query)
         return None if asked is None else cls(snapshot, qualified, spec, asked, claims)
 
     def hosts(self) -> Mask:
+        """Return the mask of all hosts that may get servers."""
         return self._table.usable(self._snapshot.cells.uuids())
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
+        """Yield the mask of the hosts with enough free amounts.
+
+        For the first server of a request, also yield the mask of the hosts in the zone whose service is enabled.
+        """
         yield 'free amounts', self._roomy()
         if first:
             able = ~self._table['disabled']
@@ -144,10 +163,11 @@ class OwnView:
             yield 'service and zone', able
 
     def candidates(self, host: HostState) -> list[Request] | None:
+        """Return None, because Placement was not asked for candidates."""
         return None
 
     def requests(self, place: int, host: HostState) -> list[Request] | None:
-        """One, of what is free now; none where its devices don't do."""
+        """Return one allocation request with devices that are free now, or an empty list if no devices fit."""
         requests = self._spec.pci_requests if 'pci_requests' in self._spec else None
         mappings: dict[str, list[str]] = {}
         if requests is not None and requests.requests:
@@ -163,6 +183,10 @@ class OwnView:
         return [self._need.request(host.uuid, mappings)]
 
     def qualifies(self, host: HostState) -> bool:
+        """Return whether the host has the traits and aggregates in Placement.
+
+        Raises Unanswered if the request's time is over.
+        """
         self._claims.check_time()
         if self._qualified.has(host.uuid, self._claims.query):
             return True
@@ -170,7 +194,10 @@ class OwnView:
         return False
 
     def _roomy(self) -> Mask:
-        """Hosts that have the amounts by their rows; Placement may still have reserved some."""
+        """Return the mask of the hosts whose rows show enough free amounts.
+
+        Placement may have reserved some of them.
+        """
         table, amounts = self._table, self._need.amounts
         found = table['ram_room_mb'] >= amounts.get('MEMORY_MB', 0)
         found &= table['disk_room_mb'] >= 1024 * amounts.get('DISK_GB', 0)

@@ -1,4 +1,4 @@
-"""What a select comes to: a host for each server, and others that may stand in."""
+"""Result of one host selection: a host for each server, and alternate hosts."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -9,9 +9,13 @@ from kilonova.scheduler.reservations import Request
 
 @dataclass(frozen=True)
 class Choice:
-    """A host, and what to allocate there (None: nothing, the server is on it already).
+    """A chosen host, and the allocation that a server gets on it.
 
-    ``held``: an earlier select for the same server allocated it; Placement's answer counted it as used.
+    Attributes:
+        host: The chosen host.
+        request: The allocation request; None if nothing is to be allocated because the server is on this host already.
+        held: True if an earlier select for the same server has written the allocation. Placement's answer then counted
+            it as used.
     """
 
     host: HostState
@@ -21,7 +25,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plan:
-    """One choice a server, in the order asked for, and as many lists of alternates."""
+    """A choice for each server in the order of the request, and as many lists of alternates."""
 
     choices: list[Choice]
     alternates: list[list[Choice]]

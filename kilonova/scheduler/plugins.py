@@ -1,11 +1,11 @@
-"""Filters, weighers and prefilters by name: installed entry points (stevedore) and dotted paths.
+"""Load filters, weighers and prefilters by name, from entry points (stevedore) and dotted paths.
 
     filters = load_filters(conf)        # in the order of enabled_filters
     weighers = load_weighers(conf)
-    prefilters = load_prefilters(conf)  # ours in their order, then those of others
+    prefilters = load_prefilters(conf)  # Kilonova's in their order, then those of other packages
 
-A name that nobody has, a name that two have, and what can't be loaded stop the start, and are told with what there is.
-Whatever isn't ours may import Nova's names (``nova_names``).
+A name that does not exist, a name that two packages provide, and a plug-in that cannot be loaded prevent the start of
+the scheduler; the error lists the available names. Plug-ins of other packages may import Nova's names (``nova_names``).
 """
 from __future__ import annotations
 
@@ -29,30 +29,40 @@ LOG = logging.getLogger(__name__)
 FILTERS = 'kilonova.scheduler.filters'
 WEIGHERS = 'kilonova.scheduler.weighers'
 PREFILTERS = 'kilonova.scheduler.prefilters'
-# Paths of Nova's own filters and weighers mean ours of the same name.
+# A path of one of Nova's own filters and weighers loads Kilonova's of the same name.
 NOVA = 'nova.scheduler.'
 
 
 class SchedulerHostFilterNotFound(errors.NotFound):
+    """An enabled filter does not exist."""
+
     msg_fmt = 'Scheduler Host Filter %(filter_name)s could not be found. Available are: %(available)s.'
 
 
 class SchedulerWeigherNotFound(errors.NotFound):
+    """A configured weigher does not exist."""
+
     msg_fmt = 'Scheduler weigher %(name)s could not be found. Installed are: %(installed)s.'
 
 
 class PluginNotLoadable(errors.Invalid):
+    """A plug-in raised an error while it was imported or created."""
+
     msg_fmt = '%(path)s of [filter_scheduler]%(option)s cannot be loaded: %(reason)s'
 
 
 class PluginNameClash(errors.Invalid):
+    """Several installed packages provide a plug-in of the same name."""
+
     msg_fmt = ('%(name)s of %(group)s is several things: %(values)s. Remove a package, or name the one that is meant '
                'by its path. Installed are: %(installed)s.')
 
 
 class _Installed:
-    """The entry points of a group, and ``ours`` whether or not its distribution names them; nothing is loaded before it
-    is asked for."""
+    """Entry points of a group, and ``ours`` even if the installed package does not list them.
+
+    A plug-in is imported only when it is loaded.
+    """
 
     def __init__(self, group: str, ours: Iterable[Any] = ()) -> None:
         self._group = group
@@ -74,7 +84,7 @@ class _Installed:
         return ', '.join(self.names) or 'none'
 
     def check(self, names: Iterable[str]) -> None:
-        """PluginNameClash for one that two packages bring."""
+        """Raise PluginNameClash if two packages provide one of these names."""
         for name in names:
             points = self._points.get(name, ())
             if len(points) > 1:
@@ -82,7 +92,7 @@ class _Installed:
                                       values=', '.join(sorted(point.value for point in points)))
 
     def load(self, names: Collection[str], conf: cfg.ConfigOpts | None = None) -> dict[str, Any]:
-        """{name: class} of those of these names that are installed, in the order of ``names``."""
+        """Return {name: class} of those of these names that are installed, in the order of ``names``."""
         self.check(names)
         found = {}
         for name in names:
@@ -102,7 +112,11 @@ def _loaded(point: EntryPoint, group: str) -> Any:
 
 
 def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
-    """One of each enabled filter. SchedulerHostFilterNotFound names one that no available_filters entry has."""
+    """Return an object of each enabled filter, in the order of ``enabled_filters``.
+
+    Raises SchedulerHostFilterNotFound if no entry of ``available_filters`` provides an enabled filter, and
+    PluginNameClash or PluginNotLoadable.
+    """
     enabled = conf.filter_scheduler.enabled_filters
     paths = conf.filter_scheduler.available_filters
     installed = _Installed(FILTERS)
@@ -111,7 +125,7 @@ def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
     for path in paths:
         if path not in ALL_FILTERS:
             classes |= {cls.__name__: cls for cls in _classes(path, 'available_filters', conf, installed)}
-    # What is named by its path wins over what is merely installed.
+    # A filter that is named by its path has priority over an installed one of the same name.
     rest = [name for name in enabled if name not in classes]
     if everything:
         classes |= installed.load(rest, conf)
@@ -123,7 +137,10 @@ def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
 
 
 def load_weighers(conf: cfg.ConfigOpts) -> list[BaseHostWeigher]:
-    """One of each weigher that weight_classes names."""
+    """Return an object of each weigher in ``weight_classes``.
+
+    Raises SchedulerWeigherNotFound, PluginNameClash or PluginNotLoadable.
+    """
     installed = _Installed(WEIGHERS)
     classes: dict[str, Any] = {}
     for path in conf.filter_scheduler.weight_classes:
@@ -139,14 +156,14 @@ def load_weighers(conf: cfg.ConfigOpts) -> list[BaseHostWeigher]:
 
 
 def load_prefilters(conf: cfg.ConfigOpts) -> list[prefilters.Prefilter]:
-    """Ours in their order, then those that other packages bring, by name; all that are installed run."""
+    """Return all installed prefilters: Kilonova's in their order, then those of other packages sorted by name."""
     installed = _Installed(PREFILTERS, prefilters.ALL)
     ours = [one.__name__ for one in prefilters.ALL]
     return list(installed.load([*ours, *(name for name in installed.names if name not in ours)], conf).values())
 
 
 def _classes(path: str, option: str, conf: cfg.ConfigOpts, installed: _Installed) -> list[type]:
-    """The class at a dotted path, or those that the function there returns."""
+    """Return the class at a dotted path, or the classes that the function at this path returns."""
     name = path.rpartition('.')[2]
     if not path.startswith('kilonova.'):
         ours = nova_names.provide(conf)

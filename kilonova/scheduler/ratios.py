@@ -1,6 +1,8 @@
-"""Settings of the form ``name=ratio``: which values count, and how much.
+"""Read settings of the form ``name=ratio`` for weighers and filters.
 
     ratios(('cpu.percent=-1', 'rack=2'), '[metrics]weight_setting')      # {'cpu.percent': -1.0, 'rack': 2.0}
+
+Each name is something that a weigher adds up, and its ratio is the factor.
 """
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ LOG = logging.getLogger(__name__)
 
 @lru_cache(maxsize=64)
 def ratios(setting: tuple[str, ...], option: str) -> Mapping[str, float]:
-    """{name: ratio}; an entry that is none is told once and left out."""
+    """Return {name: ratio} of a setting.
+
+    An entry that is not of the form name=ratio is left out, and logged once. ``option`` is the option's name for the
+    log.
+    """
     found: dict[str, float] = {}
     for entry in setting:
         name, equals, text = entry.partition('=')

@@ -1,14 +1,15 @@
-"""What this scheduler chose and hosts don't report yet: the one ledger of all its selects.
+"""Reservations: what this scheduler process gave to servers and their hosts do not report yet.
 
-    ledger = Reservations(lock, count)              # of table.Table, which counts what stands here in its columns
-    ledger.take(uuid, Reservation(place, …))        # before the claim: whoever chooses meanwhile sees it gone
-    ledger.made(uuid)                               # claimed
-    ledger.give_back(uuid); ledger.reported(uuid)   # refused or given up; its host counts it itself
+    ledger = Reservations(lock, count)              # of table.Table, which subtracts reservations from its columns
+    ledger.take(uuid, Reservation(place, …))        # before the claim, so that other threads see it as used
+    ledger.made(uuid)                               # the claim is written
+    ledger.give_back(uuid); ledger.reported(uuid)   # the claim was refused or given up; the host counts the server
     made, under_way = ledger.since(asked)
 
-Threads that choose at the same time all see the same free devices in Placement's answers. So each looks here what
-others claimed since Placement answered, and waits for what is being claimed. Without that fifty selects for eight
-devices sent 168 claims that could only fail; several schedulers still meet in Placement. Callers hold the lock.
+Threads that choose at the same time all see the same free devices in Placement's answers. So each thread subtracts the
+claims that other threads made since Placement answered, and waits for claims that are under way. Without that, 50
+selects for 8 devices sent 168 claims that had to fail. Several scheduler processes still compete in Placement. Callers
+must hold the lock.
 """
 from __future__ import annotations
 
@@ -27,18 +28,30 @@ from kilonova.virt.hardware.constraints import shared_cpus
 Request = dict[str, Any]
 # {(provider, resource class): amount}
 Uses = Counter[tuple[str, str]]
-# A claim that no host has taken after so many seconds was given up by others.
+# Seconds after which a reservation whose server no host has reported is dropped, because others have given it up.
 FORGET_AFTER = 60.0
-# Seconds for which what Placement said of hosts is believed.
+# Seconds for which an answer of Placement about hosts is used.
 BELIEVED = 5.0
 
 
 @dataclass
 class Reservation:
-    """What one server was given on a host. ``vcpus``: shared ones; ``devices``: {provider uuid: number}; ``topology``:
-    its place on the host's NUMA cells, if it asked for one; ``requests``: PCI requests whose devices Placement doesn't
-    count, so that only the host will say which they are; ``uses``: its allocation in Placement. ``at`` and ``claimed``
-    by the monotonic clock; None: it is being claimed. ``building``: it counts among the host's builds under way."""
+    """Resources that one server gets on a host.
+
+    Attributes:
+        place: The host's index in the table.
+        vcpus: Number of shared CPUs.
+        memory_mb: Memory in MiB.
+        disk_mb: Disk in MiB.
+        devices: Number of devices by provider uuid.
+        at: Monotonic time of creation.
+        topology: The server's NUMA topology on the host's cells, if it asked for one.
+        requests: PCI requests whose devices Placement does not count, so that only the host decides which ones they
+            are.
+        uses: The server's allocation in Placement.
+        claimed: Monotonic time of the claim; None while the claim is under way.
+        building: True if the server counts as one of the host's builds under way.
+    """
 
     place: int
     vcpus: int
@@ -55,7 +68,7 @@ class Reservation:
 
 def reserve(place: int, spec: RequestSpec, request: Request, topology: InstanceNUMATopology | None = None,
             building: bool = True) -> Reservation:
-    """What a server of this request takes with this allocation."""
+    """Return the reservation of a server of this request with this allocation on the host at index ``place``."""
     mappings = request['mappings']
     wanted = spec.numa_topology if 'numa_topology' in spec else None
     requests = spec.pci_requests if 'pci_requests' in spec else None
@@ -68,33 +81,42 @@ def reserve(place: int, spec: RequestSpec, request: Request, topology: InstanceN
 
 
 def uses(request: Request) -> Uses:
-    """What an allocation request takes."""
+    """Return {(provider, resource class): amount} of an allocation request."""
     return Counter({(rp, name): amount for rp, given in request['allocations'].items()
                     for name, amount in given['resources'].items()})
 
 
 class Reservations:
-    """See the module. ``count(reservation, 1 or -1)`` is called after each change but that a host is gone."""
+    """All reservations of one scheduler process.
+
+    ``count(reservation, 1 or -1)`` is called after each addition and removal, except when a host is deleted.
+    """
 
     def __init__(self, lock: threading.RLock, count: Callable[[Reservation, int], None]) -> None:
         self._changed, self._count = threading.Condition(lock), count
         self._of: dict[str, Reservation] = {}
         self._on: dict[int, dict[str, Reservation]] = {}
-        # Claims of servers that their hosts count by now: (when it was claimed, what it takes in Placement).
+        # Claims of servers that their hosts count by now, as (time of the claim, amounts in Placement).
         self._counted: deque[tuple[float, Uses]] = deque()
-        # Goes up with each change: who has added all up need not do it again.
+        # Incremented with each change. Callers keep their sums as long as it is unchanged.
         self.version = 0
 
     def on(self, place: int) -> dict[str, Reservation]:
-        """{server: what it was given} on a host and isn't in its row yet; one's own to keep."""
+        """Return a copy of {server: reservation} for the host at index ``place``.
+
+        The host's row does not contain these servers yet.
+        """
         return dict(self._on.get(place, ()))
 
     def sent_to(self, uuid: str) -> list[int]:
-        """Where a server was just sent, if it was."""
+        """Return a list with the index of the host that has the server's reservation.
+
+        The list is empty if the server has none.
+        """
         return [self._of[uuid].place] if uuid in self._of else []
 
     def take(self, uuid: str, reservation: Reservation) -> None:
-        """Count what a server gets; what it was counted with before is forgotten."""
+        """Add a server's reservation; an earlier one of the server is removed."""
         self.give_back(uuid)
         self._of[uuid] = reservation
         self._on.setdefault(reservation.place, {})[uuid] = reservation
@@ -102,14 +124,17 @@ class Reservations:
         self._count(reservation, 1)
 
     def reported(self, uuid: str) -> None:
-        """The server's host counts it itself now; an answer that Placement gave before the claim doesn't."""
+        """Remove a server's reservation because its host counts the server now.
+
+        The claim is kept for answers that Placement gave before it, since these do not contain it.
+        """
         reservation = self._of.get(uuid)
         if reservation is not None and reservation.claimed is not None:
             self._counted.append((reservation.claimed, reservation.uses))
         self.give_back(uuid)
 
     def give_back(self, uuid: str) -> None:
-        """A server that doesn't get it after all."""
+        """Remove the reservation of a server that does not get it after all."""
         reservation = self._of.pop(uuid, None)
         if reservation is not None:
             self._on[reservation.place].pop(uuid)
@@ -117,31 +142,34 @@ class Reservations:
             self._count(reservation, -1)
 
     def drop(self, place: int) -> None:
-        """The host is gone."""
+        """Remove the reservations on a deleted host."""
         for uuid in self._on.pop(place, {}):
             del self._of[uuid]
         self._note()
 
     def made(self, uuid: str, at: float | None = None) -> None:
-        """It is claimed; ``at``: when, if not now."""
+        """Note that the server's claim is written; ``at`` is the monotonic time, by default now."""
         reservation = self._of.get(uuid)
         if reservation is not None:
             reservation.claimed = time.monotonic() if at is None else at
             self._note()
 
     def forget_old(self, now: float | None = None) -> None:
-        """Drop servers that no host has taken in time, and claims that are older than any kept answer."""
+        """Remove reservations that no host took over within FORGET_AFTER seconds.
+
+        Claims that are older than any kept answer of Placement are removed as well.
+        """
         now = time.monotonic() if now is None else now
         self._counted = deque(one for one in self._counted if now - one[0] <= 2 * BELIEVED)
         for uuid in [uuid for uuid, one in self._of.items() if now - one.at > FORGET_AFTER]:
             self.give_back(uuid)
 
     def places(self) -> dict[str, int]:
-        """{server: place} of all."""
+        """Return {server: index of its host} of all reservations."""
         return {uuid: reservation.place for uuid, reservation in self._of.items()}
 
     def since(self, asked: float) -> tuple[Uses, Uses]:
-        """What was claimed after ``asked``, and what is being claimed now."""
+        """Return the sum of the claims made after the monotonic time ``asked``, and the sum of the claims under way."""
         made: Uses = Counter()
         under_way: Uses = Counter()
         for claimed, taken in self._counted:
@@ -155,7 +183,7 @@ class Reservations:
         return made, under_way
 
     def wait(self, seconds: float) -> bool:
-        """Let go of the lock until something changes; False: nothing did."""
+        """Release the lock and wait until a reservation changes; return False if none changed within ``seconds``."""
         return seconds > 0 and self._changed.wait(seconds)
 
     def _note(self) -> None:

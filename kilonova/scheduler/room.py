@@ -1,10 +1,10 @@
-"""What providers have left: Placement's answer, less what was claimed since.
+"""Remaining capacity of providers: Placement's answer minus the claims made since.
 
-    asked = time.monotonic()                               # before Placement is asked
+    asked = time.monotonic()                               # before the query to Placement
     room = Room(found['provider_summaries'], table.reservations, asked)
     room.fits(request)
 
-Callers hold the table's lock.
+Callers must hold the table's lock.
 """
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from kilonova.scheduler.reservations import Request, Reservations, Uses, uses
 
 
 class Room:
-    """One select's view."""
+    """Remaining capacity of the providers in one answer of Placement, for one select."""
 
     def __init__(self, summaries: dict[str, Any], reservations: Reservations | None = None, asked: float = 0.0) -> None:
-        """``summaries``: provider_summaries of GET /allocation_candidates."""
+        """Take capacities from ``summaries``, the provider_summaries of GET /allocation_candidates.
+
+        Claims after the monotonic time ``asked`` in ``reservations`` are subtracted; with None nothing is subtracted.
+        """
         self._free = {(rp, name): amounts['capacity'] - amounts['used'] for rp, summary in summaries.items()
                       for name, amounts in summary['resources'].items()}
         self._summaries, self._trees = summaries, dict[str, list[str]]()
@@ -29,17 +32,17 @@ class Room:
         self._all: Uses = Counter()
 
     def fits(self, request: Request) -> bool:
-        """Whether nothing in it is known to be gone."""
+        """Return whether each amount of the request is still free, as far as known."""
         self._look()
         return self._has(request, self._made)
 
     def contested(self, request: Request) -> bool:
-        """Whether somebody is just claiming what would then be gone."""
+        """Return whether the request would no longer fit if the claims that are now under way succeed."""
         self._look()
         return not self._has(request, self._all)
 
     def times(self, provider: str, resources: dict[str, int], base: Request, most: int) -> int:
-        """How often, up to ``most``, the provider can give these beside what ``base`` takes of it."""
+        """Return how many times, up to ``most``, the provider can give these resources in addition to ``base``."""
         self._look()
         taken = uses(base)
         found: int = min(most, *((self._free.get((provider, name), most * amount) - taken[provider, name]
@@ -47,14 +50,14 @@ class Room:
         return found
 
     def trees(self) -> dict[str, list[str]]:
-        """{root: the providers of its tree}."""
+        """Return {uuid of a root provider: uuids of the providers in its tree}."""
         if not self._trees:
             for rp, summary in self._summaries.items():
                 self._trees.setdefault(summary['root_provider_uuid'], []).append(rp)
         return self._trees
 
     def providers(self, group: Group, beside: str) -> list[str]:
-        """Those of the tree that ``beside`` is in that may serve a group of resources and traits."""
+        """Return the providers in the tree of provider ``beside`` that have the resources and traits of a group."""
         return [rp for rp in self.trees()[self._summaries[beside]['root_provider_uuid']]
                 if all(self._free.get((rp, name), 0) >= amount for name, amount in group.resources.items())
                 and group.required.issubset(self._summaries[rp]['traits'])

@@ -1,4 +1,7 @@
-"""Where servers are and which are wanted, by the databases; Unanswered when one of them is silent."""
+"""Read from the databases where servers are, and which servers still need a host.
+
+Functions raise Unanswered if a database does not answer.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
@@ -11,22 +14,28 @@ from kilonova.scheduler.cells import Cell, Cells, reading
 from kilonova.scheduler.columns import Row
 
 V = TypeVar('V')
-# A statement that names more hosts than this reads all instead.
+# If more hosts than this are wanted, the statement reads the servers of all hosts.
 MANY_HOSTS = 500
 
 
 class Servers:
-    """Nothing is kept: each method reads. Of cells those that answered the last refresh."""
+    """Reads servers for selects; it keeps nothing, so each method reads from the databases.
+
+    Of the cells, only those that answered the last refresh are read.
+    """
 
     def __init__(self, databases: Databases, cells: Cells) -> None:
         self._databases, self._cells = databases, cells
 
     def on(self, hosts: Collection[str] = ()) -> OnHosts:
-        """Reads the servers of these hosts (none given: of all), once a request and only when asked."""
+        """Return an object that reads the servers of these hosts, or of all hosts if none are given.
+
+        It reads once for each request, when a filter first calls it.
+        """
         return OnHosts(self._cells.usable, hosts if len(hosts) <= MANY_HOSTS else ())
 
     def hosts_of(self, uuids: Collection[str]) -> dict[str, tuple[str, str | None]]:
-        """{server: (host, node)} of those of these servers that are on a host of an enabled cell."""
+        """Return {server: (host, node)} of those of these servers that are on a host of an enabled cell."""
         found: dict[str, tuple[str, str | None]] = {}
         for cell in self._cells.usable:
             with reading(cell.database) as connection:
@@ -34,7 +43,10 @@ class Servers:
         return found
 
     def places_of(self, uuids: Collection[str]) -> dict[str, set[str]]:
-        """{server: hosts} of these servers, those of moves under way too; one statement a cell."""
+        """Return {server: hosts} of these servers, including both hosts of a server that is being moved.
+
+        Runs one SQL statement for each cell.
+        """
         found: dict[str, set[str]] = {}
         for cell in self._cells.usable if uuids else ():
             with reading(cell.database) as connection:
@@ -44,27 +56,33 @@ class Servers:
         return found
 
     def waiting(self, operations: Sequence[str]) -> set[str]:
-        """The servers of those of these operations that still wait for a host."""
+        """Return the servers of those of these boot operations that still wait for a host."""
         with reading(self._databases.api()) as connection:
             return waiting_boots(connection, operations)
 
     def coming(self, uuids: Collection[str]) -> set[str]:
-        """Those of these servers that no cell holds yet. Asked before the cells: a server is in its cell before it is
-        no longer here. Who is in neither was deleted, or failed, on the way."""
+        """Return those of these servers that no cell holds yet, which means that they have a build request.
+
+        Callers must read this before the cells, because a server is written to its cell before its build request is
+        deleted. A server that is found in neither was deleted, or its boot failed.
+        """
         if not uuids:
             return set()
         with reading(self._databases.api()) as connection:
             return build_requests.existing(connection, uuids)
 
     def group(self, uuid: str) -> tuple[Row, list[str]] | None:
-        """A server group as it is now, and its members; None when it is gone. Three statements at most."""
+        """Return the current row of a server group and its members' uuids, or None if the group was deleted.
+
+        Runs at most three SQL statements.
+        """
         with reading(self._databases.api()) as connection:
             found = instance_groups.cells_of_members(connection, uuid)
         return None if found is None else (found[0], list(found[1]))
 
 
 class OnHosts:
-    """The servers of hosts, read once a cell when a filter asks for those of any host."""
+    """Servers of hosts, read once for each cell when a filter first needs the servers of any host."""
 
     def __init__(self, cells: list[Cell], hosts: Collection[str]) -> None:
         self._cells, self._hosts = cells, hosts
@@ -72,12 +90,13 @@ class OnHosts:
         self._images: dict[str, dict[str, dict[str, str]]] | None = None
 
     def __call__(self, host: str) -> list[Row]:
+        """Return the rows of a host's servers."""
         if self._rows is None:
             self._rows = self._read(snapshot.servers_on)
         return self._rows.get(host, [])
 
     def image_properties(self, host: str) -> dict[str, dict[str, str]]:
-        """{server: properties of its image}."""
+        """Return {server: properties of its image} for the servers of a host."""
         if self._images is None:
             self._images = self._read(snapshot.image_properties_on)
         return self._images.get(host, {})

@@ -1,4 +1,7 @@
-"""The compute services of the hosts in ``table.Table``: present, disabled, up. Callers hold the table's lock."""
+"""The compute services of the hosts in ``table.Table``: whether they exist, are disabled and are up.
+
+Callers must hold the table's lock.
+"""
 from __future__ import annotations
 
 from collections.abc import Collection
@@ -7,18 +10,18 @@ from kilonova.scheduler.columns import Columns, Places, Row
 
 
 class Services:
-    """Writes the columns ``live``, ``disabled`` and ``up`` of their hosts."""
+    """The compute services of all hosts; it writes the columns ``live``, ``disabled`` and ``up`` of the table."""
 
     def __init__(self, columns: Columns[str], places: Places) -> None:
         self._columns, self._places = columns, places
         self._rows: dict[tuple[str, str], Row] = {}
 
     def get(self, cell_uuid: str, host: str) -> Row | None:
-        """A host's row, with ``up``."""
+        """Return the service's row of a host with the additional key ``up``, or None if the host has no service."""
         return self._rows.get((cell_uuid, host))
 
     def put(self, cell_uuid: str, service: Row) -> None:
-        """A compute service as it is now; a deleted one leaves."""
+        """Store the current row of a compute service. A deleted service is removed."""
         key = cell_uuid, service['host']
         known = self._rows.get(key)
         if service['deleted']:
@@ -29,24 +32,24 @@ class Services:
         self._write(*key)
 
     def put_down(self, cell_uuid: str, down: Collection[int]) -> None:
-        """Which services of a cell are down, by id; all others are up."""
+        """Mark the services of a cell with these ids as down, and all others of the cell as up."""
         for (cell, host), service in self._rows.items():
             if cell == cell_uuid and service['up'] == (service['id'] in down):
                 service['up'] = not service['up']
                 self._write(cell, host)
 
     def down(self, cell_uuid: str) -> set[int]:
-        """Ids of the services of a cell that count as down."""
+        """Return the ids of a cell's services that count as down."""
         return {service['id'] for (cell, _), service in self._rows.items() if cell == cell_uuid and not service['up']}
 
     def forget_cell(self, cell_uuid: str, keep: Collection[int]) -> None:
-        """Drop the services of a cell but those with these ids."""
+        """Remove the services of a cell, except those with the ids in ``keep``."""
         for (cell, _), service in list(self._rows.items()):
             if cell == cell_uuid and service['id'] not in keep:
                 self.put(cell_uuid, {**service, 'deleted': service['id']})
 
     def write(self, place: int, service: Row | None) -> None:
-        """What a host's service, None without one, says about its place."""
+        """Write the columns of the node at index ``place`` for its host's service; None if the host has no service."""
         self._columns['live'][place] = service is not None
         self._columns['disabled'][place] = bool(service and service['disabled'])
         self._columns['up'][place] = bool(service and service['up'])

@@ -1,11 +1,12 @@
-"""The hosts as they stand: compute nodes of all enabled cells with their services, and the aggregates they are in.
+"""In-memory copy of all hosts: compute nodes of all enabled cells, their services, and their aggregates.
 
     snapshot = Snapshot(conf, databases, cells)
-    silent = snapshot.refresh()             # reads what changed since the last time
+    silent = snapshot.refresh()             # reads what changed since the last call
     hosts = snapshot.states(uuids)
 
-Everything is kept in memory (``table``, ``aggregates``); each request reads what changed (``cells``), one statement a
-cell and one for aggregates when nothing did. Where servers are is read when it is wanted (``servers``).
+Compute nodes and aggregates are kept in memory (``table``, ``aggregates``). Each scheduling request reads the changes
+(``cells``). If nothing changed, this is one SQL statement for each cell, and one for aggregates. The hosts of servers
+are read only when they are needed (``servers``).
 """
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Snapshot:
-    """One a scheduler process; its methods may run in many threads at once."""
+    """In-memory copy of all hosts for one scheduler process. Its methods may be called from many threads at once."""
 
     def __init__(self, conf: cfg.ConfigOpts, databases: engine.Databases, enabled: cell_queries.Cells) -> None:
         self._conf = conf
@@ -43,14 +44,15 @@ class Snapshot:
         self._turn, self._began = threading.Lock(), float('-inf')
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads that read the cells."""
         self.cells.close()
 
     # -- reading -------------------------------------------------------------------------------------------------------
     def refresh(self) -> list[str]:
-        """Read what changed; names of the cells that don't answer. All silent: Unanswered.
+        """Read the changes, and return the names of the cells that do not answer.
 
-        Requests that come while somebody reads share the next reading.
+        Callers that arrive while another thread reads share the next reading. Raises Unanswered if no cell answers, or
+        if the API database does not answer.
         """
         arrived = time.monotonic()
         with self._turn:
@@ -62,22 +64,29 @@ class Snapshot:
             return self.cells.silent
 
     def outdated(self) -> bool:
-        """Whether what a refusal rests on no longer holds: a host that counted as down is up by now, or a server that
-        was sent somewhere needs nothing there any more (its boot failed, it is gone, or its host counts it). Then they
-        no longer so count. One to three statements for each cell that has any, and one more for all; asked before a
-        refusal is told."""
+        """Return whether the data behind a refusal has changed, so that the caller must choose again before it refuses.
+
+        This is so if a host that counted as down is up by now, or if a server for which a host was chosen no longer
+        needs its reservation there: its boot failed, it was deleted, or its host counts it. The stored data is
+        corrected accordingly. Runs one to three SQL statements for each cell that has a down host or such a server, and
+        one more for all cells.
+        """
         with self.table.lock:
             known = [(cell, self.table.services.down(cell.uuid), self.table.unsettled(cell.uuid))
                      for cell in self.cells.usable]
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # After that, as always: what a host took in between counts twice for a moment, never not at all.
+            # Refresh after reading these servers, so that a server that its host takes meanwhile may be counted twice
+            # for a moment, but is never missing.
             self.refresh()
         return any(itertools.chain.from_iterable(found))
 
     def _look_again(self, cell: Cell, before: set[int], sent: list[str], coming: set[str]) -> tuple[bool, bool]:
-        """Whether a host of a cell is up by now, and whether a server that was sent there needs nothing any more."""
+        """Return (whether a down host is up by now, whether a server that was sent to a host needs none any more).
+
+        Only hosts and servers of one cell are checked.
+        """
         try:
             with reading(cell.database) as connection:
                 now = changes.down(connection, self._conf.service_down_time) if before else before
@@ -97,18 +106,18 @@ class Snapshot:
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def by_uuids(self, uuids: Collection[str]) -> tuple[dict[str, HostState], list[str]]:
-        """``{node uuid: HostState}`` of those that exist, and the names of the cells that didn't answer."""
+        """Refresh, and return {node uuid: HostState} of existing nodes and the names of cells that do not answer."""
         silent = self.refresh()
         return self.states(uuids), silent
 
     def unusable(self, uuids: Iterable[str]) -> set[str]:
-        """Those of these nodes that get no servers, as far as was read."""
+        """Return those of these nodes that get no servers, as of the last refresh."""
         with self.table.lock:
             usable = self.table.usable(self.cells.uuids())
             return {uuid for uuid in uuids if (place := self.table.places.of(uuid)) is None or not usable[place]}
 
     def tell_serviceless(self, uuids: Iterable[str]) -> None:
-        """Log which of these nodes have no service: nobody would start a server there."""
+        """Log a warning for each of these nodes that has no compute service, because no server can be started there."""
         with self.table.lock:
             places = [place for place in map(self.table.places.of, uuids) if place is not None]
             hosts = [self.table.host(place) for place in places if not self.table['live'][place]]
@@ -116,7 +125,7 @@ class Snapshot:
             LOG.warning('No compute service record found for host %s', host)
 
     def states(self, uuids: Iterable[str]) -> dict[str, HostState]:
-        """The same of what was read last."""
+        """Return {node uuid: HostState} of those of these nodes that can be used, as of the last refresh."""
         cells, found = self.cells.uuids(), {}
         with self.table.lock:
             places = [place for place in map(self.table.places.of, uuids) if place is not None]
@@ -130,7 +139,10 @@ class Snapshot:
     def state(self, place: int, servers_of: ServersOf | None = None,
               offered: Callable[[HostState], list[Request] | None] = lambda host: [],
               look: Answers | None = None) -> HostState | None:
-        """One host as filters see it; None without a service or a host mapping."""
+        """Return a host as filters see it, or None if it has no service or no host mapping.
+
+        ``place`` is the host's index in the table. The other arguments are those of HostState.
+        """
         cell_uuid, node = self.table.node(place)
         if node['service'] is None or not node['mapped']:
             return None
@@ -138,7 +150,10 @@ class Snapshot:
                          servers_of or self.servers.on(), self.table.reservations.on(place), offered, look, place)
 
     def named(self, hosts: Iterable[str], nodes: Iterable[str]) -> list[str]:
-        """uuids of the nodes that have one of these host names and one of these node names (case aside)."""
+        """Return the uuids of the nodes that have one of these host names and one of these node names, ignoring case.
+
+        An empty collection matches every name. The snapshot is refreshed first.
+        """
         self.refresh()
         wanted = [{name.lower() for name in names} for names in (hosts, nodes)]
         with self.table.lock:

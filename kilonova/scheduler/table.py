@@ -1,13 +1,13 @@
-"""All hosts as columns of numbers, so that ten thousand of them are filtered and weighed in a millisecond.
+"""All hosts as columns of numbers, so that ten thousand hosts are filtered and weighed within a millisecond.
 
     table = Table()
     table.put(cell_uuid, node_row); table.services.put(cell_uuid, service_row)
     alive = table.usable(cells) & ~table['disabled'] & table['up']
-    table.reservations.take(uuid, Reservation(...))      # what was just given away, until the host itself says so
+    table.reservations.take(uuid, Reservation(...))      # counts until the host's own row contains the server
 
-A host has a *place* (its index in all columns) as long as it lives: ``places``. What a scheduler has claimed counts at
-once: ``reservations.take`` subtracts it and ``give_back`` forgets it when the host's own row contains it; ``devices``
-counts what is left of each kind. Callers hold ``lock``.
+A node keeps its index in all columns (its *place*) until it is deleted; ``places`` has these indexes. Claims of this
+scheduler count at once: ``reservations.take`` subtracts them, and ``give_back`` or ``reported`` removes them again.
+``devices`` counts the free devices of each kind. Callers must hold ``lock``.
 """
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from kilonova.scheduler.devices import Devices
 from kilonova.scheduler.reservations import Reservation, Reservations
 from kilonova.scheduler.services import Services
 
-# Texts that many hosts share are kept once; more than so many a host are swept.
+# Equal texts of several hosts are stored once. If there are more than this number per host, unused ones are removed.
 TEXTS = 12
 _SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
 
 
 class Table:
-    """See the module. Not thread-safe by itself: hold ``lock`` around looks and changes."""
+    """All hosts as columns of numbers. It is not thread-safe: hold ``lock`` while reading and changing it."""
 
     def __init__(self, size: int = 64) -> None:
         self.lock = threading.RLock()
@@ -49,7 +49,7 @@ class Table:
 
     # -- filling -------------------------------------------------------------------------------------------------------
     def put(self, cell_uuid: str, node: Row) -> None:
-        """A node's row as it is now; a deleted one leaves."""
+        """Store the current row of a node. A deleted node is removed."""
         if node['deleted']:
             self.drop(cell_uuid, node['id'])
             return
@@ -59,7 +59,7 @@ class Table:
             self._columns.grow(self.places.size)
             self.devices.grow(self.places.size)
         if len(self._texts) > TEXTS * (len(self.places) + 1):
-            # What no row says any more; texts of hosts that change with each server would pile up.
+            # Remove texts that no row has any more. Otherwise texts that change with each server would accumulate.
             kept = {row[name] for row in self._rows.values() for name in _SHARED}
             self._texts = {text: text for text in kept if isinstance(text, str)}
         for name in _SHARED:
@@ -69,7 +69,7 @@ class Table:
         self._write(place, cell_uuid, node)
 
     def drop(self, cell_uuid: str, node_id: int) -> None:
-        """A node that is gone, if it was there."""
+        """Remove a node, if it is known."""
         place = self.places.of_node(cell_uuid, node_id)
         if place is None:
             return
@@ -79,7 +79,7 @@ class Table:
         self.reservations.drop(place)
 
     def forget_cell(self, cell_uuid: str, keep: Collection[int] = (), keep_services: Collection[int] = ()) -> None:
-        """Drop the nodes and services of a cell but those with these ids."""
+        """Remove the nodes and services of a cell, except those with these ids."""
         for node_id in self.places.of_cell(cell_uuid):
             if node_id not in keep:
                 self.drop(cell_uuid, node_id)
@@ -138,51 +138,57 @@ class Table:
 
     # -- looking -------------------------------------------------------------------------------------------------------
     def usable(self, cell_uuids: Collection[str]) -> Mask:
-        """Those of ``present`` that have a host mapping: the others get no servers."""
+        """Return the mask of the hosts of ``present`` that have a host mapping; other hosts get no servers."""
         found: Mask = self.present(cell_uuids) & self._columns['mapped']
         return found
 
     def present(self, cell_uuids: Collection[str]) -> Mask:
-        """Hosts with a service in these cells; a mask of one's own to change."""
+        """Return the mask of the hosts in these cells that have a compute service. The caller may change it."""
         codes = [code for code, cell in enumerate(self.places.cells) if cell in cell_uuids]
         if len(codes) == len(self.places.cells):
             return self._columns['live'].copy()
         return self._columns['live'] & np.isin(self._columns['cell'], codes)
 
     def standing(self) -> bytes:
-        """Which hosts there are that may get servers now; equal as long as none comes, goes, or changes."""
+        """Return a fingerprint of the hosts that may get servers now.
+
+        It is equal as long as no such host is added, removed, disabled or down.
+        """
         columns = self._columns
         return bytes((columns['live'] & columns['mapped'] & columns['up'] & ~columns['disabled']).tobytes())
 
     def unsettled(self, cell_uuid: str) -> list[str]:
-        """Servers of a cell whose hosts may not count them yet."""
+        """Return the servers of a cell that have a reservation, because their hosts may not count them yet."""
         return [uuid for uuid, place in self.reservations.places().items() if self.cell(place) == cell_uuid]
 
     def cell(self, place: int) -> str:
-        """uuid of a place's cell."""
+        """Return the uuid of the cell of the node at index ``place``."""
         found: str = self.places.cells[self._columns['cell'][place]]
         return found
 
     def nodes(self) -> list[tuple[int, Row]]:
-        """All places with their rows."""
+        """Return (index, row) of all nodes, sorted by index."""
         return sorted(self._rows.items(), key=lambda item: item[0])
 
     def host(self, place: int) -> str:
-        """A place's host."""
+        """Return the host name of the node at index ``place``."""
         host: str = self._rows[place]['host']
         return host
 
     def row(self, place: int) -> Row:
-        """A place's row of ``compute_nodes``."""
+        """Return the row of ``compute_nodes`` for the node at index ``place``."""
         return self._rows[place]
 
     def node(self, place: int) -> tuple[str, Row]:
-        """A place's cell and row, with ``service`` as HostState wants it."""
+        """Return (cell uuid, row) of the node at index ``place``, with the key ``service`` that HostState needs."""
         cell, node = self.cell(place), self._rows[place]
         return cell, {**node, 'service': self.services.get(cell, node['host'])}
 
     def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:
-        """Hosts whose ``supported_instances`` pass; asked once for each that there is."""
+        """Return the mask of the hosts whose ``supported_instances`` pass ``fits``.
+
+        ``fits`` is called once for each distinct value.
+        """
         good = [code for code, text in enumerate(self._kinds)
                 if fits(texts.read('supported_instances of a node', text, texts.triples, []))]
         return np.isin(self._columns['supported'], good)

@@ -1,11 +1,12 @@
-"""Where would it land, and how many more fit? The scheduler's own code, with nothing claimed and nothing written.
+"""Dry runs of the scheduler for administrators: which host a request would get, and how many more servers fit.
 
     spec = request(conf, flavor_row, image=image, zone='east')
     capacity(conf, manager, spec, {'<cell uuid>': 'cell1'}).total
     manager.try_out(spec, [uuid], trace)
 
-``capacity`` takes Placement's whole answer (real inventories and usages), and puts server after server on each host, as
-often as its filters and what is left there let it, by the code that a select runs.
+The scheduler's own code runs, but nothing is claimed and nothing is written. ``capacity`` reads Placement's complete
+answer (real inventories and usages), and adds server after server to each host, as long as the host's filters and
+remaining amounts allow it, with the code that a select runs.
 """
 from __future__ import annotations
 
@@ -33,14 +34,17 @@ from kilonova.virt.hardware import constraints
 
 LOG = logging.getLogger(__name__)
 
-# Servers on one host: nobody asks for more.
+# Upper limit of servers on one host.
 MOST = 10_000
 
 
 @dataclass
 class Capacity:
-    """How many more servers of a request fit. ``devices``: {alias: {NUMA policy: {vendor:product: free devices}}};
-    ``silent``: cells that don't answer, whose hosts are not counted."""
+    """Number of additional servers of a request that fit, in total and by host, zone and cell.
+
+    ``devices`` is {alias: {NUMA policy: {vendor:product: free devices}}}. ``silent`` has the names of the cells that do
+    not answer; their hosts are not counted.
+    """
 
     total: int = 0
     hosts: dict[str, int] = field(default_factory=dict)
@@ -50,22 +54,22 @@ class Capacity:
     silent: list[str] = field(default_factory=list)
 
     def free_devices(self) -> list[tuple[str, str, str, int]]:
-        """(alias, NUMA policy, vendor:product, free devices), sorted."""
+        """Return a sorted list of (alias, NUMA policy, vendor:product, free devices)."""
         return sorted((alias, policy, device, number) for alias, policies in self.devices.items()
                       for policy, counts in policies.items() for device, number in counts.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """What json takes."""
+        """Return a dict that can be written as JSON."""
         return asdict(self)
 
 
 def request(conf: cfg.ConfigOpts, flavor: Mapping[str, Any], *, image: Mapping[str, Any] | None = None,
             zone: str | None = None, hints: Mapping[str, Any] | None = None, project_id: str = '',
             count: int = 1) -> RequestSpec:
-    """A request as the API makes it of a flavor's row (with its extra specs) and an image record of plain form.
+    """Return a request like the API's, from a flavor's row with its extra specs, and an image record as a plain dict.
 
-    ``zone``: ZONE, ZONE:HOST or ZONE:HOST:NODE; ``project_id`` '': one that owns nothing. Invalid: what the API would
-    refuse.
+    ``zone`` has the form ZONE, ZONE:HOST or ZONE:HOST:NODE. An empty ``project_id`` means a project that owns nothing.
+    Raises Invalid if the API would refuse the request.
     """
     ctxt = get_admin_context()
     image_meta = ImageMeta.from_dict(dict(image)) if image else None
@@ -87,9 +91,10 @@ def request(conf: cfg.ConfigOpts, flavor: Mapping[str, Any], *, image: Mapping[s
 
 def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: RequestSpec,
              cell_names: Mapping[str, str]) -> Capacity:
-    """How many more servers of this request fit, each booted alone. ``cell_names``: {uuid: name}.
+    """Return how many more servers of this request fit, if each is booted in a request of its own.
 
-    Raises Unanswered when Placement or all cells are silent. A request that no host can ever take has room for 0.
+    ``cell_names`` is {cell uuid: name}. The result is 0 servers if no host can ever take the request. Raises Unanswered
+    if Placement or all cells do not answer.
     """
     try:
         candidates = manager.candidates(spec)
@@ -115,11 +120,11 @@ def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: RequestSpec,
 
 
 def _fits_on(filters: list[Any], spec: RequestSpec, place: int, offers: Offered, snapshot: Snapshot) -> int:
-    """Servers that one host takes, one after the other. The caller holds the table's lock."""
+    """Return how many servers one host takes, one after the other. The caller must hold the table's lock."""
     selects: list[Select] = []
     try:
         for number in range(MOST):
-            # Each is booted alone: when the next one comes, it no longer builds.
+            # Each server is booted alone, so it is no longer being built when the next one is requested.
             selects.append(Select(snapshot, spec, filters, (), Settings(), offers.only(place), building=False))
             plan = selects[-1].plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:
@@ -133,7 +138,7 @@ def _fits_on(filters: list[Any], spec: RequestSpec, place: int, offers: Offered,
 def _count_devices(spec: RequestSpec, host: HostState, free: dict[tuple[str, str], Counter[str]]) -> None:
     asked: dict[tuple[str, str], list[dict[str, str]]] = {}
     for one in pci_request.as_list(spec.pci_requests if 'pci_requests' in spec else None):
-        # An alias may be asked for several times; its devices are there once.
+        # A request may name an alias several times, but its devices are counted once.
         asked.setdefault((one.alias_name or 'pci', numa_policy_of(one)), []).extend(one.spec)
     for key, specs in asked.items():
         counts = free.setdefault(key, Counter())
@@ -143,7 +148,7 @@ def _count_devices(spec: RequestSpec, host: HostState, free: dict[tuple[str, str
 
 
 def prometheus(found: Capacity, flavor: str) -> list[str]:
-    """The same as lines of a node_exporter text file."""
+    """Return the capacity as lines of a text file for Prometheus's node_exporter."""
     name = 'kilonova_capacity_servers'
     lines = [f'# HELP {name} How many more servers of a flavor fit.', f'# TYPE {name} gauge',
              f'{name}{{{_labels(flavor=flavor)}}} {found.total}']
@@ -159,6 +164,6 @@ def prometheus(found: Capacity, flavor: str) -> list[str]:
 
 
 def _labels(**labels: str) -> str:
-    # Backslash, quote and end of line, as the format wants them.
+    # The format requires that backslash, quote and line feed are escaped.
     return ','.join('{}="{}"'.format(name, value.replace('\\', r'\\').replace('"', r'\"').replace('\n', r'\n'))
                     for name, value in labels.items())
