@@ -1,11 +1,13 @@
-"""Hosts of Placement's answer, and the host that a server stays on.
+"""Hosts in Placement's answer, and the host of a server that is rebuilt on it.
 
     asked = time.monotonic()
     answer = Answer(placement.allocation_candidates(query.pairs()), query, clones, asked, table.standing())
     offers = Offered(snapshot, spec, answer)
-    with answers.turn(query, hosts) as kept:          # who asks the same in the next seconds gets it, too
+    with answers.turn(query, hosts) as kept:          # equal queries of the next seconds get the same answer
         if kept is None:
             answers.keep(answer)
+
+``manager`` passes these hosts to ``select``.
 """
 from __future__ import annotations
 
@@ -30,20 +32,27 @@ from kilonova.scheduler.reservations import BELIEVED, Request
 from kilonova.scheduler.room import Room
 from kilonova.scheduler.snapshot import Snapshot
 
-# Requests of one host that are tried before the next host; further ones are likely to be gone as well.
+# Number of allocation requests of one host that are tried before the next host. Further ones probably fail as well.
 TRIES_PER_HOST = 16
-# Answers that are kept at the same time: one of a large cloud has some MiB.
+# Number of answers that are kept at the same time. An answer of a large cloud needs some MiB.
 MOST_ANSWERS = 8
-# Seconds to wait for the answer to a question that another select is asking.
+# Seconds to wait for the answer to an equal query that another select has sent.
 WAIT = 5.0
 Key = tuple[bytes, tuple[tuple[str, str], ...]]
 
 
 @dataclass
 class Answer:
-    """Placement's candidates. ``query``: the question that they answer; ``clones``: what ``expand`` fills in;
-    ``asked``: when, by the monotonic clock, before Placement was; ``hosts``: ``Table.standing`` then; ``late``: roots
-    of hosts that are only taken when no better one weighs as much."""
+    """Placement's allocation candidates for one query.
+
+    Attributes:
+        found: Body of the answer.
+        query: The query that was sent.
+        clones: Groups that ``expand`` fills in.
+        asked: Monotonic time before the query was sent.
+        hosts: ``Table.standing`` at this time.
+        late: Root providers of hosts that are chosen only if no better host has the same weight.
+    """
 
     found: dict[str, Any]
     query: Query
@@ -54,27 +63,30 @@ class Answer:
 
     @property
     def summaries(self) -> dict[str, Any]:
-        """Each provider's amounts, traits and root."""
+        """Amounts, traits and root of each provider, by uuid."""
         found: dict[str, Any] = self.found['provider_summaries']
         return found
 
     @cached_property
     def by_root(self) -> dict[str, list[Request]]:
-        """{root of a provider tree: the requests that take from it}; read when the answer is whole."""
+        """Dict from the root of a provider tree to the requests that take from this tree.
+
+        It is computed at the first use, so the answer must be complete by then.
+        """
         by_root: dict[str, list[Request]] = {}
         for request in self.found['allocation_requests']:
-            # A provider that is shared over trees is nobody's root alone.
+            # A request that also takes from a sharing provider belongs to several trees.
             for root in {self.summaries[rp]['root_provider_uuid'] for rp in request['allocations']}:
                 by_root.setdefault(root, []).append(request)
         return by_root
 
 
 class Answers:
-    """What Placement answered in the last seconds, by question; one for all selects. Many threads may use it.
+    """Placement's answers of the last seconds, by query, for all selects. Many threads may use it.
 
-    A burst of equal requests for devices that only Placement knows (vGPUs, accelerators) costs one question. What was
-    claimed since is subtracted (``Room``), claims decide, and a kept answer never refuses a request. It is not used any
-    more when hosts came or went, or one of them has no room left.
+    Many equal requests at the same time for devices that only Placement knows (vGPUs, accelerators) send one query.
+    Claims made since are subtracted (``Room``), the claim is decisive, and a stored answer never causes a refusal. A
+    stored answer is no longer used if hosts were added or removed, or if one of its hosts has no capacity left.
     """
 
     def __init__(self) -> None:
@@ -84,9 +96,12 @@ class Answers:
 
     @contextmanager
     def turn(self, query: Query, hosts: bytes) -> Iterator[Answer | None]:
-        """The answer to this question, if there is one that is young enough; while another select asks it, its answer
-        is waited for. None: the caller is to ask and to ``keep``, and others wait until the block ends. ``hosts``:
-        ``Table.standing``."""
+        """Yield a stored answer to this query that is young enough, or None if the caller must send the query.
+
+        If another select is sending an equal query, its answer is awaited, up to WAIT seconds. A caller that gets None
+        must call ``keep`` with the answer; other selects wait until its block ends. ``hosts`` is the value of
+        ``Table.standing``.
+        """
         key = hosts, tuple(query.pairs())
         with self._changed:
             self._changed.wait_for(lambda: key not in self._asking, WAIT)
@@ -105,7 +120,7 @@ class Answers:
                     self._changed.notify_all()
 
     def keep(self, answer: Answer) -> None:
-        """For others; of one that can't be kept nothing is."""
+        """Store an answer for other selects, unless it cannot be kept."""
         if can_be_kept(answer.query) and not answer.clones:
             with self._changed:
                 self._of = {key: kept for key, kept in self._of.items() if kept.asked + BELIEVED > answer.asked}
@@ -115,13 +130,19 @@ class Answers:
 
 
 def can_be_kept(query: Query) -> bool:
-    """Which hosts are in an aggregate may change at any moment."""
+    """Return whether an answer to this query may be stored.
+
+    Return False if the query names aggregates, because their hosts may change at any moment.
+    """
     return not any(group.aggregates or group.forbidden_aggregates for group in query.groups.values())
 
 
 class Offered:
-    """``select.Offers`` of one answer. ``alone``: what was claimed since isn't reckoned with. ``kept``: others asked;
-    one refused claim ends it."""
+    """Hosts and allocation requests of one answer of Placement, as ``select.Offers``.
+
+    With ``alone``, claims made since the answer are not subtracted. With ``kept``, the answer is a stored one, and one
+    refused claim ends the select.
+    """
 
     most: int | None = None
     tries = TRIES_PER_HOST
@@ -136,22 +157,29 @@ class Offered:
         cell = only_cell(spec)
         self._cells = {cell} if cell is not None else None
         self.late: Mask | None = None
-        # The only one that is meant.
+        # Index of the only host that is offered, or None for all hosts of the answer.
         self.place: int | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether each host can still take a server: what was claimed of it since may be free again. Needs the table's
-        lock."""
+        """Whether each host still has capacity for a server, minus the claims made since.
+
+        If it is False, the answer must not be used, because claims made since may have been released. Callers must hold
+        the table's lock.
+        """
         return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
 
     def only(self, place: int) -> Offered:
-        """The same of one host."""
+        """Return a copy that offers only the host at index ``place``."""
         made = copy.copy(self)
         made.place = place
         return made
 
     def hosts(self) -> Mask:
+        """Return the mask of the answer's hosts that may get servers.
+
+        If the request must stay in one cell, hosts of other cells are left out.
+        """
         table = self._snapshot.table
         found = table.usable(self._snapshot.cells.uuids()) & (
             table.places.these(self._of) if self.place is None else table.places.mask([self.place]))
@@ -161,22 +189,26 @@ class Offered:
         return found
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
+        """Return an empty iterator, because Placement's answer already meets all needs."""
         return iter(())
 
     def candidates(self, host: HostState) -> list[Request] | None:
+        """Return the host's allocation requests, with groups that Placement was not asked for filled in."""
         requests = list(self._of.get(host.uuid, ()))
         if not self._answer.clones:
             return requests
         return expand(requests, self._answer.query, self._answer.clones, self.room, host.may_give, host.cell_of)
 
     def requests(self, place: int, host: HostState) -> list[Request] | None:
+        """Return the host's allocation requests that filters have left."""
         return host.allocation_candidates
 
     def qualifies(self, host: HostState) -> bool:
+        """Return True, because Placement has checked the host already."""
         return True
 
     def states(self) -> Iterator[tuple[int, HostState]]:
-        """All its hosts, by place."""
+        """Yield (index, HostState) of all hosts of the answer."""
         servers_of = self._snapshot.servers.on()
         for place in np.flatnonzero(self.hosts()).tolist():
             state = self._snapshot.state(place, servers_of, self.candidates)
@@ -185,7 +217,10 @@ class Offered:
 
 
 class Staying:
-    """The hosts for a server that is rebuilt on the one that it names: nothing is allocated."""
+    """Hosts for a server that is rebuilt on the host that its request names, as ``select.Offers``.
+
+    Nothing is allocated.
+    """
 
     final = True
     most: int | None = None
@@ -198,23 +233,28 @@ class Staying:
         self._snapshot = snapshot
 
     def hosts(self) -> Mask:
+        """Return the mask of all hosts that may get servers."""
         return self._snapshot.table.usable(self._snapshot.cells.uuids())
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
+        """Return an empty iterator, because the host has no further needs to meet."""
         return iter(())
 
     def candidates(self, host: HostState) -> list[Request] | None:
+        """Return None, because Placement was not asked for candidates."""
         return None
 
     def requests(self, place: int, host: HostState) -> list[Request] | None:
+        """Return None, because no allocation is needed."""
         return None
 
     def qualifies(self, host: HostState) -> bool:
+        """Return True, because nothing has to be checked in Placement."""
         return True
 
 
 def only_cell(spec: RequestSpec) -> str | None:
-    """The uuid of the cell that a move may not leave."""
+    """Return the uuid of the cell that a move must not leave, or None if there is no such cell."""
     destination = spec.requested_destination if 'requested_destination' in spec else None
     if destination is None or 'cell' not in destination or destination.cell is None:
         return None

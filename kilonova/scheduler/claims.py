@@ -1,12 +1,12 @@
-"""Write choices into Placement, take up what an earlier, unanswered select wrote, give back one's own.
+"""Write choices into Placement, take over allocations of an earlier select without answer, and release a select's own.
 
     claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
     plan = Select(…, claims).plan(uuids)
-    kept = claims.confirm(uuids)            # the servers whose select still has a caller; Cancelled: none
+    kept = claims.confirm(uuids)            # the servers whose caller still waits; raises Cancelled if there are none
 
-A consumer that has an allocation already makes the claim fail with 409: then what is there counts (operations.md
-rule 9). It is written once more, so that whoever wrote it before can't remove it any more, and it is never given back
-here: a select gives back what it put itself, as long as it wasn't written since.
+If a server already has an allocation, its claim fails with 409, and the existing allocation is used (operations.md,
+rule 9). It is written again, so that the select that wrote it first can no longer remove it. It is never released here:
+a select releases only allocations that it wrote itself, and only if they were not written again since.
 """
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from kilonova.scheduler.reservations import Request, uses
 
 LOG = logging.getLogger(__name__)
 
-# Placement makes a consumer with generation 0 and adds one with each write.
+# Placement creates a consumer with generation 0, and increments it with each write.
 FIRST_GENERATION = 1
-# Seconds between tries to give a claim back while Placement doesn't answer: no other process does it.
+# Seconds between attempts to release a claim while Placement does not answer. No other process releases it.
 DROP_PAUSES = (0.2, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
 class Asker:
-    """The caller that waits for the answer. ``until``: the end, by this machine's monotonic clock; None: no end.
+    """The caller of a select, which waits for its answer.
 
-    ``waiting()``: the servers whose operations still wait for a host (Unanswered: the database is silent); None: the
-    request comes from no operation.
+    ``until`` is the end of the caller's waiting time by this machine's monotonic clock, or None if it has no end.
+    ``waiting()`` returns the servers whose boot operations still wait for a host, and raises Unanswered if the database
+    does not answer. It is None if the request does not come from an operation.
     """
 
     until: float | None = None
@@ -52,33 +53,40 @@ class Asker:
 
     @classmethod
     def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Asker:
-        """``time_left``: seconds from now."""
+        """Return the caller that waits for ``time_left`` seconds from now, or without an end if it is None."""
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
     def check_time(self) -> None:
-        """Unanswered once the time is over."""
+        """Raise Unanswered if the caller's waiting time is over."""
         if self.until is not None and time.monotonic() > self.until:
             raise errors.Unanswered(who='the scheduler', reason='the time for its answer is over')
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
-        """Those of these servers whose caller still waits."""
+        """Return those of these servers whose caller still waits."""
         return set(uuids) if self.waiting is None else self.waiting() & set(uuids)
 
 
 class Claims:
-    """The claims of one select. ``host_of(provider uuids)``: the HostState that one of them is, or None."""
+    """The claims of one select in Placement.
+
+    ``host_of(provider uuids)`` returns the HostState whose uuid is one of these, or None.
+    """
 
     def __init__(self, placement: PlacementClient, query: Query, asker: Asker, *, project_id: str, user_id: str,
                  host_of: Callable[[Collection[str]], HostState | None]) -> None:
         self._placement, self.query, self._asker = placement, query, asker
         self._host_of, self._owner = host_of, dict[str, Any](project_id=project_id, user_id=user_id)
-        # The same question to hosts that report no dedicated CPUs.
+        # The same query for hosts that report no dedicated CPUs.
         self.fallback: Query | None = None
-        # What this select put and has not given back: {server: allocations}.
+        # Allocations that this select wrote and has not released, as {server: allocations}.
         self._made: dict[str, Allocations] = {}
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
-        """Allocate ``request`` to the server. None: there is no room after all; the next candidate may have some."""
+        """Allocate ``request`` to the server, and return the choice, or None if there is no capacity after all.
+
+        After None, another candidate may have capacity. If the server already has an allocation, the choice is the
+        result of ``existing``. Raises Unanswered like ``put``.
+        """
         try:
             self.put(uuid, request)
         except errors.PlacementConflict as error:
@@ -88,28 +96,36 @@ class Claims:
                       {'request': request, 'host': host, 'error': error})
             return None
         except PlacementInvalid as error:
-            # A provider went away since Placement named it.
+            # A provider was deleted since Placement's answer.
             LOG.warning('Placement refuses an allocation on %(host)s: %(error)s', {'host': host, 'error': error})
             return None
         return Choice(host, request)
 
     def put(self, uuid: str, request: Request) -> None:
-        """Write the allocation. PlacementConflict, PlacementInvalid: it isn't written. Unanswered: the time is over,
-        and what came too late was given back; or Placement is silent."""
+        """Write the server's allocation.
+
+        Raises:
+            PlacementConflict: If Placement refused the allocation, which is not written then.
+            PlacementInvalid: If Placement refused the allocation, which is not written then.
+            Unanswered: If Placement does not answer, or if the request's time is over. An allocation that was written
+                too late is released.
+        """
         self.check_time()
         self._placement.claim(uuid, request['allocations'], request.get('mappings'), **self._owner)
         self._made[uuid] = request['allocations']
         try:
             self.check_time()
         except errors.Unanswered:
-            # The flow's own undo may have been there before it.
+            # The flow's undo may have run before this allocation was written.
             self.give_back([uuid])
             raise
 
     def existing(self, uuid: str) -> Choice | None:
-        """What the server has already, as a choice; None when it has nothing.
+        """Return the allocation that the server already has as a choice, or None if it has none.
 
-        NoValidHost when that is not what is asked for now, or not on a host that there is.
+        Raises NoValidHost if this allocation is not the one that is requested now, or if its host does not exist.
+        Raises Unanswered if other writers change the allocation repeatedly, or if Placement or a database does not
+        answer.
         """
         for _ in range(WRITE_ATTEMPTS):
             held = self._placement.get_allocations(uuid)
@@ -133,8 +149,11 @@ class Claims:
         return Choice(host, {'allocations': given, 'mappings': mappings}, held=True)
 
     def _take_up(self, uuid: str, choice: Choice, generation: int) -> bool:
-        """Give what was found a new generation: a select without a caller may be about to remove it.
-        False: it was written meanwhile."""
+        """Write the found allocation again with a new generation.
+
+        Because of the new generation, a select without a caller can no longer remove the allocation. Return False if
+        another writer changed it meanwhile. If this select's caller no longer waits, nothing is written.
+        """
         if not self._asker.waits_for([uuid]):
             return True
         assert choice.request is not None
@@ -144,17 +163,20 @@ class Claims:
         except errors.PlacementConflict as error:
             if is_consumer_conflict(error):
                 return False
-            # Since it was claimed the host came to offer less: the host itself refuses then.
+            # The host offers less than at the time of the claim. The host itself will refuse the server.
             LOG.debug('The allocation of %(uuid)s stays as it is: %(error)s', {'uuid': uuid, 'error': error})
         return True
 
     def check_time(self) -> None:
-        """Unanswered once the time is over."""
+        """Raise Unanswered if the caller's waiting time is over."""
         self._asker.check_time()
 
     def confirm(self, uuids: Collection[str]) -> set[str]:
-        """After the last claim: those of the servers whose caller still waits; what was put for others is given
-        back. Cancelled: no caller waits, and nothing of this select stays; Unanswered: the database doesn't answer."""
+        """Return the servers whose caller still waits, and release the claims of the others.
+
+        It must be called after the last claim. Raises Cancelled if no caller waits, after all claims of this select are
+        released, and Unanswered if the database does not answer.
+        """
         waiting = self._asker.waits_for(uuids)
         self.give_back(set(uuids) - waiting)
         if not waiting:
@@ -162,8 +184,11 @@ class Claims:
         return waiting
 
     def leave(self) -> None:
-        """The select ends in silence: what it put stays for the next one, as the flow decides. Servers whose operations
-        wait no more have no flow that could."""
+        """Keep the claims of a select that ends because a database or Placement does not answer.
+
+        The next select of the same flow takes them over. Claims for servers whose operations no longer wait are
+        released, because no flow would do it.
+        """
         try:
             gone = self._made.keys() - self._asker.waits_for(self._made) if self._made else set()
         except errors.Unanswered as error:
@@ -172,7 +197,10 @@ class Claims:
         self.give_back(gone)
 
     def give_back(self, uuids: Collection[str] | None = None) -> None:
-        """Drop what this select put for these servers (None: for all), unless it was written since."""
+        """Release the allocations that this select wrote for these servers, or for all servers if ``uuids`` is None.
+
+        An allocation that was written again since is not released.
+        """
         for uuid in sorted(self._made if uuids is None else self._made.keys() & uuids):
             self._give_back(uuid, self._made.pop(uuid))
 
@@ -189,7 +217,7 @@ class Claims:
                     time.sleep(pause)
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
-        # Whoever claims after a removal begins with the same generation, so the amounts are looked at as well.
+        # A claim after a removal starts with the same generation again, so the amounts are compared, too.
         if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:
@@ -200,10 +228,10 @@ class Claims:
 
 def mappings_of(query: Query, allocations: Allocations,
                 traits_of: Callable[[str], set[str]]) -> dict[str, list[str]] | None:
-    """Which provider serves which group of the query; None when the allocations are not an answer to it.
+    """Return {group: [provider]} for these allocations, or None if they are not an answer to the query.
 
-    Placement keeps no mappings, so they are worked out again: traits are looked at only where two groups that differ
-    ask for the same class.
+    Placement does not store mappings, so they are computed again. Traits are read only where two different groups ask
+    for the same class.
     """
     left = uses({'allocations': allocations})
     if _total(left) != query.resources():
@@ -240,7 +268,10 @@ def _total(amounts: Counter[tuple[str, str]]) -> dict[str, int]:
 
 def _assign(query: Query, suffixes: list[str], providers: Collection[str], left: Counter[tuple[str, str]],
             suits: Callable[[str, str], bool], found: dict[str, str]) -> bool:
-    """Give each group a provider, depth first; ``left`` ends without what they take."""
+    """Assign a provider to each group, depth first, and subtract the groups' resources from ``left``.
+
+    Return False if this is impossible.
+    """
     if not suffixes:
         return True
     suffix, *rest = suffixes

@@ -1,13 +1,14 @@
-"""Compose candidates for many device groups out of Placement's answer for few of them.
+"""Compose allocation candidates for many device groups from Placement's answer for few groups.
 
     query, clones = full_query.collapsed()              # {'R-0': ['R-1', …, 'R-7'], 'S-0': []}, query.left_out: S-0
     found = client.allocation_candidates(query.pairs())
     requests = expand(found, query, clones, room)       # each with 'R-0' … 'R-7', 'S-0' on devices that fit together
 
-Placement answers k equal groups with all ordered choices (measured: five groups of eight devices take it 3 s, eight of
-eight do not end), k different ones with all combinations. Asked for one of a kind, it names each provider that may
-serve any of them; of a kind that it isn't asked for, its summaries of the host's tree say who may. What is left is to
-choose, each provider no more often than it has room. The claim checks the result like any other.
+For k equal groups, Placement returns all ordered choices, and for k different groups all combinations. Measured: five
+groups of eight devices take 3 s, eight of eight do not finish. If Placement is asked for one group of a kind, it
+returns each provider that may serve any group of the kind. For a kind that it is not asked for, the provider summaries
+of the host's tree show which providers may serve it. Functions of this module choose providers for all groups, none of
+them more often than its capacity allows. The claim checks the result like any other.
 """
 from __future__ import annotations
 
@@ -23,20 +24,21 @@ from kilonova.scheduler.query import Group, Query
 from kilonova.scheduler.reservations import Request
 from kilonova.scheduler.room import Room
 
-# Choices composed for one host and one set of other groups: enough for filters to find one they like.
+# Maximal number of choices for one host and one set of other groups, so that filters find an acceptable one.
 MAX_CHOICES = 64
-# An answer that isn't cut may name all hosts there are: so many choices in all, but at least some of each host.
+# An answer without a limit may contain all hosts. So the total number of choices is limited to the first number, but
+# each host gets at least the second.
 MANY_CHOICES, LEAST_CHOICES = 2000, 8
 
-# One device's worth of a provider: (provider, what tells it from the provider's others).
+# Capacity of a provider for one device: (provider, distinction from the other slots of this provider).
 Slot = tuple[str, Hashable]
-# A choice: the slots of each kind.
+# A choice has the slots of each kind.
 Slots = tuple[tuple[Slot, ...], ...]
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Equal groups; ``asked``: Placement was asked for the first of them."""
+    """A set of equal groups. ``asked`` is True if Placement was asked for the first of them."""
 
     group: Group
     suffixes: list[str]
@@ -50,10 +52,10 @@ class _Kind:
 def expand(requests: list[Request], query: Query, clones: dict[str, list[str]], room: Room,
            usable: Callable[[str], bool] = lambda provider: True,
            near: Callable[[str], Any] = lambda provider: 0) -> list[Request]:
-    """The requests, all of one host, with the left out groups filled in.
+    """Return the allocation requests of one host with the remaining groups filled in.
 
-    ``usable`` may rule out providers that the host itself wouldn't give; those of which ``near`` says the same are
-    neighbours.
+    ``requests`` are Placement's requests of this host. ``usable`` returns False for providers that the host would not
+    give. Providers for which ``near`` returns the same value are neighbours, and are preferred together.
     """
     kinds = [_Kind(query.left_out[kept] if kept in query.left_out else query.groups[kept], [kept, *others],
                    kept not in query.left_out) for kept, others in clones.items()]
@@ -70,7 +72,7 @@ def _expand(base: Request, kinds: list[_Kind], providers: list[list[str]], isola
     taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
     slots: list[list[Slot]] = []
     for kind, able in zip(kinds, providers, strict=True):
-        # Kinds of the same resources share the slots of a provider; isolated groups share none.
+        # Kinds with the same resources share the slots of a provider; isolated groups do not share any.
         what = None if isolate else tuple(sorted(kind.resources.items()))
         times = 1 if isolate else sum(len(one.suffixes) for one in kinds if one.resources == kind.resources)
         slots.append([(provider, (what, number)) for provider in sorted(able, key=near)
@@ -85,7 +87,10 @@ def _expand(base: Request, kinds: list[_Kind], providers: list[list[str]], isola
 
 
 def _by_base(requests: list[Request], kinds: list[_Kind], room: Room) -> Iterator[tuple[Request, list[list[str]]]]:
-    """Requests that differ only in the providers of the kinds: what they share, and those providers of each kind."""
+    """Yield (request without the providers of the kinds, list of the providers of each kind).
+
+    Requests that differ only in the providers of the kinds are combined.
+    """
     bases: dict[Any, tuple[Request, list[dict[str, None]]]] = {}
     for request in requests:
         base = request
@@ -97,7 +102,7 @@ def _by_base(requests: list[Request], kinds: list[_Kind], room: Room) -> Iterato
             if kind.asked:
                 able[request['mappings'][kind.suffixes[0]][0]] = None
     for base, found in bases.values():
-        # Placement was asked for one kind of devices at least.
+        # Placement was asked for at least one kind of devices.
         beside = next(provider for able in found for provider in able)
         yield base, [list(able) if kind.asked else room.providers(kind.group, beside)
                      for kind, able in zip(kinds, found, strict=True)]
@@ -123,7 +128,7 @@ def _frozen(base: Request) -> tuple[Any, ...]:
 
 
 def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any], most: int) -> Iterator[Slots]:
-    """Up to ``most`` different ways to take so many slots of each kind: neighbours first, then others."""
+    """Yield up to ``most`` different choices of ``counts`` slots of each kind, those with neighbours first."""
     number = math.prod(map(math.comb, map(len, slots), counts))
     if not number:
         return
@@ -140,7 +145,11 @@ def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], A
 
 
 def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
-    """Starting at each slot of each neighbourhood, so that a slot that turns out bad is not in all of the first."""
+    """Yield choices that start at each slot of each neighbourhood.
+
+    So a slot that turns out to be unusable is not in all of the first choices. A choice is None if there are too few
+    slots.
+    """
     around: list[dict[Any, list[Slot]]] = []
     for of_kind in slots:
         around.append({})
@@ -160,21 +169,27 @@ def _turned(slots: list[Slot], turn: int) -> list[Slot]:
 
 
 def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator[Slots | None]:
-    """All ``number`` if they are few, or of one kind; else any."""
+    """Yield all ``number`` choices if they are few or of one kind, otherwise random ones.
+
+    A choice is None if it takes a slot twice or if there are too few slots.
+    """
     if len(slots) == 1 or number <= 16 * MAX_CHOICES:
         ways = itertools.product(*map(itertools.combinations, slots, counts))
         for choice in itertools.islice(ways, 16 * MAX_CHOICES):
             taken = [slot for of_kind in choice for slot in of_kind]
             yield choice if len(set(taken)) == len(taken) else None
         return
-    # The same each time.
+    # A fixed seed, so that the same choices are made each time.
     rng = random.Random(0)
     for _ in range(4 * MAX_CHOICES):
         yield _matched([rng.sample(of_kind, len(of_kind)) for of_kind in slots], counts)
 
 
 def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
-    """So many slots for each kind, those first that come first, none of them twice; None: there is no such choice."""
+    """Return ``counts`` slots for each kind, none of them twice, or None if this is impossible.
+
+    Slots are taken in the given order.
+    """
     owner: dict[Slot, int] = {}
 
     def give(kind: int, tried: set[Slot]) -> bool:
@@ -183,7 +198,7 @@ def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
                 owner[slot] = kind
                 return True
         for slot in orders[kind]:
-            # Another kind may have to do with another slot.
+            # Another kind may exchange this slot for another one.
             if owner[slot] != kind and slot not in tried:
                 tried.add(slot)
                 if give(owner[slot], tried):

@@ -81,7 +81,9 @@ class Answers(Protocol):
     """Results of array filters and weighers for all hosts at once; implemented by ``look.Look``."""
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
-        """Return the array that ``plugin.mask`` or ``plugin.values`` (``form``) returned, with one entry for each host index.
+        """Return the result of ``plugin.mask`` or ``plugin.values`` (``form``) for all hosts.
+
+        Its entries have the hosts' indexes in the table.
         """
         ...
 

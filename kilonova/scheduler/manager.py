@@ -1,10 +1,10 @@
-"""The scheduler's RPC endpoint: which host takes these servers?
+"""RPC endpoint of the scheduler: choose hosts for servers.
 
     manager = SchedulerManager(conf, databases, cells, PlacementClient(session.adapter(conf, 'placement')))
     transport.serve('scheduler', conf.host, manager.endpoints()).start()
 
-One select costs one question to Placement at most, one claim a server, and two statements (with one cell, when no host
-changed since the last one).
+A select sends at most one query for candidates to Placement, and one claim for each server. With one cell, it runs two
+SQL statements if no host has changed since the last select.
 """
 from __future__ import annotations
 
@@ -44,31 +44,38 @@ from kilonova.scheduler.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
-# How often one select chooses when nothing but lost claims stands against a host, and the growing pause between (s).
+# Number of attempts of one select if a host was lost only because its claims were refused, and the basis of the growing
+# pause between attempts (in seconds).
 TRIES = 5
 PAUSE = 0.1
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """All that Placement offers for a request. ``silent``: cells that don't answer, whose hosts aren't among them."""
+    """All hosts that Placement offers for a request.
+
+    ``silent`` names cells that do not answer; their hosts are missing.
+    """
 
     snapshot: Snapshot
     answer: Answer
     silent: list[str]
 
     def offers(self, spec: RequestSpec) -> Offered:
-        """The hosts, less what was claimed since."""
+        """Return the hosts and their allocation requests, without those that were claimed since."""
         return Offered(self.snapshot, spec, self.answer)
 
 
 class SchedulerManager:
-    """One a process; its methods may run in many threads at once."""
+    """RPC endpoint of one scheduler process. Its methods may be called from many threads at once."""
 
     def __init__(self, conf: cfg.ConfigOpts, databases: Databases, cells: Cells, placement: PlacementClient, *,
                  enabled_filters: Sequence[Any] | None = None, weighers: Sequence[Any] | None = None,
                  notify: Notifications = OFF) -> None:
-        """Loads filters and weighers by the options unless they are given; an unknown name raises."""
+        """Load filters and weighers as configured, unless they are given.
+
+        Raises an error of ``plugins`` if a configured name is unknown.
+        """
         self._conf, self._placement, self.notify = conf, placement, notify
         self._snapshot = Snapshot(conf, databases, cells)
         self._filters = list(plugins.load_filters(conf) if enabled_filters is None else enabled_filters)
@@ -78,30 +85,43 @@ class SchedulerManager:
         self._qualified, self._answers = Qualified(placement), Answers()
 
     def endpoints(self) -> list[tuple[type[Scheduler], SchedulerManager]]:
-        """What a transport serves."""
+        """Return the interface and object that a transport serves."""
         return [(Scheduler, self)]
 
     def start(self) -> None:
-        """Say how hosts will be chosen."""
+        """Log the filters and weighers, and start the writer of decisions."""
         LOG.info('Filters: %s', ', '.join(type(one).__name__ for one in self._filters))
         LOG.info('Weighers: %s', ', '.join(type(one).__name__ for one in self._weighers))
         self._decisions.start()
 
     def stop(self) -> None:
-        """Write the last decisions down, let go of the threads that ask cells."""
+        """Write the last decisions, and stop the threads that read cells."""
         self._decisions.stop()
         self._snapshot.close()
 
     def select_destinations(self, ctxt: RequestContext, spec_obj: RequestSpec, instance_uuids: Sequence[str],
                             return_objects: bool = True, return_alternates: bool = True, claim: bool = True,
                             time_left: float | None = None, operations: Sequence[str] | None = None) -> Any:
-        """For each server a list of Selections: its host, then alternates of the same cell.
+        """Return a list of Selections for each server: its host, then alternate hosts of the same cell.
 
-        ``claim``: allocate the host in Placement to the server (which may have been done by an earlier, unanswered
-        call). ``time_left``: seconds from now after which nothing is claimed any more. ``operations``: the boots that
-        ask, one a server; what was claimed for one that waits no more is given back. With ``return_objects`` False the
-        old form: one dict {host, nodename, limits} a server. Raises NoValidHost, Unanswered; Cancelled: none of the
-        boots waits any more.
+        With ``return_objects`` False, return the old form, which is one dict {host, nodename, limits} for each server.
+
+        Args:
+            ctxt: Context of the request.
+            spec_obj: The request.
+            instance_uuids: The servers; by default the one in ``spec_obj``.
+            return_objects: Whether to return Selections.
+            return_alternates: Whether to return alternate hosts.
+            claim: Whether to allocate the host to the server in Placement. An earlier call that was not answered may
+                have done this already.
+            time_left: Seconds from now after which nothing is claimed any more.
+            operations: Boot operations of the callers, one for each server. Claims for an operation that no longer
+                waits are released.
+
+        Raises:
+            NoValidHost: If no host fits.
+            Unanswered: If a database or Placement does not answer, or if the time is over.
+            Cancelled: If none of the boot operations waits any more.
         """
         asker = Asker.of(time_left, partial(self._snapshot.servers.waiting, list(operations)) if operations else None)
         uuids = list(instance_uuids or [spec_obj.instance_uuid])
@@ -121,16 +141,22 @@ class SchedulerManager:
         return chosen if return_objects else [hosts[0].to_dict() for hosts in chosen]
 
     def try_out(self, spec_obj: RequestSpec, uuids: Sequence[str], trace: Trace) -> Plan:
-        """What select_destinations would choose now. Nothing is claimed, told or written down. NoValidHost."""
+        """Return the plan that select_destinations would return now, without claims, notifications and records.
+
+        Raises NoValidHost if no host fits.
+        """
         return self._select(spec_obj, self._conf.scheduler.max_attempts - 1, trace).run(list(uuids), False, Asker())
 
     def candidates(self, spec_obj: RequestSpec) -> Candidates:
-        """Everything that Placement would offer for the request, uncut, with the hosts as they stand. NoValidHost."""
+        """Return all hosts that Placement offers for the request now, without a limit.
+
+        Raises NoValidHost if the request can never be served.
+        """
         return self._select(spec_obj, 0, None).candidates()
 
     @property
     def filters(self) -> list[Any]:
-        """The enabled filters, in their order."""
+        """The enabled filters in their order."""
         return self._filters
 
     def _select(self, spec_obj: RequestSpec, alternates: int, trace: Trace | None) -> _Request:
@@ -140,7 +166,7 @@ class SchedulerManager:
 
 @contextmanager
 def _refused() -> Iterator[None]:
-    """What nobody can have is NoValidHost."""
+    """Raise NoValidHost instead of errors that mean that no host can ever take the request."""
     try:
         yield
     except (queries.RequestFilterFailed, PciInvalidAlias, PlacementInvalid, QueryTooLong) as error:
@@ -158,14 +184,17 @@ class _Request:
         self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
-        # Who names no host is no rebuild, whatever the hints say: it would get its host without an allocation.
+        # A request that names no host is no rebuild, even if its hints say so: it would get a host without allocation.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = Settings(alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace)
 
     @_refused()
     def run(self, uuids: list[str], claim: bool, asker: Asker) -> Plan:
-        """1. read what changed of the hosts  2. choose among them and claim, or by what Placement just said, or else
-        3. ask Placement who might do."""
+        """Choose hosts for the servers, and claim them if ``claim`` is True.
+
+        First the changes of hosts are read. Then hosts are chosen from the scheduler's own data, or from a stored
+        answer of Placement. Only if this is impossible or finds too few hosts, Placement is asked for candidates.
+        """
         if self._is_rebuild:
             return self._rebuild()
         silent = self._snapshot.refresh()
@@ -178,7 +207,7 @@ class _Request:
         try:
             if silent:
                 return self._by_candidates(query, uuids, claims)
-            # Placement is asked only about the hosts that are chosen.
+            # Placement is queried only about the chosen hosts.
             own = OwnView.of(self._snapshot, self._qualified, self._spec, query, claims)
             if own is not None:
                 return self._by_offers(own, uuids, claims) or self._by_candidates(query, uuids, claims)
@@ -203,7 +232,7 @@ class _Request:
         return self._by_offers(offers, uuids, claims) if whole else None
 
     def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> Plan | None:
-        """A plan without a question to Placement about all hosts; None: it must be asked."""
+        """Return a plan without a query for candidates to Placement, or None if the query is necessary."""
         plan = self._choose(offers, uuids, claims)
         if plan is None:
             claims.give_back()
@@ -211,7 +240,10 @@ class _Request:
         return plan
 
     def _start_over(self, uuids: list[str]) -> None:
-        """Another way is gone; the servers that the first one put into the group were given back."""
+        """Prepare another choice: read the server group again and clear the trace.
+
+        The servers that the first choice put into the group have been released.
+        """
         self._look_at_group(uuids)
         if self._trace is not None:
             self._trace.restart()
@@ -220,10 +252,13 @@ class _Request:
         groups.prepare(self._spec, uuids, self._snapshot, self._filters, self._weighers)
 
     def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> Plan | None:
-        """A plan for all servers, each claimed; None: there are not enough hosts, and what was claimed stands."""
+        """Return a plan with a claim for each server, or None if there are not enough hosts.
+
+        After None, claims that were made still exist.
+        """
         select = Select(self._snapshot, self._spec, self._filters, self._weighers, self._settings, offers, claims)
         kept: Collection[str] = ()
-        # Who only looks lets nobody see what he counts meanwhile.
+        # Without claims, the lock is held all the time, so that no other thread sees the temporary reservations.
         with self._snapshot.table.lock if claims is None else nullcontext():
             try:
                 plan = select.plan(uuids)
@@ -252,7 +287,7 @@ class _Request:
             report = self._report(query, answer, uuids)
             if claims is None or tries == TRIES or not report.lost_races:
                 raise self._refusal(query, report)
-            # Whoever took it may have given it up by then: a server that ended elsewhere, or nowhere.
+            # The capacity may be free again then, because the server that claimed it got another host or failed.
             time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
         if claims is not None:
             claims.check_time()
@@ -261,7 +296,7 @@ class _Request:
         return self._by_candidates(query, uuids, claims, tries + 1)
 
     def _report(self, query: queries.Query, answer: Answer, uuids: list[str]) -> reasons.Report:
-        """Why there is no host."""
+        """Return the reasons why there is no host."""
         self._look_at_group(uuids)
         self._spec.instance_uuid = uuids[0]
         with self._snapshot.table.lock:
@@ -272,7 +307,7 @@ class _Request:
             servers=len(uuids), named=self._named_nodes() if self._names_hosts() else None)
 
     def _refusal(self, query: queries.Query, report: reasons.Report) -> errors.NoValidHost:
-        """The error that says why."""
+        """Return the error with the reasons, and log them."""
         if self._trace is not None:
             self._trace.report = report
         text = report.text()
@@ -282,7 +317,7 @@ class _Request:
 
     @_refused()
     def candidates(self) -> Candidates:
-        """All that Placement offers, however much that is."""
+        """Return all candidates that Placement offers, without a limit."""
         self._snapshot.refresh()
         self._look_at_group([self._spec.instance_uuid])
         query = self._query()
@@ -291,7 +326,7 @@ class _Request:
         return Candidates(self._snapshot, answer, self._snapshot.cells.silent)
 
     def _ask(self, query: queries.Query) -> tuple[Answer, queries.Query | None]:
-        """Placement's candidates, and the second question, if there was one."""
+        """Return Placement's candidates, and the second query if one was necessary, otherwise None."""
         asking, clones = query.collapsed()
         asked = time.monotonic()
         with self._snapshot.table.lock:
@@ -306,13 +341,16 @@ class _Request:
             LOG.info('Got no allocation candidates from the Placement API. This could be due to insufficient resources '
                      'or a temporary occurrence as compute nodes start up.')
         elif unknown := self._snapshot.unusable(answer.by_root):
-            # A host that came a moment ago, or the provider of a shared disk.
+            # These are hosts that were added a moment ago, or the provider of a shared disk.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)
         return answer, fallback
 
     def _add_fallback(self, answer: Answer, query: queries.Query) -> None:
-        """Hosts without any PCPU, for computes that pin and don't report it yet; after those that do."""
+        """Add hosts without PCPU to the answer, after the hosts with PCPU.
+
+        They are computes that can pin CPUs but do not report it yet.
+        """
         LOG.debug('Requesting fallback allocation candidates with VCPU instead of PCPU')
         found, more = answer.found, self._placement.allocation_candidates(query.collapsed()[0].pairs())
         summaries = more['provider_summaries']
@@ -326,7 +364,10 @@ class _Request:
         found['provider_summaries'] = {**summaries, **found['provider_summaries']}
 
     def _rebuild(self) -> Plan:
-        """The server stays on its host: no allocation, and only filters that look at rebuilds."""
+        """Return a plan with the server's own host, without allocation.
+
+        Only filters that check rebuilds are run.
+        """
         self._snapshot.refresh()
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
         plan = self._choose(Staying(self._snapshot), [uuid], None)
@@ -341,7 +382,7 @@ class _Request:
             pci_in_placement=self._conf.filter_scheduler.pci_in_placement,
             in_tree=nodes[0] if len(nodes) == 1 else None, many_nodes=len(nodes) > 1, pinning=pinning)
         if only_cell(self._spec) and len(self._snapshot.cells.uuids()) > 1:
-            # Placement knows no cells: the first so many may all be in others.
+            # Placement does not know cells, so all hosts of a limited answer may be in other cells.
             query.limit = None
         prefilters.run(self._prefilters, query, self._spec, queries.Facts(
             self._conf, self._snapshot.aggregates.of_zone, lambda: self._snapshot.aggregates.rows))
@@ -349,8 +390,11 @@ class _Request:
         return query
 
     def _check_classes(self, query: queries.Query) -> None:
-        """Devices go to servers by PCI requests: one that is named by its class would be held without its host knowing.
-        Only flavors with classes of somebody's own cost this question."""
+        """Raise RequestFilterFailed if the flavor names the resource class of PCI devices.
+
+        Servers get devices only by PCI requests. A device that is named by its class would be allocated without its
+        host knowing it. This sends a request to Placement only for flavors with custom classes.
+        """
         for key, name in queries.own_classes(query, self._spec.flavor.extra_specs):
             if self._placement.list_providers(resources=f'{name}:1', required=MANAGED_PCI):
                 raise queries.RequestFilterFailed(reason=(
@@ -358,7 +402,7 @@ class _Request:
                     'pci_passthrough:alias'))
 
     def _names_hosts(self) -> bool:
-        """Whether the request names hosts or nodes to go to."""
+        """Return whether the request names the hosts or nodes for the servers."""
         spec = self._spec
         destination = spec.requested_destination if 'requested_destination' in spec else None
         return (any(name in spec and getattr(spec, name) for name in ('force_hosts', 'force_nodes'))
@@ -366,7 +410,10 @@ class _Request:
                                                     for name in ('host', 'node'))))
 
     def _named_nodes(self) -> list[str]:
-        """uuids of the nodes that the request names; [] when it names none, or none that exist."""
+        """Return the uuids of the nodes that the request names.
+
+        The list is empty if the request names none, or if none of them exist.
+        """
         spec = self._spec
         hosts = (spec.force_hosts if 'force_hosts' in spec else None) or []
         nodes = (spec.force_nodes if 'force_nodes' in spec else None) or []

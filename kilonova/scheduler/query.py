@@ -1,12 +1,12 @@
-"""What a request needs, as a question to Placement.
+"""Build the query to Placement from a request.
 
     query = build(spec, max_results=1000, pci_in_placement=True)
     for prefilter in prefilters.ALL: prefilter(query, spec, facts)
     found = client.allocation_candidates(query.pairs())
 
-A *group* is what one ``resources<suffix>`` parameter asks for; its suffix is taken literally (``1``, ``_GPU``,
-``<request id>-0``), the unnamed group '' may be spread over the host's provider tree, each other comes from one
-provider.
+A *group* is the resources that one parameter ``resources<suffix>`` asks for. The suffix has no further meaning (``1``,
+``_GPU``, ``<request id>-0``). The unnamed group '' may be spread over the host's provider tree, and each other group is
+served by one provider.
 """
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from kilonova.virt.hardware import amounts, constraints
 LOG = logging.getLogger(__name__)
 
 _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
-# Hints that name other servers: what they ask for may be far down the list, so that it must not be cut.
+# Hints that name other servers. The hosts that match them may be at the end of the answer, so it must have no limit.
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
-# With more named groups than this, Placement is asked for fewer and the rest is composed here: its candidates of a host
-# are all combinations, 8 · 7 · 6 … of equal groups, 8 · 8 · 8 … of different ones, and it works them all out
-# (5 of 8 take 3 s).
+# With more named groups than this, Placement is asked for fewer groups, and the rest is composed in ``expand``.
+# Placement computes all combinations of a host: 8 · 7 · 6 … for equal groups, 8 · 8 · 8 … for different ones (5 of 8
+# take 3 s).
 FEW_GROUPS = 2
 
 
 class RequestFilterFailed(errors.KilonovaError):
-    """Something that is asked for can be nowhere; scheduling ends with this reason."""
+    """The request asks for something that no host can have. Scheduling ends with this reason."""
 
     msg_fmt = 'Scheduling failed: %(reason)s'
 
@@ -49,8 +49,11 @@ def _none() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Facts:
-    """``zone_aggregates(zone)`` → uuids of the aggregates of an availability zone; ``aggregates()`` → all of them:
-    {'uuid', 'name', 'hosts', 'metadata'}."""
+    """Settings and aggregates that prefilters need.
+
+    ``zone_aggregates(zone)`` returns the uuids of the aggregates of an availability zone. ``aggregates()`` returns all
+    aggregates as dicts with 'uuid', 'name', 'hosts' and 'metadata'.
+    """
 
     conf: cfg.ConfigOpts
     zone_aggregates: Callable[[str], list[str]]
@@ -59,7 +62,7 @@ class Facts:
 
 @dataclass
 class Group:
-    """Resources of one group, and what its provider must have and not have."""
+    """Resources of one request group, and the traits and aggregates that its provider must have or must not have."""
 
     resources: dict[str, int] = field(default_factory=dict)
     required: set[str] = field(default_factory=set)
@@ -70,18 +73,22 @@ class Group:
 
     @property
     def empty(self) -> bool:
+        """Whether the group asks for nothing."""
         return self == Group()
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for groups that ask for the same."""
+        """Return a key that is equal for groups that ask for the same."""
         return (tuple(sorted(self.resources.items())), tuple(sorted(self.required)), tuple(sorted(self.forbidden)),
                 tuple(map(tuple, self.aggregates)), tuple(sorted(self.forbidden_aggregates)), self.in_tree)
 
 
 @dataclass
 class Query:
-    """The question. ``pci_groups``: suffixes of the groups that are PCI devices; ``left_out``: the first group of each
-    kind that is not asked for at all (see ``collapsed``)."""
+    """The parameters of GET /allocation_candidates.
+
+    ``pci_groups`` has the suffixes of groups for PCI devices. ``left_out`` has the first group of each kind that
+    Placement is not asked for (see ``collapsed``).
+    """
 
     groups: dict[str, Group] = field(default_factory=lambda: {'': Group()})
     policy: str | None = None
@@ -94,10 +101,11 @@ class Query:
 
     @property
     def unnamed(self) -> Group:
+        """The group without suffix."""
         return self.groups['']
 
     def resources(self) -> dict[str, int]:
-        """All amounts, summed over the groups."""
+        """Return the amounts by resource class, summed over all groups."""
         total: dict[str, int] = {}
         for group in self.groups.values():
             for name, amount in group.resources.items():
@@ -105,7 +113,7 @@ class Query:
         return total
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The parameters of GET /allocation_candidates, sorted."""
+        """Return the sorted parameters of GET /allocation_candidates."""
         pairs: list[tuple[str, str]] = []
         for suffix, group in self.groups.items():
             pairs.extend((f'{name}{suffix}', value) for name, value in _parameters(group))
@@ -119,11 +127,13 @@ class Query:
         return sorted(pairs)
 
     def collapsed(self) -> tuple[Query, dict[str, list[str]]]:
-        """The question with at most one group of each kind, and of devices with at most one kind if there are many; and
-        {suffix that stands for its kind: the others of the kind} of the kinds that are to be composed.
+        """Return a query with fewer groups, and {suffix of a kind's first group: suffixes of its other groups}.
 
-        One kind of devices stays, so that hosts without any are no answer. Placement doesn't know of the kinds that are
-        left out, so its answer isn't cut: the hosts that have them may be far down the list.
+        The query has at most one group of each kind, and groups of at most one kind of devices if there are many. The
+        dict contains the kinds that ``expand`` must compose. One kind of devices is kept, so that hosts without any
+        devices are not in the answer. If kinds are left out, the answer has no limit: Placement does not know these
+        kinds, and the hosts that have them may be at the end of the list. The query itself and an empty dict are
+        returned if there are few groups.
         """
         named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
         if len(named) <= FEW_GROUPS:
@@ -137,7 +147,7 @@ class Query:
         gone = {suffix for suffixes in kinds for suffix in suffixes[1:]}
         left_out = {}
         if len(named) - len(gone) > FEW_GROUPS:
-            # Hosts that have most of one kind are the rarest.
+            # Ask for the kind with the most groups, because hosts with that many devices are the rarest.
             devices = sorted((suffixes for suffixes in kinds if self._composable(suffixes)), key=len, reverse=True)
             left_out = {suffixes[0]: self.groups[suffixes[0]] for suffixes in devices[1:]}
         clones = {suffixes[0]: suffixes[1:] for suffixes in kinds
@@ -149,7 +159,7 @@ class Query:
         return replace(self, groups=groups, left_out=left_out, limit=None if left_out else self.limit), clones
 
     def _composable(self, suffixes: list[str]) -> bool:
-        """Whether these equal groups are devices of which Placement's summaries of a host say all that is asked for."""
+        """Return whether these equal groups are devices that Placement's provider summaries describe completely."""
         group = self.groups[suffixes[0]]
         return self.pci_groups.issuperset(suffixes) and group == Group(
             resources=group.resources, required=group.required, forbidden=group.forbidden)
@@ -174,11 +184,11 @@ def _traits(required: Iterable[str], forbidden: Iterable[str]) -> str:
 
 def build(spec: RequestSpec, *, max_results: int, pci_in_placement: bool = False, in_tree: str | None = None,
           many_nodes: bool = False, pinning: bool = True) -> Query:
-    """The question of a request.
+    """Return the query for a request.
 
-    ``in_tree``: the one compute node that may take it (its uuid); ``many_nodes``: it may go to one host of several
-    nodes, so the answer must not be cut; ``pinning`` False: dedicated CPUs are asked for as VCPU. Raises
-    pci.request.PciInvalidAlias for an alias that Placement can't express.
+    ``in_tree`` is the uuid of the only compute node that may take the servers. With ``many_nodes`` they may go to one
+    host of several nodes, so the answer has no limit. With ``pinning`` False, dedicated CPUs are requested as VCPU.
+    Raises pci.request.PciInvalidAlias for an alias that Placement cannot express.
     """
     query = Query(limit=max_results)
     _read_extra_specs(query, spec.flavor.extra_specs)
@@ -204,7 +214,7 @@ def build(spec: RequestSpec, *, max_results: int, pci_in_placement: bool = False
 
 
 def own_classes(query: Query, extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(extra spec, resource class) of what the flavor asks for that is no standard class."""
+    """Yield (extra spec, resource class) for custom resource classes that the flavor asks for."""
     for key in extra_specs:
         found = _EXTRA_SPEC.fullmatch(key)
         if found is not None and found['what'] == 'resources' and found['name'].startswith('CUSTOM_'):
@@ -214,29 +224,29 @@ def own_classes(query: Query, extra_specs: Mapping[str, str]) -> Iterator[tuple[
 
 
 def _field(spec: RequestSpec, name: str) -> Any:
-    """A field that older callers may leave unset."""
+    """Return a field of the request, or None if it is not set, which may happen with older callers."""
     return getattr(spec, name) if name in spec else None
 
 
 def image_property(spec: RequestSpec, name: str) -> Any:
-    """A property of the request's image, None without."""
+    """Return a property of the request's image, or None if it is not set."""
     image = _field(spec, 'image')
     return image.properties.get(name) if image is not None and 'properties' in image else None
 
 
 def wanted(spec: RequestSpec, extra_spec: str, name: str) -> Any:
-    """What the flavor says, or else the image's property."""
+    """Return the flavor's extra spec, or the image property if the flavor does not have it."""
     value = spec.flavor.extra_specs.get(extra_spec)
     return image_property(spec, name) if value is None else value
 
 
 def wants(spec: RequestSpec, extra_spec: str, name: str) -> bool:
-    """The same as a yes or no; nonsense is no."""
+    """Return the flavor's extra spec or else the image property as a boolean. An invalid value is False."""
     return strutils.bool_from_string(wanted(spec, extra_spec, name))
 
 
 def _read_extra_specs(query: Query, extra_specs: dict[str, str]) -> None:
-    """``resources:X``, ``resources<S>:X``, ``trait:T``, ``trait<S>:T`` and ``group_policy``."""
+    """Read ``resources:X``, ``resources<S>:X``, ``trait:T``, ``trait<S>:T`` and ``group_policy``."""
     for key, value in extra_specs.items():
         found = _EXTRA_SPEC.fullmatch(key)
         if key == 'group_policy':
@@ -262,13 +272,16 @@ def _read_one(group: Group, what: str, name: str, value: str) -> None:
 
 
 def _read_flavor(query: Query, spec: RequestSpec) -> None:
-    """VCPU, MEMORY_MB and DISK_GB, each unless an extra spec names it somewhere."""
+    """Add VCPU, MEMORY_MB and DISK_GB, except for those that an extra spec names in any group."""
     amounts.add_sizes({suffix: group.resources for suffix, group in query.groups.items()}, spec.flavor,
                       from_volume=bool(_field(spec, 'is_bfv')))
 
 
 def _read_cpu_policy(query: Query, spec: RequestSpec) -> None:
-    """Dedicated CPUs are another class, which only hosts that pin have."""
+    """Ask for PCPU instead of VCPU for dedicated CPUs, and for the traits of the thread policy.
+
+    Only hosts that pin CPUs have PCPU.
+    """
     extra_specs, wanted = spec.flavor.extra_specs, _numa(spec)
     amounts.pin(query.unnamed.resources, constraints.shared_cpus(spec.flavor, wanted),
                 constraints.dedicated_cpus(wanted))
@@ -280,25 +293,25 @@ def _read_cpu_policy(query: Query, spec: RequestSpec) -> None:
 
 
 def wants_dedicated_cpus(spec: RequestSpec) -> bool:
-    """Whether there are CPUs among what is asked for that only hosts that pin have."""
+    """Return whether the request needs dedicated CPUs, which only hosts that pin CPUs have."""
     return constraints.dedicated_cpus(_numa(spec)) > 0
 
 
 def _numa(spec: RequestSpec) -> Any:
-    """The request's NUMA topology; of one that was stored without, what its flavor and image say."""
+    """Return the request's NUMA topology, or the one of its flavor and image if it was stored without."""
     found = _field(spec, 'numa_topology')
     if found is not None:
         return found
     image = _field(spec, 'image')
     properties = image.properties if image is not None and 'properties' in image else NOTHING
     with contextlib.suppress(errors.Invalid):
-        # The API refuses what makes no sense: an older request may still have it, and got nothing for it.
+        # The API refuses invalid extra specs, but older requests may have them. They were ignored for these requests.
         return constraints.of(spec.flavor, properties)
     return None
 
 
 def _read_device_distance(query: Query, spec: RequestSpec) -> None:
-    """Only some drivers know which cells share a socket."""
+    """Require the trait of drivers that know which NUMA cells share a socket, if the PCI NUMA policy is "socket"."""
     policy = spec.flavor.extra_specs.get('hw:pci_numa_affinity_policy') or image_property(
         spec, 'hw_pci_numa_affinity_policy')
     if policy == 'socket':
@@ -310,7 +323,10 @@ def _read_image(query: Query, spec: RequestSpec) -> None:
 
 
 def _choose_policy(query: Query, of_flavor: Iterable[str]) -> None:
-    """Placement insists on a policy for several named groups. Whoever made several in one flavor must say which."""
+    """Set the group policy, because Placement requires one if there are several named groups.
+
+    A flavor that has several named groups itself must set the policy; otherwise a warning is logged.
+    """
     named = {suffix for suffix, group in query.groups.items() if suffix and group.resources}
     if query.policy or len(named) < 2:
         return
@@ -336,7 +352,7 @@ def _trait(traits: dict[str, str], what: str, value: str) -> str:
 
 
 def _read_memory(query: Query, spec: RequestSpec) -> None:
-    """Encrypted memory, persistent memory."""
+    """Ask for encrypted and persistent memory."""
     unnamed = query.unnamed
     encrypted = wants(spec, 'hw:mem_encryption', 'hw_mem_encryption')
     if encrypted:
@@ -346,13 +362,13 @@ def _read_memory(query: Query, spec: RequestSpec) -> None:
 
 
 def tpm(spec: RequestSpec) -> tuple[str, str] | None:
-    """(model, version) of the guest's emulated TPM, None without. The version asks for one."""
+    """Return (model, version) of the guest's emulated TPM, or None if no TPM version is set."""
     version = wanted(spec, 'hw:tpm_version', 'hw_tpm_version')
     return (wanted(spec, 'hw:tpm_model', 'hw_tpm_model') or 'tpm-tis', version) if version else None
 
 
 def _read_guest(query: Query, spec: RequestSpec) -> None:
-    """What the guest's machine is to have: TPM, secure boot, address space, firmware."""
+    """Require the traits for the guest's TPM, secure boot, address space and firmware."""
     required, chosen = query.unnamed.required, tpm(spec)
     if chosen is not None:
         required.add(_trait(_TPM_MODELS, 'hw:tpm_model', chosen[0]))
@@ -367,7 +383,7 @@ def _read_guest(query: Query, spec: RequestSpec) -> None:
 
 
 def _read_groups(query: Query, spec: RequestSpec, pci_in_placement: bool) -> None:
-    """Groups of ports, device profiles and PCI devices."""
+    """Add the groups of ports, device profiles and PCI devices."""
     wanted = {group.requester_id: group for group in _field(spec, 'requested_resources') or ()}
     if pci_in_placement:
         for group in pci_request.request_groups(_field(spec, 'pci_requests') or []):

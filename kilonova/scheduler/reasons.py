@@ -1,12 +1,12 @@
-"""Why no host takes a request: for its owner in a sentence, for administrators host by host.
+"""Explain why no host takes a request: in one sentence for its owner, and for each host for administrators.
 
     report = explain(snapshot, placement, spec, query, filters, offered=…, servers=1)
     raise NoValidHost(reason=report.text())
     # 12 hosts considered: 9 have fewer than 2 free a100 (best: 1 free), 2 disabled, 1 wrong availability zone.
 
-It is worked out after the refusal and costs nothing before. A host is listed with everything that turns it away as far
-as the table and Placement's answer know it, so that it would pass if just that were different; filters that look at
-single hosts, and Placement, are only asked about hosts that nothing else explains. The owner's sentence names no host.
+The report is computed only after the refusal, so other requests need no time for it. It lists for each host all reasons
+that the table and Placement's answer show, so that the host would pass if only these were different. Filters that check
+single hosts, and Placement, are asked only about hosts without another reason. The owner's sentence names no host.
 """
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from kilonova.scheduler.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 
-# What a fault's column leaves beside 'No valid host was found. '.
+# Characters that fit into a fault's column after 'No valid host was found. '.
 ROOM = 225
-# In larger clouds Placement's lists of providers would cost more than the answer is worth.
+# With more hosts than this, Placement's lists of providers are not read, because they would take too long.
 MANY_HOSTS = 2000
-# Groups of a request that Placement is asked about.
+# Maximal number of request groups for which Placement is asked.
 MANY_GROUPS = 8
 MANY_CHECKS = 60
 UNKNOWN = -1
-# {filter: what it means to a user}. '{have}' is have or has.
+# {filter: meaning for a user}. '{have}' is replaced by "have" or "has".
 WORDS: Mapping[str, str] = MappingProxyType({
     'ServerGroupAffinityFilter': 'not where the server group is',
     'ServerGroupAntiAffinityFilter': '{have} too many servers of the server group',
@@ -80,7 +80,10 @@ AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType({
 
 @dataclass
 class Check:
-    """One thing that turns hosts away. ``has``: what each host has of what is too little, UNKNOWN: not known."""
+    """One reason why hosts do not pass.
+
+    ``has`` is, for a missing amount, the amount of each host, or UNKNOWN.
+    """
 
     key: str
     words: str
@@ -91,14 +94,14 @@ class Check:
 
 @dataclass
 class Report:
-    """``names``: {place: host} of all hosts that were considered."""
+    """The reasons why no host fits. ``names`` is {index: host} of all hosts that were considered."""
 
     names: dict[int, str]
     servers: int
     checks: list[Check]
 
     def text(self, room: int = ROOM) -> str:
-        """For the owner; at most ``room`` characters."""
+        """Return the sentence for the request's owner, with at most ``room`` characters."""
         if not self.names:
             return 'No host could be considered.'
         count = len(self.names)
@@ -116,7 +119,7 @@ class Report:
         return f'{head}{", ".join(said)}.'
 
     def groups(self) -> list[tuple[tuple[int, ...], list[int]]]:
-        """[(indexes of checks, places that fail just these)], the most frequent first."""
+        """Return [(indexes of checks, indexes of the hosts that fail exactly these)], the most frequent first."""
         places = np.fromiter(self.names, np.int64, len(self.names))
         marks = np.zeros(len(places), np.int64)
         for index, check in enumerate(self.checks):
@@ -127,12 +130,14 @@ class Report:
 
     @property
     def lost_races(self) -> bool:
-        """Whether a host lacks nothing that one server asks for: only its claims were refused."""
+        """Whether a host has everything that one server asks for, and only its claims were refused."""
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
     def hosts(self, most: int) -> list[dict[str, Any]]:
-        """For administrators: ``{'host', 'turned_away_by': [what], 'why': [values compared]}``, those first that fail
-        least."""
+        """Return up to ``most`` hosts with their reasons for administrators, hosts with the fewest reasons first.
+
+        Each dict has 'host', 'turned_away_by' (list of check keys) and 'why' (list of texts with the compared values).
+        """
         found: list[dict[str, Any]] = []
         for keys, places in sorted(self.groups(), key=lambda item: len(item[0])):
             found.extend({'host': self.names[place],
@@ -161,10 +166,10 @@ class Report:
 
 def explain(snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, query: Query, filters: Sequence[Any], *,
             offered: Mapping[str, list[Request]], servers: int = 1, named: Collection[str] | None = None) -> Report:
-    """Why none of the hosts takes the request.
+    """Return the reasons why none of the hosts takes the request.
 
-    ``offered``: {node uuid: candidates} of Placement's answer: those have traits and amounts. ``named``: node uuids
-    that the request names, where it names any.
+    ``offered`` is {node uuid: candidates} of Placement's answer; these nodes have the traits and amounts. ``named`` has
+    the uuids of the nodes that the request names, or is None if it names none.
     """
     why = _Why(snapshot, placement, spec, query, filters, offered, named)
     with snapshot.table.lock:
@@ -172,12 +177,12 @@ def explain(snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, q
         why.ask_filters()
     why.ask_placement()
     checks = [check for check in why.checks.values() if check.failing.any()]
-    # As many as a number has bits.
+    # ``Report.groups`` uses one bit of an integer for each check.
     return Report(why.names, servers, checks[:MANY_CHECKS])
 
 
 class _Why:
-    """One explanation. ``open``: considered hosts that nothing explains yet."""
+    """Computation of one report. ``open`` is the mask of the considered hosts that no check explains yet."""
 
     def __init__(self, snapshot: Snapshot, placement: PlacementClient, spec: RequestSpec, query: Query,
                  filters: Sequence[Any], offered: Mapping[str, list[Request]],
@@ -205,9 +210,9 @@ class _Why:
             left &= ~check.failing
         return left
 
-    # -- what is in the table ------------------------------------------------------------------------------------------
+    # -- checks of the table -------------------------------------------------------------------------------------------
     def ask_table(self) -> None:
-        """Zone, service, amounts, devices."""
+        """Check zone, service, amounts and devices in the table."""
         table, look = self._snapshot.table, Look(self._snapshot)
         self._look = look
         self._considered = table.present(self._snapshot.cells.uuids())
@@ -271,7 +276,7 @@ class _Why:
 
     # -- filters -------------------------------------------------------------------------------------------------------
     def ask_filters(self) -> None:
-        """Those that answer for all hosts at once, then the others about hosts that are still open."""
+        """Run the filters that check all hosts at once, then the others for hosts that no check explains yet."""
         single = []
         for one in (one for one in self._enabled if not _is(one, 'ComputeFilter')):
             mask = filtering.LOOP if getattr(one, 'at_most', False) else filtering.mask_of(
@@ -293,7 +298,7 @@ class _Why:
 
     # -- Placement -----------------------------------------------------------------------------------------------------
     def ask_placement(self) -> None:
-        """Why Placement didn't offer hosts that passed all filters."""
+        """Find the reasons why Placement did not offer hosts that passed all filters."""
         left = np.flatnonzero(self.open & self._unoffered)
         if not len(left):
             return
@@ -328,7 +333,7 @@ class _Why:
             words, unit = _amount(name, amount)
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
-                # Else a provider that hosts share gives it.
+                # Otherwise the amount may come from a provider that several hosts share.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():
@@ -338,13 +343,17 @@ class _Why:
             self._ask_group(self._query.groups[suffixes[0]], suffixes)
 
     def _ask_group(self, group: Group, suffixes: list[str]) -> None:
-        """Equal groups: a provider with f free serves min(f, number) of them, one if each shall have its own."""
+        """Check how many of these equal groups each host can serve.
+
+        A provider with capacity for f groups serves the minimum of f and their number, or one if the groups are
+        isolated.
+        """
         (name, amount), = group.resources.items()
         free: Counter[str] = Counter()
         names = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)])
         traits = {'required': names} if names else {}
         most = 1 if self._query.policy == 'isolate' else len(suffixes)
-        # No provider has enough for so many: none has enough for more.
+        # If no provider has enough for a number of groups, none has enough for more groups.
         for found in itertools.takewhile(bool, (
                 self._roots(resources=f'{name}:{amount * times}', **traits) for times in range(1, most + 1))):
             free.update(found)
@@ -359,7 +368,10 @@ class _Why:
         self._add(key, words, (has < len(suffixes)) & self._asked_about(), has * amount)
 
     def _roots(self, **asked: str) -> list[str]:
-        """Roots of the providers that Placement lists, each as often as it has one; none of a trait it doesn't know."""
+        """Return the roots of the providers that Placement lists; a root with several such providers is repeated.
+
+        Return an empty list for a trait that Placement does not know.
+        """
         try:
             return [row['root_provider_uuid'] for row in self._placement.list_providers(**asked)]
         except PlacementInvalid:
@@ -376,7 +388,10 @@ class _Why:
         return found & self._asked_about()
 
     def _asked_about(self) -> Mask:
-        """Hosts that Placement didn't offer; of those that it doesn't know at all this is enough to say."""
+        """Return the mask of the hosts that Placement did not offer, except hosts that are unknown to it.
+
+        For unknown hosts, this one reason is sufficient.
+        """
         unknown = self.checks.get(f'trait:{OWNER}')
         return self._unoffered if unknown is None else self._unoffered & ~unknown.failing
 

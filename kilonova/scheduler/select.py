@@ -1,12 +1,12 @@
-"""Choose hosts: filter and weigh all at once, take the first that can be claimed, count it, next.
+"""Choose a host for each server of a request: filter and weigh all hosts at once, and claim the best one.
 
     select = Select(snapshot, spec, filters, weighers, settings, offers, claims)
-    plan = select.plan(uuids)               # None: not enough hosts; what was claimed is the caller's to give back
-    select.forget(but=kept)                 # no longer count what was chosen for other servers
+    plan = select.plan(uuids)               # None: not enough hosts; the caller must release the claims that were made
+    select.forget(but=kept)                 # remove the reservations for all other servers
 
-``offers`` says which hosts there are and with what allocation each of them takes a server: ``own_view.OwnView``,
-``candidates.Offered``, ``candidates.Staying``. What is chosen counts in the table before it is claimed, so that whoever
-chooses meanwhile sees it gone.
+``offers`` provides the hosts and the allocation that each of them has for a server: ``own_view.OwnView``,
+``candidates.Offered`` or ``candidates.Staying``. If a claim is refused, the next host is tried. A chosen host gets a
+reservation in the table before the claim, so that other threads see its resources as used.
 """
 from __future__ import annotations
 
@@ -39,15 +39,18 @@ from kilonova.scheduler.snapshot import Snapshot
 LOG = logging.getLogger(__name__)
 
 NOT_ENOUGH = 'There are not enough hosts available.'
-# Hosts that a DEBUG line names.
+# Maximal number of hosts in a DEBUG line.
 SHOWN = 50
-# Seconds that a choice waits for claims that may take the same away; then Placement decides.
+# Seconds to wait for other claims under way that may take the same resources. After that, Placement decides.
 WAIT = 10.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``alternates``: how many further hosts each choice gets. ``trace`` records what happens."""
+    """Options of a select. ``alternates`` is the number of alternate hosts for each choice.
+
+    ``trace`` records the steps.
+    """
 
     alternates: int = 0
     subset_size: int = 1
@@ -56,12 +59,13 @@ class Settings:
 
 
 class Offers(Protocol):
-    """Which hosts there are, and with what allocation each takes a server.
+    """The hosts that may take a server, and the allocation of each host.
 
-    ``final``: what isn't found here isn't there, so the log tells why. ``most``: so many of the best hosts are tried;
-    None: all. ``refusals``: after so many hosts whose claim was refused it is over; None: no end. ``tries``: requests
-    of one host that are claimed before the next host's. ``room``: what Placement's answer has left; None: the table
-    knows. ``late``: hosts that come after those of the same weight.
+    Attributes:
+        final: True if there is no other way to find a host, so the log explains why there is none.
+        most: Number of best hosts that are tried, or None for all.
+        refusals: Number of hosts whose claim may be refused; one more ends the select. None for any number.
+        tries: Number of requests of one host that are claimed before the next host.
     """
 
     final: bool
@@ -70,35 +74,42 @@ class Offers(Protocol):
     tries: int
 
     @property
-    def room(self) -> Room | None: ...
+    def room(self) -> Room | None:
+        """Remaining capacity in Placement's answer, or None if only the table has it."""
+        ...
 
     @property
-    def late(self) -> Mask | None: ...
+    def late(self) -> Mask | None:
+        """Mask of hosts that are chosen only after other hosts with the same weight, or None."""
+        ...
 
     def hosts(self) -> Mask:
-        """Those that there are; one's own to change."""
+        """Return the mask of the hosts. The caller may change it."""
         ...
 
     def masks(self, look: Look, first: bool) -> Iterator[tuple[str, Mask]]:
-        """What else hosts must have, with its name; ``first``: for the first server of the request."""
+        """Yield further conditions for hosts as (name, mask). ``first`` is True for the first server of the request."""
         ...
 
     def candidates(self, host: HostState) -> list[Request] | None:
-        """The host's requests as filters see them; None: Placement wasn't asked."""
+        """Return the host's allocation requests for filters, or None if Placement was not asked for candidates."""
         ...
 
     def requests(self, place: int, host: HostState) -> list[Request] | None:
-        """The allocations with which it may take a server; None: none is needed."""
+        """Return the allocation requests with which the host may take a server, or None if no allocation is needed."""
         ...
 
     def qualifies(self, host: HostState) -> bool:
-        """Asked before the claim, without the table's lock."""
+        """Return whether the host may be claimed. It is called before the claim, without the table's lock."""
         ...
 
 
 class Select:
-    """One select. Without ``claims`` it only looks: the caller holds the table's lock all the time. ``building``: what
-    is chosen counts among the hosts' builds under way."""
+    """One choice of hosts for the servers of a request.
+
+    Without ``claims`` nothing is claimed, and the caller must hold the table's lock all the time. With ``building``,
+    chosen servers count as builds under way on their hosts.
+    """
 
     def __init__(self, snapshot: Snapshot, spec: RequestSpec, filters: Sequence[Any], weighers: Sequence[Any],
                  settings: Settings, offers: Offers, claims: Claims | None = None, *, building: bool = True,
@@ -108,19 +119,19 @@ class Select:
         self._offers, self._claims, self._building, self._rng = offers, claims, building, rng
         self._look = Look(snapshot)
         self._states: dict[int, HostState] = {}
-        # Shared by all hosts: the servers are read once, when a filter needs them.
+        # All hosts share this object. It reads the servers once, when a filter needs them.
         self._servers_of = snapshot.servers.on()
-        # What the filters that ran for the servers before left.
+        # Mask of the hosts that passed the filters for the previous servers of the request.
         self._passed: Mask | None = None
-        # Filters of which only an upper bound was asked yet.
+        # Filters whose mask is only an upper bound. They are called again for the chosen host.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
-        # What the last choice was made from, best first.
+        # Indexes of the hosts of the last choice, best first.
         self._order: list[int] = []
         self._made: list[str] = []
 
     def plan(self, uuids: Sequence[str]) -> Plan | None:
-        """A choice for each server, or None."""
+        """Return a plan with a choice for each server, or None if there are not enough hosts."""
         chosen: list[tuple[int | None, Choice]] = []
         for index, uuid in enumerate(uuids):
             found = self._one(uuid, index)
@@ -136,7 +147,7 @@ class Select:
         if not self._settings.alternates:
             return Plan(choices, [[] for _ in choices])
         with self._table.lock:
-            # What the only server takes changes nothing for the other hosts.
+            # With one server, its choice does not change the weights of the other hosts.
             if len(uuids) > 1:
                 self._order = self._best(self._filter(len(uuids)))
             taken = {place for place, _ in chosen}
@@ -144,7 +155,7 @@ class Select:
                                   for choice in choices])
 
     def forget(self, but: Collection[str] = ()) -> None:
-        """No longer count what was chosen for servers that get nothing here."""
+        """Remove the reservations for the chosen servers, except those in ``but``."""
         with self._table.lock:
             for uuid in self._made:
                 if uuid not in but:
@@ -153,7 +164,7 @@ class Select:
 
     # -- one server ----------------------------------------------------------------------------------------------------
     def _one(self, uuid: str, index: int) -> tuple[int | None, Choice] | None:
-        # Filters of server groups ask which of the servers it is.
+        # Filters of server groups need the server's uuid.
         self._spec.instance_uuid = uuid
         tried = _Tried()
         with self._table.lock:
@@ -179,7 +190,11 @@ class Select:
         return None if held is None else (self._moved(uuid, held), held)
 
     def _reserve(self, uuid: str, order: deque[int], tried: _Tried) -> tuple[int, HostState, Request | None] | None:
-        """The next host and request, which count from now on; None: there is no further one."""
+        """Reserve the next host and allocation request for the server, or return None if there is no further one.
+
+        Hosts without a fitting request are removed from ``order``. If all fitting requests of a host may be taken by
+        claims under way, it waits for these claims, in total up to WAIT seconds.
+        """
         until = time.monotonic() + WAIT
         while order:
             place = order[0]
@@ -208,7 +223,10 @@ class Select:
         return None
 
     def _requests(self, place: int, host: HostState) -> list[Request] | None:
-        """Those that the filters, asked about this very host, leave."""
+        """Return the host's allocation requests after the filters whose mask is only an upper bound.
+
+        The list is empty if one of these filters rejects the host.
+        """
         if host.allocation_candidates is not None:
             for one in self._exact:
                 passes, guard = False, Guard('Filter', one, self._spec)
@@ -231,7 +249,10 @@ class Select:
         return choice
 
     def _moved(self, uuid: str, choice: Choice) -> int | None:
-        """Where an earlier select's choice is: counted there, and not where this one wanted to go. None: unknown."""
+        """Move the server's reservation to the host of an earlier select's allocation, and return this host's index.
+
+        Return None if the table does not know the host.
+        """
         assert choice.request is not None
         with self._table.lock:
             place = self._table.places.of(choice.host.uuid)
@@ -240,7 +261,7 @@ class Select:
                 self._table.reservations.take(uuid, reserve(
                     place, self._spec, choice.request, choice.host.topology_of(self._spec, choice.request),
                     self._building))
-                # Placement's answer has counted it.
+                # Time 0, because Placement's answer already contains this claim.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
             self._states.pop(place if place is not None else -1, None)
@@ -249,11 +270,11 @@ class Select:
     def _remember(self, uuid: str, host: HostState) -> None:
         group = self._spec.instance_group if 'instance_group' in self._spec else None
         if group is not None:
-            # The next server of the request is to see this one.
+            # The filters for the next server of the request must see this one.
             group.put(uuid, host.host)
 
     def _alternates(self, choice: Choice, taken: Collection[int | None]) -> Iterator[Choice]:
-        """Further hosts of the same cell that no server of this request was given."""
+        """Yield further hosts of the same cell that were not chosen for any server of this request."""
         for place in self._order:
             host = self._state(place) if place not in taken else None
             if host is not None and host.cell_uuid == choice.host.cell_uuid:
@@ -274,7 +295,7 @@ class Select:
 
     # -- filter and weigh ----------------------------------------------------------------------------------------------
     def _best(self, passing: Mask) -> list[int]:
-        """The places of the best of these hosts, best first."""
+        """Return the indexes of the best of these hosts, best first."""
         places = np.flatnonzero(passing)
         if self._offers.late is not None:
             places = places[np.argsort(self._offers.late[places], kind='stable')]
@@ -286,7 +307,8 @@ class Select:
             LOG.info('Weighing left no host of %d', len(places))
         places, weights, count = places[weighable], weights[weighable], self._offers.most
         if count is not None and len(places) > count:
-            # Those of the least weight that still counts in the order of their places, like all of equal weight.
+            # Keep all hosts with the lowest weight that is still needed, so that hosts of equal weight are sorted by
+            # index.
             least = np.partition(weights, len(weights) - count)[len(weights) - count]
             places, weights = places[weights >= least], weights[weights >= least]
         if self._settings.shuffle_best:
@@ -302,14 +324,14 @@ class Select:
         return [int(place) for place in places[order]]
 
     def _draw(self, order: list[int]) -> None:
-        """Move one of the first ``subset_size`` to the front."""
+        """Move a random one of the first ``subset_size`` hosts to the front."""
         if self._settings.subset_size > 1 and order:
             order.insert(0, order.pop(self._rng.randrange(min(self._settings.subset_size, len(order)))))
 
     def _filter(self, index: int) -> Mask:
         first = self._passed is None
         self._look.forget()
-        # What the first server of a request meets stands for all.
+        # Only the filters of the first server of a request are recorded.
         steps = _Steps(self, self._settings.trace if first else None)
         passing = self._offers.hosts() if self._passed is None else self._passed.copy()
         passing, forced = self._named(passing)
@@ -327,7 +349,10 @@ class Select:
         return passing
 
     def _run_filters(self, index: int, passing: Mask, steps: _Steps) -> Mask:
-        """First those that answer for all hosts at once, then the others about hosts that are left."""
+        """Return the mask of the hosts that pass all filters.
+
+        Filters that check all hosts at once run first, then the others for the hosts that are left.
+        """
         single: list[Any] = []
         self._exact = []
         for one in self._filters:
@@ -357,8 +382,10 @@ class Select:
         return passing
 
     def _named(self, passing: Mask) -> tuple[Mask, bool]:
-        """Hosts that the request names or leaves out; whether they are forced: those aren't filtered, a requested one
-        is."""
+        """Return the mask without ignored hosts and restricted to named hosts, and whether hosts are forced.
+
+        Forced hosts are not filtered, but a host of a requested destination is.
+        """
         ignored = {name.lower() for name in self._names('ignore_hosts')}
         if ignored:
             left = self._only(passing, lambda node: node['host'].lower() not in ignored)
@@ -408,7 +435,7 @@ class Select:
         return [self._table.row(place)[column] for place in np.flatnonzero(mask).tolist()]
 
     def _weigh(self, places: NDArray[np.int64]) -> Values:
-        """The hosts' weights; -inf for those for which a weigher raises."""
+        """Return the hosts' weights, which are -inf for hosts for which a weigher raised."""
         total = np.zeros(len(places))
         if len(places) < 2:
             return total
@@ -428,7 +455,10 @@ class Select:
         return total
 
     def _multiplier(self, weigher: Any, places: NDArray[np.int64], guard: Guard) -> Any:
-        """One number for all hosts, or an array where aggregates or the weigher itself say otherwise."""
+        """Return the weigher's multiplier, as one number or as an array with one number for each host.
+
+        It is an array if aggregates or the weigher itself override the configured number.
+        """
         if type(weigher).weight_multiplier is not weighing.BaseHostWeigher.weight_multiplier:
             return np.asarray(weighing.multipliers_of(
                 weigher, [self._state(int(place)) for place in places], guard))
@@ -444,7 +474,7 @@ class Select:
 
 
 class _Tried:
-    """The requests of hosts that were claimed for one server."""
+    """The allocation requests of each host that were claimed for one server."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[Request]] = {}
@@ -456,13 +486,13 @@ class _Tried:
         self._of.setdefault(place, []).append(request)
 
     def others(self, place: int, requests: Sequence[Request], most: int) -> list[Request]:
-        """Those that weren't; none after ``most`` of the host."""
+        """Return the requests that were not tried, or an empty list if ``most`` requests of the host were tried."""
         tried = self.of(place)
         return [] if len(tried) >= most else [one for one in requests if not any(one is other for other in tried)]
 
 
 class _Steps:
-    """Tells trace and log what each filter left."""
+    """Writes the result of each filter to the trace and the log."""
 
     def __init__(self, select: Select, trace: Trace | None) -> None:
         self._table, self._trace = select._table, trace  # noqa: SLF001 - the same module
@@ -478,7 +508,7 @@ class _Steps:
             self._trace.start(self._before)
 
     def took(self, name: str, before: Mask, after: Mask) -> Mask:
-        """``after``, where there is one."""
+        """Record the hosts before and after a filter, and return ``after``."""
         if self._trace is not None:
             self._trace.masked(name, self._table, before, after)
         count = int(np.count_nonzero(after))
@@ -507,7 +537,7 @@ class _Steps:
 
 
 def _weights(values: Values, multiplier: Any, weigher: Any) -> Values:
-    """What a weigher adds to each host's weight; -inf where it gave no number."""
+    """Return what a weigher adds to each host's weight; -inf where it returned no number."""
     good = ~np.isnan(values + multiplier)
     if good.all():
         answer: Values = weighing.normalize(values, weigher.minval, weigher.maxval) * multiplier

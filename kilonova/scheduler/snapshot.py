@@ -104,7 +104,7 @@ class Snapshot:
                 self.table.reservations.reported(uuid)
         return not before <= now, bool(settled)
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------------------------
     def by_uuids(self, uuids: Collection[str]) -> tuple[dict[str, HostState], list[str]]:
         """Refresh, and return {node uuid: HostState} of existing nodes and the names of cells that do not answer."""
         silent = self.refresh()

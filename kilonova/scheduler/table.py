@@ -47,7 +47,7 @@ class Table:
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._columns[name]
 
-    # -- filling -------------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
     def put(self, cell_uuid: str, node: Row) -> None:
         """Store the current row of a node. A deleted node is removed."""
         if node['deleted']:
@@ -136,7 +136,7 @@ class Table:
         column['num_instances'][place] += sign
         column['num_io_ops'][place] += sign * taken.building
 
-    # -- looking -------------------------------------------------------------------------------------------------------
+    # -- lookups -------------------------------------------------------------------------------------------------------
     def usable(self, cell_uuids: Collection[str]) -> Mask:
         """Return the mask of the hosts of ``present`` that have a host mapping; other hosts get no servers."""
         found: Mask = self.present(cell_uuids) & self._columns['mapped']

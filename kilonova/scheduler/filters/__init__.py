@@ -1,7 +1,7 @@
-"""Filters: which of Placement's hosts may take a request.
+"""Filters: they decide which of the offered hosts may take a request.
 
-A filter is a class with ``host_passes(host_state, spec_obj)``; put its name into an entry point of group
-``kilonova.scheduler.filters``, or its path into ``[filter_scheduler]available_filters``, and its class name into
+A filter is a class with ``host_passes(host_state, spec_obj)``. Add it to the entry point group
+``kilonova.scheduler.filters``, or its path to ``[filter_scheduler]available_filters``, and its class name to
 ``enabled_filters``:
 
     class DumpFilter(filters.BaseHostFilter):
@@ -9,11 +9,11 @@ A filter is a class with ``host_passes(host_state, spec_obj)``; put its name int
             LOG.debug('%s: %s MiB free', host_state.host, host_state.free_ram_mb)
             return True
 
-A filter that decides by columns of ``table.Table`` has ``mask(look, spec_obj)`` instead: it gives all hosts' answers
-at once (True where a host passes), None when it asks nothing of this request, LOOP when this request needs
-``host_passes`` after all. ``host_passes`` of a filter that has only a mask is made from it.
+A filter that uses only columns of ``table.Table`` has ``mask(look, spec_obj)`` instead. It returns the results for all
+hosts at once (True where a host passes), None if the filter does not apply to this request, or LOOP if this request
+needs ``host_passes``. If a filter has only ``mask``, its ``host_passes`` uses the mask.
 
-A filter that raises rejects the host, for this request; the log tells it once (``scheduler.guard``).
+If a filter raises for a host, the host is rejected for this request, and this is logged once (``scheduler.guard``).
 """
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
-# What ``mask`` returns for a request that only ``host_passes`` can answer.
+# Result of ``mask`` for a request that needs ``host_passes``.
 LOOP: Any = object()
 _FORMS = ('mask', 'host_passes', '_filter_one', 'filter_all')
 
 GROUP = 'kilonova.scheduler.filters'
-# The word in available_filters that means: every filter that is installed.
+# Values of available_filters that mean all installed filters.
 ALL_FILTERS = ('kilonova.scheduler.filters.all_filters', 'nova.scheduler.filters.all_filters')
 
 
 class BaseFilter:
-    """What the handler calls. ``run_filter_once_per_request``: leave it out for further servers of one request."""
+    """Base class of filters.
+
+    With ``run_filter_once_per_request`` a filter runs only for the first server of a request.
+    """
 
     run_filter_once_per_request: ClassVar[bool] = False
 
@@ -49,19 +52,22 @@ class BaseFilter:
         return True
 
     def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: RequestSpec) -> Iterator[Any]:
-        """Those that pass; None says that no further filter shall run."""
+        """Yield the hosts that pass. A subclass may return None to reject all hosts and skip further filters."""
         for obj in filter_obj_list:
             if self._filter_one(obj, spec_obj):
                 yield obj
 
     def run_filter_for_index(self, index: int) -> bool:
-        """Whether it runs for the server of this number (from 0) of a request."""
+        """Return whether the filter runs for the server with this number (from 0) of a request."""
         return not (self.run_filter_once_per_request and index > 0)
 
 
 class BaseHostFilter(BaseFilter):
-    """Base of host filters. ``conf`` is set before the first use. ``RUN_ON_REBUILD``: look at rebuilds in place too.
-    ``at_most``: ``mask`` is an upper bound; ``host_passes`` is asked about the host that would be taken."""
+    """Base class of filters that check hosts. ``conf`` is set before the first use.
+
+    With ``RUN_ON_REBUILD`` a filter also checks the host of a server that is rebuilt. With ``at_most``, ``mask`` is an
+    upper bound, and ``host_passes`` is called for the host that would be chosen.
+    """
 
     RUN_ON_REBUILD: ClassVar[bool] = False
     at_most: ClassVar[bool] = False
@@ -73,7 +79,7 @@ class BaseHostFilter(BaseFilter):
         return self.host_passes(obj, spec_obj)
 
     def host_passes(self, host_state: HostState, filter_properties: RequestSpec) -> bool:
-        """Whether the host may take the request; where a filter has only ``mask``, by that."""
+        """Return whether the host may take the request. A filter that has only ``mask`` uses it here."""
         if host_state.look is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no host_passes')
         found = host_state.look.answer(self, 'mask', filter_properties)
@@ -81,39 +87,50 @@ class BaseHostFilter(BaseFilter):
 
 
 def all_filters() -> list[type[BaseFilter]]:
-    """Ours, by name: for a function in available_filters that adds some to them."""
+    """Return Kilonova's own filter classes, sorted by name.
+
+    A function in available_filters can call it to add further filters.
+    """
     points = {point.name: point for point in metadata.entry_points(group=GROUP)
               if point.value.startswith('kilonova.')}
     return [points[name].load() for name in sorted(points)]
 
 
 def is_rebuild(spec_obj: RequestSpec) -> bool:
-    """Whether the server stays where it is and only its image is checked again."""
+    """Return whether the request is a rebuild.
+
+    The server then stays on its host, and only its image is checked again.
+    """
     return _hint(spec_obj, '_nova_check_type') == ['rebuild']
 
 
 def is_forced_move(spec_obj: RequestSpec) -> bool:
-    """Whether an administrator moves the server to a host whatever operators say of that, if it is up; a create to
-    a named host isn't so."""
+    """Return whether an administrator forces the server to a host, for which only "up" is checked.
+
+    A create on a named host is not a forced move.
+    """
     forced = 'force_hosts' in spec_obj and bool(spec_obj.force_hosts)
     return forced and _hint(spec_obj, '_nova_forced_move') == ['true']
 
 
 def _hint(spec_obj: RequestSpec, name: str) -> list[str] | None:
-    """A hint that users can't give."""
+    """Return a scheduler hint that users cannot set, or None."""
     hints = (spec_obj.scheduler_hints if 'scheduler_hints' in spec_obj else None) or {}
     found: list[str] | None = hints.get(name)
     return found
 
 
 def array_form(one: Any) -> Any:
-    """The filter's ``mask``, or None: a subclass that changes how single hosts pass has no array form of its own."""
+    """Return the filter's ``mask``, or None if it checks single hosts.
+
+    A subclass that overrides how single hosts are checked has no array form unless it also overrides ``mask``.
+    """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.mask if owner is not None and 'mask' in vars(owner) else None
 
 
 def mask_of(one: BaseFilter, look: Look, spec_obj: RequestSpec, guard: Guard) -> Any:
-    """The hosts that pass, None: all of them, or LOOP: the filter looks at one host after the other."""
+    """Return the mask of the hosts that pass, None if all hosts pass, or LOOP if the filter checks single hosts."""
     form = array_form(one)
     if form is None:
         return LOOP
@@ -125,8 +142,10 @@ def mask_of(one: BaseFilter, look: Look, spec_obj: RequestSpec, guard: Guard) ->
 
 
 def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard: Guard) -> list[Any] | None:
-    """The hosts that pass a filter which looks at one after the other; those for which it raises don't. None: no
-    further filter shall run."""
+    """Return the hosts that pass a filter that checks single hosts. Hosts for which it raises do not pass.
+
+    Return None if the filter rejects all hosts and further filters must not run.
+    """
     if type(one).filter_all is BaseFilter.filter_all:
         return [host for host in hosts if guard.call(one._filter_one, host, spec_obj, default=False)]  # noqa: SLF001
     kept: list[Any] = []
@@ -134,7 +153,7 @@ def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard:
     def all_at_once() -> bool:
         found = one.filter_all(hosts, spec_obj)
         if found is not None:
-            # Those that it gave before it raised stay.
+            # Hosts that it yielded before it raised are kept.
             kept.extend(found)
         return found is not None
     return kept if guard.call(all_at_once, default=True) else None

@@ -1,4 +1,4 @@
-"""Filters that look at which servers a host has: hints same_host, different_host, and server groups."""
+"""Filters that check which servers are on a host: hints same_host and different_host, and server groups."""
 from __future__ import annotations
 
 from typing import Any
@@ -19,29 +19,35 @@ def _group(spec_obj: RequestSpec, policy: str) -> Any:
 
 
 class DifferentHostFilter(BaseHostFilter):
-    """Hint ``different_host``: not where one of these servers is."""
+    """Reject hosts that have one of the servers in the hint ``different_host``."""
 
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts that have none of the named servers, or None without the hint."""
         apart = _hint(spec_obj, 'different_host')
         return ~look.having(apart) if apart else None
 
 
 class SameHostFilter(BaseHostFilter):
-    """Hint ``same_host``: where one of these servers is."""
+    """Pass only hosts that have one of the servers in the hint ``same_host``."""
 
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts that have one of the named servers, or None without the hint."""
         together = _hint(spec_obj, 'same_host')
         return look.having(together) if together else None
 
 
 class ServerGroupAntiAffinityFilter(BaseHostFilter):
-    """Policy anti-affinity: at most max_server_per_host (1) members on a host, the server itself not counted."""
+    """Reject hosts with max_server_per_host (default 1) members of a group with policy anti-affinity.
+
+    The server itself is not counted.
+    """
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts with fewer members than allowed and the server's own hosts, or None without such a group."""
         group = _group(spec_obj, 'anti-affinity')
         if group is None:
             return None
@@ -56,9 +62,10 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
 
 
 class ServerGroupAffinityFilter(BaseHostFilter):
-    """Policy affinity: where the group's servers are, anywhere while it has none."""
+    """Pass only hosts with servers of the group if its policy is affinity; pass all hosts if the group is empty."""
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts of the group's servers, or None without such a group."""
         group = _group(spec_obj, 'affinity')
         hosts = group.hosts if group is not None and 'hosts' in group else None
         return look.named(hosts) if hosts else None

@@ -1,6 +1,6 @@
-"""Filters that read the metadata of the aggregates a host is in.
+"""Filters that compare the metadata of a host's aggregates with a request.
 
-``aggregate_metadata``, ``aggregate_values`` and ``lowest`` are what filters of others read aggregates with, too.
+Filters of other packages may use ``aggregate_metadata``, ``aggregate_values`` and ``lowest``, too.
 """
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FLAVOR = 'instance_type'
 
 
 def words(value: str) -> set[str]:
-    """'a, b' → {'a', 'b'}."""
+    """Split a text at commas: 'a, b' becomes {'a', 'b'}."""
     return {word.strip() for word in value.split(',') if word.strip()}
 
 
 def merged(metadata: Metadata) -> dict[str, set[str]]:
-    """{key: the words of its value in all aggregates}."""
+    """Return {key: words of its values in all aggregates}."""
     found: dict[str, set[str]] = {}
     for one in metadata:
         for key, value in one.items():
@@ -38,43 +38,52 @@ def merged(metadata: Metadata) -> dict[str, set[str]]:
 
 
 def metadata_of(host_state: HostState) -> list[Mapping[str, str]]:
-    """The metadata of each aggregate that the host is in."""
+    """Return the metadata of each aggregate that contains the host."""
     return [aggregate.metadata or {} for aggregate in host_state.aggregates]
 
 
 def aggregate_metadata(host_state: HostState, key: str | None = None) -> dict[str, set[str]]:
-    """{key: words} of the host's aggregates, or of those of them that have ``key``."""
+    """Return {key: words} of the host's aggregates, or only of its aggregates that have ``key``."""
     return merged([one for one in metadata_of(host_state) if key is None or key in one])
 
 
 def aggregate_values(host_state: HostState, key: str) -> set[str]:
-    """The values, unsplit, that the host's aggregates have for a key."""
+    """Return the values of a key in the host's aggregates, without splitting them into words."""
     return {one[key] for one in metadata_of(host_state) if key in one}
 
 
 def lowest(values: Iterable[str], default: Any = None, cast_to: Callable[[str], Any] = int,
            based_on: Callable[..., Any] = min) -> Any:
-    """The lowest (by ``based_on``) of some numbers as text, ``default`` of none. ValueError for what is no number."""
+    """Return the lowest of some numbers given as text, or ``default`` if there are none.
+
+    ``based_on`` may be another function than min. Raises ValueError if a text is not a number.
+    """
     numbers = [cast_to(value) for value in values]
     return based_on(numbers) if numbers else default
 
 
 class AggregateFilter(BaseHostFilter):
-    """Base: ``fits(metadata of the host's aggregates, request)`` decides."""
+    """Base class of filters that decide by ``fits(metadata of the host's aggregates, request)``."""
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
+        """Return whether hosts with this aggregate metadata may take the request. Subclasses must implement it."""
         raise TypeError(f'{type(self).__name__} has no fits')
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts whose aggregate metadata fits the request."""
         return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 
 
 class AggregateInstanceExtraSpecsFilter(AggregateFilter):
-    """``aggregate_instance_extra_specs:<key>``, or a key without scope: an aggregate says so."""
+    """Pass only hosts in an aggregate that meets each ``aggregate_instance_extra_specs:<key>`` or unscoped extra spec.
+
+    Different aggregates of the host may meet different extra specs.
+    """
 
     run_filter_once_per_request = True
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
+        """Return whether each of the flavor's extra specs is met by a metadata value."""
         has = merged(metadata)
         for key, wanted in spec_obj.flavor.extra_specs.items():
             scope, colon, name = key.partition(':')
@@ -86,15 +95,16 @@ class AggregateInstanceExtraSpecsFilter(AggregateFilter):
 
 
 class AggregateImagePropertiesIsolation(AggregateFilter):
-    """Metadata that is an image property keeps out images that have another value for it.
+    """Reject hosts whose aggregate metadata has another value for a property of the image.
 
-    [filter_scheduler]aggregate_image_properties_isolation_namespace: only keys that begin so.
+    If [filter_scheduler]aggregate_image_properties_isolation_namespace is set, only keys with this prefix are compared.
     """
 
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
+        """Return whether no metadata value differs from the image property of the same name."""
         image = spec_obj.image if 'image' in spec_obj else None
         properties = image.properties if image is not None and 'properties' in image else None
         if properties is None:
@@ -114,11 +124,12 @@ class AggregateImagePropertiesIsolation(AggregateFilter):
 
 
 class AggregateMultiTenancyIsolation(AggregateFilter):
-    """Aggregates with ``filter_tenant_id…`` are for these projects only."""
+    """Reject hosts in aggregates whose metadata ``filter_tenant_id…`` names only other projects."""
 
     run_filter_once_per_request = True
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
+        """Return whether the metadata names no projects, or names the request's project."""
         allowed: set[str] = set()
         for key, values in merged(metadata).items():
             if key.startswith(TENANT):
@@ -127,10 +138,11 @@ class AggregateMultiTenancyIsolation(AggregateFilter):
 
 
 class AggregateTypeAffinityFilter(AggregateFilter):
-    """Aggregates with ``instance_type`` are for the flavors of these names only."""
+    """Reject hosts in aggregates whose metadata ``instance_type`` names only other flavors."""
 
     run_filter_once_per_request = True
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
+        """Return whether the metadata names no flavors, or names the request's flavor."""
         values = [one[FLAVOR] for one in metadata if FLAVOR in one]
         return not values or any(spec_obj.flavor.name in words(value) for value in values)

@@ -1,4 +1,4 @@
-"""AllHostsFilter: no opinion."""
+"""AllHostsFilter: it rejects no host."""
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
@@ -7,9 +7,10 @@ from kilonova.scheduler.host_state import HostState
 
 
 class AllHostsFilter(BaseHostFilter):
-    """Every host passes."""
+    """Pass every host."""
 
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return True."""
         return True

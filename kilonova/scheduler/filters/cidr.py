@@ -1,4 +1,4 @@
-"""SimpleCIDRAffinityFilter: hosts whose address is near another one."""
+"""SimpleCIDRAffinityFilter: it passes hosts whose address is near another one."""
 from __future__ import annotations
 
 import ipaddress
@@ -14,12 +14,15 @@ LOG = logging.getLogger(__name__)
 
 
 class SimpleCIDRAffinityFilter(BaseHostFilter):
-    """Hint ``build_near_host_ip`` with ``cidr`` (/24): the host's management address is in that network. Nonsense in
-    the hints is near nobody."""
+    """Pass only hosts whose management address is in the network of hints ``build_near_host_ip`` and ``cidr``.
+
+    The default of ``cidr`` is /24. No host passes if the hints are invalid.
+    """
 
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return whether the host's address is in the network, or True without the hint."""
         near = spec_obj.get_scheduler_hint('build_near_host_ip')
         if not near:
             return True
@@ -33,4 +36,5 @@ class SimpleCIDRAffinityFilter(BaseHostFilter):
             return False
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return LOOP if the request has the hint, otherwise None."""
         return LOOP if spec_obj.get_scheduler_hint('build_near_host_ip') else None

@@ -1,4 +1,4 @@
-"""ComputeFilter: the host's compute service is enabled and was seen a moment ago."""
+"""ComputeFilter: it passes hosts whose compute service is enabled and up."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,9 +9,14 @@ from kilonova.scheduler.look import Look
 
 
 class ComputeFilter(BaseHostFilter):
-    """Up means: not forced down, last heartbeat at most [DEFAULT]service_down_time old by the database's clock."""
+    """Pass only hosts whose compute service is enabled and up.
+
+    A service is up if it is not forced down and its last heartbeat is at most [DEFAULT]service_down_time old by the
+    database's clock.
+    """
 
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts whose service is up and not disabled."""
         return look.table['up'] & ~look.table['disabled']

@@ -1,4 +1,4 @@
-"""ComputeCapabilitiesFilter: extra specs about what the host says of itself."""
+"""ComputeCapabilitiesFilter: it compares extra specs with the capabilities that a host reports."""
 from __future__ import annotations
 
 import json
@@ -14,19 +14,22 @@ from kilonova.scheduler.look import Look
 LOG = logging.getLogger(__name__)
 
 SCOPE = 'capabilities'
-# Keys without scope that mean something else.
+# Extra specs without scope that are no capabilities.
 NOT_CAPABILITIES = ('group_policy', 'hide_hypervisor_id')
 ADDRESS_BITS = 'hw:maxphysaddr_bits'
 _MISSING = object()
 
 
 class ComputeCapabilitiesFilter(BaseHostFilter):
-    """``capabilities:<path>`` (``:`` between steps) or a key without scope, compared with the host's attribute, its
-    stats, metrics or cpu_info. And ``hw:maxphysaddr_bits``."""
+    """Pass only hosts that meet each extra spec ``capabilities:<path>`` or without scope, and ``hw:maxphysaddr_bits``.
+
+    The parts of the path are separated by ``:``. It is looked up in the host's attributes, stats, metrics and cpu_info.
+    """
 
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return whether the host meets all extra specs about capabilities."""
         for key, path, wanted in _asked(spec_obj):
             value = _look(host_state, path)
             if value is _MISSING or not extra_specs.match(value, wanted):
@@ -37,11 +40,15 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
         return address_bits_fit(host_state, spec_obj.flavor.extra_specs.get(ADDRESS_BITS))
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return LOOP if the flavor has such extra specs, otherwise None."""
         return LOOP if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
 
 
 def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:
-    """Whether guests may have physical addresses of so many bits. What can't be compared fits: the host will tell."""
+    """Return whether guests on the host may have physical addresses of this number of bits.
+
+    Return True also if the numbers are unknown or cannot be compared, because the host itself checks them again.
+    """
     said = host_state.cpu_info.get('maxphysaddr') if wanted is not None else None
     has = said.get('bits') if isinstance(said, dict) else said
     try:
@@ -52,7 +59,7 @@ def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:
 
 
 def _asked(spec_obj: RequestSpec) -> Iterator[tuple[str, list[str], str]]:
-    """(key, path, wanted value) of the extra specs that speak of capabilities."""
+    """Yield (key, path, wanted value) of the extra specs about capabilities."""
     for key, wanted in spec_obj.flavor.extra_specs.items():
         path = key.split(':')
         if path[0] == SCOPE and len(path) > 1:

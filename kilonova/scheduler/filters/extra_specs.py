@@ -1,6 +1,8 @@
-"""Comparisons that extra specs can ask for: ``>= 4``, ``<in> kvm``, ``<or> a <or> b`` and so on.
+"""Comparison operators in extra specs: ``>= 4``, ``<in> kvm``, ``<or> a <or> b`` and others.
 
     match('16', '>= 8')          # True
+
+Filters compare values of hosts and aggregates with extra specs.
 """
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ def _is_member(value: str, wanted: str) -> bool:
     return wanted in value
 
 
-# Numbers; ``=`` is the field's "at least".
+# Operators for numbers. As in Nova, ``=`` means "at least".
 _NUMBERS: dict[str, Callable[[Any, Any], bool]] = {
     '=': operator.ge, '==': operator.eq, '!=': operator.ne, '>=': operator.ge, '<=': operator.le}
 _TEXTS: dict[str, Callable[[Any, Any], bool]] = {
@@ -23,7 +25,7 @@ _TEXTS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def match(value: object, wanted: str) -> bool:
-    """Whether a host's value (anything with a text) is what the extra spec asks for; without operator: equal texts."""
+    """Return whether a host's value meets an extra spec. Without an operator, the texts must be equal."""
     text, words = str(value), wanted.split()
     if not words:
         return text == wanted
@@ -42,7 +44,10 @@ def match(value: object, wanted: str) -> bool:
 
 
 def _has_all(value: object, words: list[str]) -> bool:
-    """Whether a list, or a text that is one as Python writes it, has all words; of another text each is a part."""
+    """Return whether a list contains all words.
+
+    A text that is a Python list literal counts as a list. Any other text must contain each word as a substring.
+    """
     if isinstance(value, str) and value.startswith('['):
         try:
             value = ast.literal_eval(value)

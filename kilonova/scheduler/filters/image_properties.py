@@ -1,4 +1,4 @@
-"""ImagePropertiesFilter: the host can run guests of the image's architecture, hypervisor type and mode."""
+"""ImagePropertiesFilter: it passes hosts that can run guests of the image's architecture, hypervisor type and mode."""
 from __future__ import annotations
 
 import logging
@@ -16,13 +16,17 @@ LOG = logging.getLogger(__name__)
 
 
 class ImagePropertiesFilter(BaseHostFilter):
-    """Reads hw_architecture (or the configured default), img_hv_type, hw_vm_mode, img_hv_requested_version,
-    hw_maxphysaddr_bits."""
+    """Pass only hosts that support the image's architecture, hypervisor type and version, mode and address size.
+
+    The properties are hw_architecture (or the configured default), img_hv_type, hw_vm_mode, img_hv_requested_version
+    and hw_maxphysaddr_bits.
+    """
 
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return whether the host supports the image's properties."""
         wanted, version, bits = self._wanted(spec_obj)
         if any(wanted) and not any(self._fits(wanted, kind) for kind in host_state.supported_instances):
             LOG.debug('%(host)s does not support the image properties %(wanted)s',
@@ -31,13 +35,14 @@ class ImagePropertiesFilter(BaseHostFilter):
         return self._version_fits(host_state, version) and address_bits_fit(host_state, bits)
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts that support the image, or LOOP if it names a hypervisor version or an address size."""
         wanted, version, bits = self._wanted(spec_obj)
         if version or bits is not None:
             return LOOP
         return look.table.kinds(lambda kinds: any(self._fits(wanted, kind) for kind in kinds)) if any(wanted) else None
 
     def _wanted(self, spec_obj: RequestSpec) -> tuple[tuple[Any, ...], str | None, int | None]:
-        """(architecture, hypervisor type, mode), the predicate of the hypervisor's version, bits of an address."""
+        """Return ((architecture, hypervisor type, mode), hypervisor version predicate, number of address bits)."""
         default = self.conf.filter_scheduler.image_properties_default_architecture
         image = spec_obj.image if 'image' in spec_obj else None
         if image is None or 'properties' not in image:

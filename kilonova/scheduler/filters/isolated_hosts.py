@@ -1,4 +1,4 @@
-"""IsolatedHostsFilter: some images have hosts of their own."""
+"""IsolatedHostsFilter: it keeps some hosts for some images."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,13 +9,16 @@ from kilonova.scheduler.look import Look
 
 
 class IsolatedHostsFilter(BaseHostFilter):
-    """Images of [filter_scheduler]isolated_images go to isolated_hosts only; other images keep away from these, unless
-    restrict_isolated_hosts_to_isolated_images is off."""
+    """Pass only [filter_scheduler]isolated_hosts for images in isolated_images, and only other hosts for other images.
+
+    Other images may use isolated hosts if restrict_isolated_hosts_to_isolated_images is False.
+    """
 
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts that may run the request's image."""
         isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
         return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))
 

@@ -1,9 +1,9 @@
-"""JsonFilter: the user says with the hint ``query`` which hosts will do.
+"""JsonFilter: it evaluates a JSON expression in the hint ``query`` for each host.
 
     ["and", [">=", "$free_ram_mb", 1024], ["in", "$hypervisor_type", "QEMU", "KVM"]]
 
-Operators: = < > in <= >= not or and. ``$a.b`` reads the host's field a, and b of what is there. A query that can't be
-understood suits no host.
+Operators are = < > in <= >= not or and. ``$a.b`` is the entry b of the host's attribute a. No host passes if the query
+is invalid.
 """
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from kilonova.scheduler.look import Look
 
 LOG = logging.getLogger(__name__)
 
-# Deeper queries are not meant.
+# Maximal depth of a query.
 DEEPEST = 32
 
 
 class BadQuery(ValueError):
-    """What can't be evaluated."""
+    """The query cannot be evaluated."""
 
 
 def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
-    """The first argument compares so with each of the others."""
+    """Return a function that compares its first argument with each of the others."""
     def apply(arguments: list[Any]) -> bool:
         if len(arguments) < 2:
             return False
@@ -37,7 +37,7 @@ def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
         try:
             return all(compare(first, other) for other in others)
         except TypeError:
-            # None and numbers, texts and numbers.
+            # Values of different types, for example None or a text and a number, cannot be ordered.
             return False
     return apply
 
@@ -49,7 +49,7 @@ _OPERATORS: Mapping[str, Callable[[list[Any]], Any]] = {
 
 
 def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
-    """The value of a query for a host. BadQuery: it is none."""
+    """Return the value of a query for a host. Raises BadQuery if the query is invalid."""
     if depth > DEEPEST:
         raise BadQuery('it is too deep')
     if isinstance(query, str) and query.startswith('$'):
@@ -73,7 +73,7 @@ def _parsed(text: str) -> list[Any]:
 
 def _read(host_state: HostState, path: str) -> Any:
     first, *rest = path.split('.')
-    # What begins so is not a field.
+    # Private attributes are not readable.
     value = None if first.startswith('_') else getattr(host_state, first, None)
     for step in rest:
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -81,9 +81,10 @@ def _read(host_state: HostState, path: str) -> Any:
 
 
 class JsonFilter(BaseHostFilter):
-    """Hint ``query``; see the module."""
+    """Pass only hosts for which the JSON expression in the hint ``query`` is true."""
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return whether the query is true for the host, or True without the hint."""
         asked = spec_obj.get_scheduler_hint('query')
         if not asked:
             return True
@@ -94,4 +95,5 @@ class JsonFilter(BaseHostFilter):
             return False
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return LOOP if the request has the hint, otherwise None."""
         return LOOP if spec_obj.get_scheduler_hint('query') else None

@@ -1,4 +1,4 @@
-"""Filters that keep a host from getting too much: work under way, servers."""
+"""Filters that limit the number of servers, or of builds and moves under way, on a host."""
 from __future__ import annotations
 
 import logging
@@ -15,19 +15,24 @@ LOG = logging.getLogger(__name__)
 
 
 class _Limit(BaseHostFilter):
-    """``column`` of ``table.Table``: what is counted; ``option``: fewer than that."""
+    """Base class: pass hosts whose value in ``column`` of ``table.Table`` is less than ``option``."""
 
     column: ClassVar[str]
     option: ClassVar[str]
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts below the limit."""
         return look.table[self.column] < self.conf.filter_scheduler[self.option]
 
 
 class _AggregateLimit(_Limit):
-    """The same; metadata of the option's name in the host's aggregates comes first, the lowest of several."""
+    """Base class: like _Limit, but metadata of the host's aggregates with the option's name has priority.
+
+    The lowest of several values is used.
+    """
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return the hosts below the limit of their aggregates."""
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:
@@ -43,24 +48,24 @@ class _AggregateLimit(_Limit):
 
 
 class IoOpsFilter(_Limit):
-    """Fewer than [filter_scheduler]max_io_ops_per_host builds and moves under way."""
+    """Pass only hosts with fewer than [filter_scheduler]max_io_ops_per_host builds and moves under way."""
 
     column, option = 'num_io_ops', 'max_io_ops_per_host'
 
 
 class AggregateIoOpsFilter(_AggregateLimit):
-    """IoOpsFilter with max_io_ops_per_host of the host's aggregates."""
+    """Apply IoOpsFilter with max_io_ops_per_host from the metadata of the host's aggregates."""
 
     column, option = 'num_io_ops', 'max_io_ops_per_host'
 
 
 class NumInstancesFilter(_Limit):
-    """Fewer than [filter_scheduler]max_instances_per_host servers."""
+    """Pass only hosts with fewer than [filter_scheduler]max_instances_per_host servers."""
 
     column, option = 'num_instances', 'max_instances_per_host'
 
 
 class AggregateNumInstancesFilter(_AggregateLimit):
-    """NumInstancesFilter with max_instances_per_host of the host's aggregates."""
+    """Apply NumInstancesFilter with max_instances_per_host from the metadata of the host's aggregates."""
 
     column, option = 'num_instances', 'max_instances_per_host'

@@ -1,4 +1,4 @@
-"""MetricsFilter: the host tells all metrics that it is to be weighed by."""
+"""MetricsFilter: it passes hosts that report all metrics that they are weighed by."""
 from __future__ import annotations
 
 import logging
@@ -14,15 +14,17 @@ LOG = logging.getLogger(__name__)
 
 
 class MetricsFilter(BaseHostFilter):
-    """[metrics]weight_setting names them; run it beside MetricsWeigher."""
+    """Pass only hosts that report all metrics named in [metrics]weight_setting. Use it together with MetricsWeigher."""
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return whether the host reports all these metrics."""
         missing = self._wanted() - {metric.name for metric in host_state.metrics}
         if missing:
             LOG.debug('%(host)s lacks the metrics %(missing)s', {'host': host_state, 'missing': sorted(missing)})
         return not missing
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
+        """Return LOOP if any metric is configured, otherwise None."""
         return LOOP if self._wanted() else None
 
     def _wanted(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""NUMATopologyFilter: the host's NUMA cells have the CPUs, the memory and the pages, near the devices that go along."""
+"""NUMATopologyFilter: it checks CPUs, memory and pages of a host's NUMA cells, and the distance to PCI devices."""
 from __future__ import annotations
 
 import logging
@@ -16,12 +16,15 @@ LOG = logging.getLogger(__name__)
 
 
 class NUMATopologyFilter(BaseHostFilter):
-    """Passes what asks for no NUMA cells, dedicated CPUs or page size. Decides by the code of the host's claim.
+    """Pass only hosts whose NUMA cells have the requested CPUs, memory and pages near the server's PCI devices.
 
-    Drops the allocation candidates whose devices are too far from the cells that are left (see PciPassthroughFilter).
+    All hosts pass if the request has no NUMA cells, dedicated CPUs or page size. The code is that of the claim on the
+    host. Allocation candidates whose devices are too far from the free cells are removed from the host (see
+    PciPassthroughFilter).
     """
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return whether the request fits on the host's NUMA cells, and remove candidates that do not fit."""
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         if wanted is None:
             return True
@@ -48,6 +51,6 @@ class NUMATopologyFilter(BaseHostFilter):
         return True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """One host after the other, and only for servers that ask for something."""
+        """Return LOOP if the request has a NUMA topology, otherwise None."""
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         return None if wanted is None else LOOP

@@ -1,4 +1,4 @@
-"""PciPassthroughFilter: the host has free devices for all PCI requests together."""
+"""PciPassthroughFilter: it checks that a host has free devices for all PCI requests together."""
 from __future__ import annotations
 
 import logging
@@ -13,14 +13,17 @@ LOG = logging.getLogger(__name__)
 
 
 class PciPassthroughFilter(BaseHostFilter):
-    """Drops the allocation candidates whose devices the host's pools don't offer; without any left the host fails.
+    """Pass only hosts that have free devices for all PCI requests together.
 
-    The pools may know better than Placement: a device that is still being given back has no allocation any more.
+    Allocation candidates whose devices the host's pools do not have are removed; a host without any left is rejected.
+    The pools may be more accurate than Placement, because a device that is still being released has no allocation any
+    more.
     """
 
     at_most = True
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
+        """Return whether the host has the devices, and remove candidates whose devices are not free."""
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         if requests is None or not requests.requests:
             return True
@@ -36,7 +39,10 @@ class PciPassthroughFilter(BaseHostFilter):
         return True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """At most: which devices exactly is decided on the host that is taken."""
+        """Return the hosts that have enough devices for each single request, or None without PCI requests.
+
+        This is an upper bound. The exact devices are checked on the chosen host.
+        """
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None
         for request in (requests.requests if requests is not None else ()):

@@ -1,10 +1,11 @@
-"""What every request is asked of Placement besides its own needs.
+"""Prefilters: they add conditions to each query to Placement, in addition to the request's own resources.
 
     prefilters.run(plugins.load_prefilters(conf), query, spec, facts)
 
-A prefilter is a function ``(query, spec, facts) -> None`` that adds to the query; ``facts`` are the settings and
-look-ups it may need. ``query.RequestFilterFailed`` ends the scheduling. All are entry points of group
-``kilonova.scheduler.prefilters``: ours run in the order of ``ALL``, then those of others, by name.
+A prefilter is a function ``(query, spec, facts) -> None`` that changes the query. ``facts`` has the settings and
+aggregates that it may need. If it raises ``query.RequestFilterFailed``, scheduling ends. Prefilters are entry points of
+group ``kilonova.scheduler.prefilters``. Kilonova's own run in the order of ``ALL``, and then those of other packages
+sorted by name.
 """
 from __future__ import annotations
 
@@ -54,13 +55,16 @@ ALL: tuple[Prefilter, ...] = (
 )
 
 
-# What operators say of which servers go where. The others are about what a server needs.
+# Prefilters with rules of operators about the hosts of servers. The others are about resources that a server needs.
 POLICIES = (tenant_aggregate, availability_zone, compute_status, isolated_aggregates)
 
 
 def run(prefilters: Iterable[Prefilter], query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """All of them, in order; of a forced move those that aren't policies. One that raises refuses the request: which
-    hosts it would have ruled out isn't known."""
+    """Run all prefilters in order; for a forced move, skip those with rules of operators.
+
+    Raises RequestFilterFailed also if a prefilter raises any other error, because it is unknown which hosts it would
+    have excluded.
+    """
     forced = is_forced_move(spec)
     for one in prefilters:
         if forced and one in POLICIES:

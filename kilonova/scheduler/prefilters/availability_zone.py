@@ -1,4 +1,4 @@
-"""Servers of an availability zone go to hosts of its aggregates (mirrored in Placement)."""
+"""Prefilter for availability zones, whose aggregates are copied to Placement."""
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
@@ -6,7 +6,11 @@ from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
 
 
 def availability_zone(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """Always on. The default zone is where hosts without a zone are, so it has no aggregate and asks for nothing."""
+    """Require an aggregate of the requested availability zone. It is always on.
+
+    The default zone consists of hosts without a zone, so it has no aggregate and adds no condition. Raises
+    RequestFilterFailed if another zone has no aggregates.
+    """
     zone = spec.availability_zone if 'availability_zone' in spec else None
     if not zone:
         return

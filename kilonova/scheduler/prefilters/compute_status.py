@@ -1,4 +1,4 @@
-"""Hosts whose service is disabled carry COMPUTE_STATUS_DISABLED: Placement leaves them out."""
+"""Prefilter for disabled hosts, which have the trait COMPUTE_STATUS_DISABLED in Placement."""
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
@@ -8,5 +8,8 @@ DISABLED = 'COMPUTE_STATUS_DISABLED'
 
 
 def compute_status(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """Always on; ComputeFilter looks again at the service itself."""
+    """Exclude hosts whose compute service is disabled. It is always on.
+
+    ComputeFilter checks the service itself again.
+    """
     query.root_forbidden.add(DISABLED)

@@ -1,4 +1,4 @@
-"""Single features that flavor or image ask for, and the trait of hosts that have them."""
+"""Prefilters for single features of a flavor or image, each of which requires the trait of hosts that have it."""
 from __future__ import annotations
 
 from oslo_utils import strutils
@@ -11,20 +11,23 @@ SECRET_SECURITY = ('user', 'host', 'deployment')
 
 
 def accelerators(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """accel:device_profile, and ports with a device profile."""
+    """Require hosts with accelerators for the extra spec accel:device_profile and for ports with a device profile."""
     networks = spec.requested_networks if 'requested_networks' in spec else None
     if device_profile.name_of(spec.flavor.extra_specs) or any(one.device_profile for one in networks or ()):
         query.root_required.add('COMPUTE_ACCELERATORS')
 
 
 def packed_virtqueue(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """hw:virtio_packed_ring, hw_virtio_packed_ring."""
+    """Require hosts with packed virtqueues for hw:virtio_packed_ring or hw_virtio_packed_ring."""
     if wants(spec, 'hw:virtio_packed_ring', 'hw_virtio_packed_ring'):
         query.root_required.add('COMPUTE_NET_VIRTIO_PACKED')
 
 
 def remote_managed_ports(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """Ports of a SmartNIC: their PCI requests say remote_managed."""
+    """Require hosts with remote managed ports for ports of a SmartNIC.
+
+    The PCI requests of these ports have the tag remote_managed.
+    """
     requests = spec.pci_requests if 'pci_requests' in spec else None
     if any(strutils.bool_from_string(one.get('remote_managed')) for request in (requests.requests if requests else ())
            for one in request.spec):
@@ -32,7 +35,11 @@ def remote_managed_ports(query: Query, spec: RequestSpec, facts: Facts) -> None:
 
 
 def ephemeral_encryption(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """hw:ephemeral_encryption, hw_ephemeral_encryption, and the format if one is named."""
+    """Require hosts that encrypt ephemeral disks, in the requested format if one is named.
+
+    It reads hw:ephemeral_encryption and hw_ephemeral_encryption, and hw:ephemeral_encryption_format and
+    hw_ephemeral_encryption_format.
+    """
     if not wants(spec, 'hw:ephemeral_encryption', 'hw_ephemeral_encryption'):
         return
     query.root_required.add('COMPUTE_EPHEMERAL_ENCRYPTION')
@@ -42,13 +49,17 @@ def ephemeral_encryption(query: Query, spec: RequestSpec, facts: Facts) -> None:
 
 
 def virtio_sound(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """hw:sound_model, hw_sound_model: virtio; other models need nothing."""
+    """Require hosts with virtio sound if hw:sound_model or hw_sound_model is virtio; other models need no trait."""
     if wanted(spec, 'hw:sound_model', 'hw_sound_model') == 'virtio':
         query.root_required.add('COMPUTE_SOUND_MODEL_VIRTIO')
 
 
 def tpm_secret_security(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """Who may read the secret of an emulated TPM: hw:tpm_secret_security (user)."""
+    """Require hosts that support the TPM secret security of hw:tpm_secret_security (default "user").
+
+    The option says who may read the secret of an emulated TPM. Requests without TPM are not changed. Raises
+    RequestFilterFailed for an unknown value.
+    """
     if tpm(spec) is None:
         return
     who = spec.flavor.extra_specs.get('hw:tpm_secret_security', 'user')

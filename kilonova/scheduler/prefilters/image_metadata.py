@@ -1,4 +1,4 @@
-"""What the image's hardware properties ask of a host, as traits."""
+"""Prefilter for hardware properties of the image, which are translated to traits."""
 from __future__ import annotations
 
 import logging
@@ -10,7 +10,7 @@ from kilonova.scheduler.query import Facts, Query, image_property
 
 LOG = logging.getLogger(__name__)
 
-# COMPUTE_VIOMMU_MODEL_… is what drivers report; the field asks for COMPUTE_VIOMMU_…, which is no trait.
+# Drivers report COMPUTE_VIOMMU_MODEL_…. Nova asks for COMPUTE_VIOMMU_…, which is not a trait.
 PREFIXES = {
     'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS', 'hw_disk_bus': 'COMPUTE_STORAGE_BUS',
     'hw_video_model': 'COMPUTE_GRAPHICS_MODEL', 'hw_vif_model': 'COMPUTE_NET_VIF_MODEL', 'hw_architecture': 'HW_ARCH',
@@ -19,7 +19,10 @@ _KNOWN = frozenset(os_traits.get_traits())
 
 
 def image_metadata(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """With [scheduler]image_metadata_prefilter. A property that no trait stands for: nothing is asked at all."""
+    """Require the traits for the image's hardware properties if [scheduler]image_metadata_prefilter is on.
+
+    If a property has no trait, an error is logged and no trait is required at all.
+    """
     if not facts.conf.scheduler.image_metadata_prefilter:
         return
     found = set()

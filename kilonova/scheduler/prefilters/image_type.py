@@ -1,4 +1,4 @@
-"""Only hosts that can boot the image's disk format."""
+"""Prefilter for the disk format of the image."""
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
@@ -6,7 +6,10 @@ from kilonova.scheduler.query import Facts, Query
 
 
 def image_type(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """With [scheduler]query_placement_for_image_type_support; a volume to boot from has no format."""
+    """Require hosts that can boot the image's disk format if [scheduler]query_placement_for_image_type_support is on.
+
+    Servers that boot from a volume are not changed, because a volume has no format.
+    """
     if not facts.conf.scheduler.query_placement_for_image_type_support or ('is_bfv' in spec and spec.is_bfv):
         return
     image = spec.image if 'image' in spec else None

@@ -1,4 +1,4 @@
-"""Aggregates that ask for traits are left to the servers that require them."""
+"""Prefilter for aggregates that are reserved for servers that require certain traits."""
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
@@ -8,7 +8,10 @@ PREFIX = 'trait:'
 
 
 def isolated_aggregates(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """With [scheduler]enable_isolated_aggregate_filtering: metadata trait:<name>=required, all of them."""
+    """Exclude aggregates with metadata trait:<name>=required unless the request requires all these traits.
+
+    It needs [scheduler]enable_isolated_aggregate_filtering.
+    """
     if not facts.conf.scheduler.enable_isolated_aggregate_filtering:
         return
     required = query.root_required.union(*(group.required for group in query.groups.values()))

@@ -1,4 +1,4 @@
-"""Providers of other services (accelerators) may look like ours: ask for those that computes report."""
+"""Prefilter for providers of Nova computes, because providers of other services may have the same resources."""
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
@@ -8,7 +8,10 @@ OWNER = 'OWNER_NOVA'
 
 
 def owner(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """Always on: each compute puts the trait on its root and on its PCI devices."""
+    """Require the trait OWNER_NOVA, which each compute sets on its root provider and its PCI devices.
+
+    It is always on.
+    """
     query.root_required.add(OWNER)
     for suffix in query.pci_groups:
         query.groups[suffix].required.add(OWNER)

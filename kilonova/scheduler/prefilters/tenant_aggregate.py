@@ -1,4 +1,4 @@
-"""Projects that have aggregates of their own go there."""
+"""Prefilter for projects that have aggregates of their own."""
 from __future__ import annotations
 
 from kilonova.objects import RequestSpec
@@ -7,7 +7,11 @@ from kilonova.scheduler.query import Facts, Query, RequestFilterFailed
 
 
 def tenant_aggregate(query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """With [scheduler]limit_tenants_to_placement_aggregate: aggregates whose filter_tenant_id… names the project."""
+    """Require an aggregate whose filter_tenant_id… names the project, if limit_tenants_to_placement_aggregate is on.
+
+    Projects without such an aggregate get any host. If [scheduler]placement_aggregate_required_for_tenants is on,
+    raises RequestFilterFailed instead.
+    """
     section = facts.conf.scheduler
     if not section.limit_tenants_to_placement_aggregate:
         return

@@ -1,15 +1,16 @@
-"""Weighers: which of the hosts that passed is best.
+"""Weighers: they decide which of the hosts that passed all filters is the best.
 
-A weigher is a class with ``_weigh_object(host_state, spec)`` and a multiplier; put it into an entry point of group
-``kilonova.scheduler.weighers`` or name its path in ``[filter_scheduler]weight_classes``. Its values are scaled to 0..1
-over the hosts, times the multiplier of each host, and summed over the weighers; the greatest sum is best.
+A weigher is a class with ``_weigh_object(host_state, spec)`` and a multiplier. Add it to the entry point group
+``kilonova.scheduler.weighers``, or its path to ``[filter_scheduler]weight_classes``. Its values are scaled to 0..1 over
+all hosts, multiplied by the multiplier of each host, and summed over all weighers. The host with the greatest sum is
+the best.
 
-A weigher that needs only columns of ``table.Table`` has ``values(look, spec)`` instead: an array with all hosts'
-values, or LOOP for a request that needs ``_weigh_object`` after all. That of a weigher that has only values is made
-from them.
+A weigher that uses only columns of ``table.Table`` has ``values(look, spec)`` instead. It returns an array with the
+values of all hosts, or LOOP if this request needs ``_weigh_object``. If a weigher has only ``values``, its
+``_weigh_object`` uses them.
 
-A weigher that raises for a host rejects it, for this request; one that raises for all of them at once counts for
-nothing. The log tells it once (``scheduler.guard``).
+If a weigher raises for a host, the host is rejected for this request. If it raises for all hosts at once, it is
+ignored. Errors are logged once (``scheduler.guard``).
 """
 from __future__ import annotations
 
@@ -30,17 +31,17 @@ from kilonova.scheduler.host_state import HostState
 LOG = logging.getLogger(__name__)
 
 GROUP = 'kilonova.scheduler.weighers'
-# The word in weight_classes that means: every weigher that is installed.
+# Values of weight_classes that mean all installed weighers.
 ALL_WEIGHERS = ('kilonova.scheduler.weighers.all_weighers', 'nova.scheduler.weights.all_weighers')
 
 
-# What ``values`` returns for a request that only ``_weigh_object`` can answer.
+# Result of ``values`` for a request that needs ``_weigh_object``.
 LOOP: Any = object()
 _FORMS = ('values', '_weigh_object', 'weigh_objects', 'weight_multiplier')
 
 
 class WeighedHost:
-    """A host and its weight so far."""
+    """A host and its weight."""
 
     __slots__ = ('obj', 'weight')
 
@@ -52,9 +53,10 @@ class WeighedHost:
 
 
 class BaseHostWeigher:
-    """``multiplier``: name of its option in [filter_scheduler], which metadata of host aggregates may override.
+    """Base class of weighers.
 
-    ``minval`` and ``maxval`` fix an end of the scale that the hosts' own values would else set.
+    ``multiplier`` is the name of its option in [filter_scheduler]; metadata of host aggregates may override the option.
+    ``minval`` and ``maxval`` fix an end of the scale, which is otherwise the lowest or highest value of the hosts.
     """
 
     multiplier: ClassVar[str | None] = None
@@ -63,36 +65,45 @@ class BaseHostWeigher:
     conf: cfg.ConfigOpts
 
     def weight_multiplier(self, host_state: HostState) -> float:
-        """The multiplier for this host."""
+        """Return the multiplier for this host."""
         if self.multiplier is None:
             return 1.0
         return multiplier_of(host_state, self.multiplier, self.configured_multiplier())
 
     def configured_multiplier(self) -> float:
-        """The option's value."""
+        """Return the configured multiplier."""
         found: float = self.conf.filter_scheduler[self.multiplier]
         return found
 
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
-        """The host's value, on any scale; more is better. Where a weigher has only ``values``, by these."""
+        """Return the host's value, on any scale; a greater value is better.
+
+        A weigher that has only ``values`` uses them here.
+        """
         if host_state.look is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no _weigh_object')
         return float(host_state.look.answer(self, 'values', weight_properties)[host_state.place])
 
     def weigh_objects(self, weighed_obj_list: Sequence[WeighedHost], weight_properties: RequestSpec) -> list[float]:
-        """The hosts' values, in their order."""
+        """Return the hosts' values in the order of the hosts."""
         return [self._weigh_object(weighed.obj, weight_properties) for weighed in weighed_obj_list]
 
 
 def all_weighers() -> list[type[BaseHostWeigher]]:
-    """Ours, by name: for a function in weight_classes that adds some to them."""
+    """Return Kilonova's own weigher classes, sorted by name.
+
+    A function in weight_classes can call it to add further weighers.
+    """
     points = {point.name: point for point in metadata.entry_points(group=GROUP)
               if point.value.startswith('kilonova.')}
     return [points[name].load() for name in sorted(points)]
 
 
 def multiplier_of(host_state: HostState, name: str, configured: float) -> float:
-    """The least that the host's aggregates say for this multiplier; ``configured`` where they say none or nonsense."""
+    """Return the lowest value that the host's aggregates have for a multiplier.
+
+    Return ``configured`` if they have no value or an invalid one.
+    """
     values = host_state.metadata(name)
     if not values:
         return configured
@@ -104,20 +115,26 @@ def multiplier_of(host_state: HostState, name: str, configured: float) -> float:
 
 
 def array_form(one: Any) -> Any:
-    """The weigher's ``values``, or None: a subclass that weighs single hosts otherwise has no array form of its own."""
+    """Return the weigher's ``values``, or None if it weighs single hosts.
+
+    A subclass that overrides how single hosts are weighed has no array form unless it also overrides ``values``.
+    """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.values if owner is not None and 'values' in vars(owner) else None
 
 
 def multipliers_of(weigher: BaseHostWeigher, hosts: Sequence[Any], guard: Guard) -> list[float]:
-    """The weigher's multiplier for each host; NaN where it raised."""
+    """Return the weigher's multiplier for each host, or NaN for a host for which it raised."""
     return [guard.call(lambda host: _finite(weigher.weight_multiplier(host)), host, default=math.nan)
             for host in hosts]
 
 
 def values_of(weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj: RequestSpec,
               guard: Guard) -> list[float]:
-    """The hosts' values, in their order; NaN where it raised, all 0 when it raised for all of them at once."""
+    """Return the hosts' values in the order of the hosts, with NaN where the weigher raised.
+
+    All values are 0 if it raised for all hosts at once.
+    """
     if type(weigher).weigh_objects is BaseHostWeigher.weigh_objects:
         return [guard.call(lambda host: _finite(weigher._weigh_object(host, spec_obj)), one.obj,  # noqa: SLF001
                            default=math.nan) for one in weighed]
@@ -138,7 +155,10 @@ def _finite(value: str | float) -> float:
 
 
 def normalize(values: ArrayLike, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
-    """Scale to 0..1; all 0 when the ends are equal. A value beyond a fixed end moves that end."""
+    """Scale values to 0..1. They are all 0 if the lowest and the highest value are equal.
+
+    A value outside of ``minval`` or ``maxval`` replaces this end of the scale.
+    """
     given = np.asarray(values, np.float64)
     if not len(given):
         return given

@@ -1,4 +1,4 @@
-"""Weighers of free amounts: spread over hosts, or with a negative multiplier stack."""
+"""Weighers by free amounts, which spread servers over hosts, or fill hosts up if the multiplier is negative."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,49 +9,57 @@ from kilonova.scheduler.weighers import BaseHostWeigher
 
 
 class RAMWeigher(BaseHostWeigher):
-    """Free memory."""
+    """Prefer hosts with more free memory."""
 
     multiplier = 'ram_weight_multiplier'
     minval = 0
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the free memory of each host in MiB."""
         return look.table['free_ram_mb']
 
 
 class CPUWeigher(BaseHostWeigher):
-    """Free VCPUs, overcommit counted."""
+    """Prefer hosts with more free VCPUs, including overcommitted ones."""
 
     multiplier = 'cpu_weight_multiplier'
     minval = 0
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the number of free VCPUs of each host."""
         return look.table['vcpus_total'] * look.table['cpu_ratio'] - look.table['vcpus_used']
 
 
 class DiskWeigher(BaseHostWeigher):
-    """Free disk."""
+    """Prefer hosts with more free disk space."""
 
     multiplier = 'disk_weight_multiplier'
     minval = 0
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the free disk space of each host in MiB."""
         return look.table['free_disk_mb']
 
 
 class NumInstancesWeigher(BaseHostWeigher):
-    """Number of servers (multiplier 0: off; negative: spread)."""
+    """Prefer hosts with more servers, or hosts with fewer servers if the multiplier is negative; 0 turns it off."""
 
     multiplier = 'num_instances_weight_multiplier'
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the number of servers of each host."""
         return look.table['num_instances']
 
 
 class IoOpsWeigher(BaseHostWeigher):
-    """Builds and moves under way; the default multiplier prefers quiet hosts."""
+    """Weigh hosts by their builds and moves under way.
+
+    The default multiplier is negative, so hosts with fewer are preferred.
+    """
 
     multiplier = 'io_ops_weight_multiplier'
     minval = 0
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the number of builds and moves under way on each host."""
         return look.table['num_io_ops']

@@ -1,4 +1,4 @@
-"""Weighers of server groups whose policy is a wish: soft-affinity and soft-anti-affinity."""
+"""Weighers for server groups with policy soft-affinity or soft-anti-affinity, which need not be met."""
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ from kilonova.scheduler.weighers import BaseHostWeigher
 
 
 class _SoftPolicy(BaseHostWeigher):
-    """Counts the group's servers on a host; the server itself doesn't count."""
+    """Base class: count the group's servers on each host, without the server itself."""
 
     policy: ClassVar[str]
     sign: ClassVar[int]
@@ -20,6 +20,7 @@ class _SoftPolicy(BaseHostWeigher):
         return (group if group is not None and 'policy' in group and group.policy == self.policy else None), own
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the signed number of the group's servers on each host, or zeros without such a group."""
         group, own = self._group(weight_properties)
         if group is None:
             return look.table['free_ram_mb'] * 0
@@ -29,14 +30,14 @@ class _SoftPolicy(BaseHostWeigher):
 
 
 class ServerGroupSoftAffinityWeigher(_SoftPolicy):
-    """soft-affinity: where more of the group's servers are."""
+    """Prefer hosts with more servers of the request's group if its policy is soft-affinity."""
 
     multiplier = 'soft_affinity_weight_multiplier'
     policy, sign = 'soft-affinity', 1
 
 
 class ServerGroupSoftAntiAffinityWeigher(_SoftPolicy):
-    """soft-anti-affinity: where fewer of the group's servers are."""
+    """Prefer hosts with fewer servers of the request's group if its policy is soft-anti-affinity."""
 
     multiplier = 'soft_anti_affinity_weight_multiplier'
     policy, sign = 'soft-anti-affinity', -1

@@ -1,4 +1,4 @@
-"""Weighers of what a host is like: its hypervisor, its failures, its devices."""
+"""Weighers by a host's hypervisor version, its failed builds and its PCI devices."""
 from __future__ import annotations
 
 from typing import Any
@@ -9,32 +9,35 @@ from kilonova.objects import RequestSpec
 from kilonova.scheduler.look import Look
 from kilonova.scheduler.weighers import BaseHostWeigher
 
-# More free devices than this make no difference.
+# With more free devices than this, hosts have the same weight.
 MAX_DEVICES = 100
 
 
 class HypervisorVersionWeigher(BaseHostWeigher):
-    """The newer the better, so that an upgrade fills the hosts that have it."""
+    """Prefer hosts with a newer hypervisor, so that servers use upgraded hosts first."""
 
     multiplier = 'hypervisor_version_weight_multiplier'
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the hypervisor version of each host."""
         return look.table['hypervisor_version']
 
 
 class BuildFailureWeigher(BaseHostWeigher):
-    """Hosts where builds fail come last; the count falls back to 0 with the next build that works."""
+    """Prefer hosts with fewer failed builds since their last successful one."""
 
     multiplier = 'build_failure_weight_multiplier'
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return the negative number of failed builds of each host."""
         return -1 * look.table['failed_builds']
 
 
 class PCIWeigher(BaseHostWeigher):
-    """Hosts with fewer free PCI devices win, whether any are asked for or not."""
+    """Prefer hosts with fewer free PCI devices, even if the request does not need any."""
 
     multiplier = 'pci_weight_multiplier'
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return for each host a number that is greater the fewer devices are free."""
         return MAX_DEVICES - np.minimum(look.table['pci_free'], MAX_DEVICES - 1)

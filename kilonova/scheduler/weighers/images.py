@@ -1,4 +1,4 @@
-"""ImagePropertiesWeigher: servers of like images together, or with a negative multiplier apart."""
+"""ImagePropertiesWeigher: it puts servers of similar images on the same hosts, or apart with a negative multiplier."""
 from __future__ import annotations
 
 from typing import Any
@@ -11,8 +11,11 @@ from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
 
 
 class ImagePropertiesWeigher(BaseHostWeigher):
-    """For each server of the host and each property that its image shares with the request's: the property's ratio in
-    [filter_scheduler]image_props_weight_setting; empty: 1 for any property."""
+    """Prefer hosts whose servers have images with the same properties as the request's image.
+
+    Each property that is equal adds its ratio in [filter_scheduler]image_props_weight_setting, for each server of the
+    host. If this option is empty, each property adds 1.
+    """
 
     multiplier = 'image_props_weight_multiplier'
 
@@ -26,11 +29,12 @@ class ImagePropertiesWeigher(BaseHostWeigher):
                    for name, value in wanted.items() if has.get(name) == value)
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return LOOP if the request's image has properties, otherwise zeros."""
         return LOOP if self._wanted(weight_properties) else look.table['live'] * 0.0
 
     @staticmethod
     def _wanted(spec_obj: RequestSpec) -> dict[str, str]:
-        """The properties of the request's image, as servers keep them."""
+        """Return the properties of the request's image in the form in which servers store them."""
         image = spec_obj.image if 'image' in spec_obj else None
         properties = image.properties if image is not None and 'properties' in image else None
         return {} if properties is None else {name: str(value) for name, value in properties.to_dict().items()}

@@ -1,4 +1,4 @@
-"""MetricsWeigher: what monitors measured on the host."""
+"""MetricsWeigher: it weighs hosts by values that monitors measured."""
 from __future__ import annotations
 
 from typing import Any
@@ -14,16 +14,22 @@ from kilonova.scheduler.weighers import LOOP, BaseHostWeigher
 
 
 class ComputeHostMetricNotFound(errors.NotFound):
+    """A host does not report a metric that is configured for weighing."""
+
     msg_fmt = 'Metric %(name)s could not be found on the compute host node %(host)s.%(node)s.'
 
 
 class MetricsWeigher(BaseHostWeigher):
-    """Σ ratio · metric over [metrics]weight_setting. A host that lacks one is left out, or with [metrics]required off
-    weighs weight_of_unavailable."""
+    """Weigh hosts by the sum of their metrics, each multiplied by its ratio in [metrics]weight_setting.
+
+    A host that lacks a metric is rejected. If [metrics]required is False, it has the value weight_of_unavailable
+    instead.
+    """
 
     multiplier = 'metrics_weight_multiplier'
 
     def configured_multiplier(self) -> float:
+        """Return the option [metrics]weight_multiplier."""
         found: float = self.conf.metrics.weight_multiplier
         return found
 
@@ -38,6 +44,7 @@ class MetricsWeigher(BaseHostWeigher):
         return float(self.conf.metrics.weight_of_unavailable)
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return LOOP if any metric is configured, otherwise zeros."""
         return LOOP if self._wanted() else np.zeros(len(look.table['live']))
 
     def _wanted(self) -> Any:

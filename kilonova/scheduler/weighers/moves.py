@@ -1,4 +1,4 @@
-"""CrossCellWeigher: a server that moves stays in its cell if it can."""
+"""CrossCellWeigher: it keeps a server that is moved in its cell if possible."""
 from __future__ import annotations
 
 from typing import Any
@@ -11,11 +11,15 @@ from kilonova.scheduler.weighers import BaseHostWeigher
 
 
 class CrossCellWeigher(BaseHostWeigher):
-    """Of a move that may leave the cell: +1 in the server's cell, -1 elsewhere."""
+    """Prefer hosts in the server's own cell for a move that may leave the cell."""
 
     multiplier = 'cross_cell_move_weight_multiplier'
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
+        """Return 1 for hosts in the server's cell and -1 for other hosts.
+
+        All values are 0 if the request is not a move or must not leave the cell.
+        """
         cell = _source_cell(weight_properties)
         if cell is None:
             return np.zeros(len(look.table['live']))
@@ -23,7 +27,7 @@ class CrossCellWeigher(BaseHostWeigher):
 
 
 def _source_cell(spec_obj: RequestSpec) -> str | None:
-    """uuid of the cell that a move starts in, None when it mustn't leave it or isn't one."""
+    """Return the uuid of the cell in which a move starts, or None if it must not leave the cell or is not a move."""
     destination = spec_obj.requested_destination if 'requested_destination' in spec_obj else None
     if destination is None or 'cell' not in destination or destination.cell is None:
         return None
