@@ -22,10 +22,10 @@ RULES = (
     rule(INDEX, ADMIN, 'List aggregates.'),
     rule(SHOW, ADMIN, 'Show an aggregate.'),
     rule(CREATE, ADMIN, 'Create an aggregate.'),
-    rule(UPDATE, ADMIN, 'Give an aggregate another name or availability zone.'),
+    rule(UPDATE, ADMIN, 'Change the name or availability zone of an aggregate.'),
     rule(DELETE, ADMIN, 'Delete an aggregate.'),
-    rule(ADD_HOST, ADMIN, 'Put a host into an aggregate.'),
-    rule(REMOVE_HOST, ADMIN, 'Take a host out of an aggregate.'),
+    rule(ADD_HOST, ADMIN, 'Add a host to an aggregate.'),
+    rule(REMOVE_HOST, ADMIN, 'Remove a host from an aggregate.'),
     rule(SET_METADATA, ADMIN, "Set or remove an aggregate's metadata."),
 )
 

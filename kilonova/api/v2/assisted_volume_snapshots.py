@@ -17,8 +17,8 @@ from kilonova.errors import Invalid
 # --- rules -----------------------------------------------------------------------------------------------------------
 CREATE, DELETE = (f'{PREFIX}os-assisted-volume-snapshots:{verb}' for verb in ('create', 'delete'))
 RULES = (
-    rule(CREATE, SERVICE, 'Take a snapshot of a volume that a server has, as its volume service asks.'),
-    rule(DELETE, SERVICE, 'Delete such a snapshot.'),
+    rule(CREATE, SERVICE, 'Create a snapshot of an attached volume for the volume service.'),
+    rule(DELETE, SERVICE, 'Delete a snapshot of an attached volume for the volume service.'),
 )
 
 
@@ -53,14 +53,14 @@ def _delete_info(call: Call) -> dict[str, Any]:
     """
     texts = call.query.get('delete_info', [])
     if len(texts) != 1:
-        raise BadDeleteInfo(reason=f'{len(texts)} were given, one is needed')
+        raise BadDeleteInfo(reason=f'it must be given exactly once, not {len(texts)} times')
     try:
         found = json.loads(texts[0])
     except (ValueError, RecursionError) as error:
         raise BadDeleteInfo(reason=f'{texts[0]} is not JSON: {error}') from None
     checked: dict[str, Any] = DELETE_INFO.check(found, call.version)
     if checked.get('merge_target_file') is not None and checked.get('file_to_merge') is None:
-        raise BadDeleteInfo(reason=f"merge_target_file is {checked['merge_target_file']}, and file_to_merge names none")
+        raise BadDeleteInfo(reason=f"merge_target_file is {checked['merge_target_file']}, but file_to_merge is missing")
     return checked
 
 

@@ -9,7 +9,7 @@ from kilonova.api.v2.create_image import made
 from kilonova.api.wsgi import Call, Reply, server_action
 
 CREATE_BACKUP = f'{PREFIX}os-create-backup'
-RULES = (rule(CREATE_BACKUP, MEMBER, 'Make a backup of a server, and delete older ones.'),)
+RULES = (rule(CREATE_BACKUP, MEMBER, 'Create a backup of a server, and delete its oldest backups.'),)
 
 BODY = Obj(Prop('createBackup', Obj(
     Prop('name', t.NAME, required=True), Prop('backup_type', {'type': 'string', 'maxLength': 255}, required=True),

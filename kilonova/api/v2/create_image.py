@@ -11,7 +11,7 @@ METADATA_COUNTED_UNTIL = 38
 BODY_SINCE = 45
 
 CREATE_IMAGE = f'{PREFIX}servers:create_image'
-RULES = (rule(CREATE_IMAGE, MEMBER, 'Make an image of a server.'),)
+RULES = (rule(CREATE_IMAGE, MEMBER, 'Create an image of a server.'),)
 
 BODY = Obj(Prop('createImage', Obj(Prop('name', t.NAME, required=True), Prop('metadata', t.METADATA)),
                 required=True))

@@ -9,8 +9,8 @@ from kilonova.api.wsgi import Call, server_action
 
 RESTORE, FORCE = f'{PREFIX}os-deferred-delete:restore', f'{PREFIX}os-deferred-delete:force'
 RULES = (
-    rule(RESTORE, MEMBER, 'Bring a soft-deleted server back.'),
-    rule(FORCE, MEMBER, 'Delete a server at once, soft-deleted or not.'),
+    rule(RESTORE, MEMBER, 'Restore a soft-deleted server.'),
+    rule(FORCE, MEMBER, 'Delete a server immediately, even if it is not soft-deleted.'),
 )
 
 RESTORE_BODY = Obj(Prop('restore', t.ANYTHING, required=True))

@@ -37,8 +37,8 @@ RULES = (
     rule(SPECS_UPDATE, ADMIN, 'Change an extra spec.'),
     rule(SPECS_DELETE, ADMIN, 'Remove an extra spec.'),
     rule(ACCESS, ADMIN, 'See which projects may use a private flavor.'),
-    rule(ADD_ACCESS, ADMIN, 'Let a project use a private flavor.'),
-    rule(REMOVE_ACCESS, ADMIN, 'No longer let a project use a private flavor.'),
+    rule(ADD_ACCESS, ADMIN, 'Allow a project to use a private flavor.'),
+    rule(REMOVE_ACCESS, ADMIN, 'Remove the access of a project to a private flavor.'),
 )
 
 

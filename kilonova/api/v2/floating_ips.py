@@ -29,10 +29,10 @@ RULES = (
     rule(POOLS, ANY, 'List the external networks of the network service.'),
     rule(LIST, READER, 'List the floating IPs of the network service.'),
     rule(SHOW, READER, 'Show a floating IP of the network service.'),
-    rule(CREATE, MEMBER, 'Have the network service allocate a floating IP.'),
-    rule(DELETE, MEMBER, 'Give a floating IP back to the network service.'),
-    rule(ADD, MEMBER, 'Lead a floating IP to a server.'),
-    rule(REMOVE, MEMBER, 'Lead a floating IP to a server no longer.'),
+    rule(CREATE, MEMBER, 'Allocate a floating IP in the network service.'),
+    rule(DELETE, MEMBER, 'Release a floating IP in the network service.'),
+    rule(ADD, MEMBER, 'Associate a floating IP with a server.'),
+    rule(REMOVE, MEMBER, 'Disassociate a floating IP from a server.'),
 )
 
 # The last microversion with the actions addFloatingIp and removeFloatingIp.
@@ -53,7 +53,7 @@ class NoPool(NotFound):
 class PoolMissing(Invalid):
     """Error 400: the request names no pool, and there are several external networks."""
 
-    msg_fmt = 'pool must name one of the external networks: there are %(count)d.'
+    msg_fmt = 'There are %(count)d external networks: pool must name one of them.'
 
 
 class PoolEmpty(NotFound):

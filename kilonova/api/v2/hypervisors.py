@@ -25,7 +25,7 @@ RULES = (
     rule(LIST, ADMIN, 'List hypervisors.'),
     rule(DETAIL, ADMIN, 'List hypervisors with details.'),
     rule(SHOW, ADMIN, 'Show a hypervisor.'),
-    rule(STATISTICS, ADMIN, 'Show the sums over all hypervisors.'),
+    rule(STATISTICS, ADMIN, 'Show the resources and servers of all hypervisors in total.'),
     rule(UPTIME, ADMIN, 'Show the uptime of a hypervisor.'),
     rule(SEARCH, ADMIN, 'Find hypervisors by name.'),
     rule(SERVERS, ADMIN, 'List the servers of hypervisors.'),

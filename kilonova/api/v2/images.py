@@ -155,7 +155,7 @@ def _set(backend: Backend, ctxt: RequestContext, image_id: str, metadata: Mappin
     """
     for key in metadata:
         if key in images.NO_PROPERTIES:
-            raise Invalid(f"'{key}' is not metadata of an image.")
+            raise Invalid(f"'{key}' cannot be set as metadata: every image has a member of this name.")
     before = _get(backend, ctxt, image_id)['properties']
     after = dict(metadata) if replace else {**before, **metadata}
     quota.check_metadata(quota.limits(backend, ctxt.project_id), after)

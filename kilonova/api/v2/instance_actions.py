@@ -26,7 +26,7 @@ EVENTS, DETAILS = f'{PREFIX}os-instance-actions:events', f'{PREFIX}os-instance-a
 RULES = (
     rule(LIST, READER, 'List the actions on a server.'),
     rule(SHOW, READER, 'Show an action on a server.'),
-    rule(EVENTS, ADMIN, 'See tracebacks and hosts of events; before 2.51 any event at all.'),
+    rule(EVENTS, ADMIN, 'See tracebacks and hosts of events. Before microversion 2.51, see any events.'),
     rule(DETAILS, ADMIN, 'See the details of events.'),
 )
 
@@ -102,7 +102,7 @@ def _lines(body: Mapping[str, Any]) -> list[str]:
         said += [f'{one["host"]}: {"; ".join(one["why"])}' for one in body['hosts']]
     else:
         said += [f'{step["filter"]}: {step["before"]} to {step["after"]} hosts'
-                 + (f', turned away {"; ".join(map(_host, step["fell"]))}' if step['fell'] else '')
+                 + (f', rejected {"; ".join(map(_host, step["fell"]))}' if step['fell'] else '')
                  for step in body.get('filters') or ()]
     said += [f'weight {round(one["weight"], 4)}: {_host(one)}' for one in body.get('weighed') or ()]
     if body.get('claims_refused'):

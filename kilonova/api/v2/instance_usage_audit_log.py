@@ -18,8 +18,8 @@ from kilonova.objects.audit_period import last_period
 # --- rules -----------------------------------------------------------------------------------------------------------
 LIST, SHOW = f'{PREFIX}os-instance-usage-audit-log:list', f'{PREFIX}os-instance-usage-audit-log:show'
 RULES = (
-    rule(LIST, ADMIN, 'See which hosts audited the last period.'),
-    rule(SHOW, ADMIN, 'See which hosts audited the last period before a time.'),
+    rule(LIST, ADMIN, 'See which hosts have audited the usage in the last period.'),
+    rule(SHOW, ADMIN, 'See which hosts have audited the usage in the last period before a time.'),
 )
 
 

@@ -20,7 +20,7 @@ _OWN = f'({ADMIN}) or user_id:%(user_id)s'
 RULES = (
     rule(INDEX, _OWN, 'List the key pairs of a user.'),
     rule(SHOW, _OWN, 'Show a key pair of a user.'),
-    rule(CREATE, _OWN, 'Make or import a key pair for a user.'),
+    rule(CREATE, _OWN, 'Create or import a key pair for a user.'),
     rule(DELETE, _OWN, 'Delete a key pair of a user.'),
 )
 

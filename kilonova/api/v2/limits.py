@@ -15,7 +15,7 @@ from kilonova.api.wsgi import Call, Route
 SHOW = f'{PREFIX}limits'
 OTHER_PROJECT = f'{PREFIX}limits:other_project'
 RULES = (
-    rule(SHOW, ANY, 'Show the limits of the own project.'),
+    rule(SHOW, ANY, "Show the limits of the caller's project."),
     rule(OTHER_PROJECT, ADMIN, 'Show the limits of another project.'),
 )
 

@@ -17,7 +17,7 @@ UNLOCK_OVERRIDE = f'{UNLOCK}:unlock_override'
 RULES = (
     rule(LOCK, MEMBER, 'Lock a server.'),
     rule(UNLOCK, MEMBER, 'Unlock a server.'),
-    rule(UNLOCK_OVERRIDE, ADMIN, 'Unlock a server that somebody of another kind has locked.'),
+    rule(UNLOCK_OVERRIDE, ADMIN, 'Unlock a server that a user of another kind (owner or administrator) has locked.'),
 )
 
 LOCK_BODY = Obj(Prop('lock', Windows(

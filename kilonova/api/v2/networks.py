@@ -17,8 +17,8 @@ LIST_OF_TENANTS, SHOW_OF_TENANTS = (f'{PREFIX}os-tenant-networks:{verb}' for ver
 RULES = (
     rule(LIST, READER, 'List the networks of the network service.'),
     rule(SHOW, READER, 'Show a network of the network service.'),
-    rule(LIST_OF_TENANTS, READER, 'List the networks of the network service, by id, name and an empty cidr.'),
-    rule(SHOW_OF_TENANTS, READER, 'Show a network of the network service, by id, name and an empty cidr.'),
+    rule(LIST_OF_TENANTS, READER, 'List the networks of the network service in the short form.'),
+    rule(SHOW_OF_TENANTS, READER, 'Show a network of the network service in the short form.'),
 )
 
 UNTIL = 35

@@ -19,11 +19,11 @@ LIST, SHOW, UPDATE, START, SHUTDOWN, REBOOT = (
     f'{PREFIX}os-hosts:{verb}' for verb in ('list', 'show', 'update', 'start', 'shutdown', 'reboot'))
 RULES = (
     rule(LIST, ADMIN, 'List hosts with their services.'),
-    rule(SHOW, ADMIN, 'Show what a host has and what is used of it.'),
+    rule(SHOW, ADMIN, 'Show the total and the used resources of a host.'),
     rule(UPDATE, ADMIN, 'Enable or disable a host.'),
-    rule(START, ADMIN, 'Power a host on, which no driver does.'),
-    rule(SHUTDOWN, ADMIN, 'Power a host off, which no driver does.'),
-    rule(REBOOT, ADMIN, 'Reboot a host, which no driver does.'),
+    rule(START, ADMIN, 'Power a host on (no driver supports it).'),
+    rule(SHUTDOWN, ADMIN, 'Power a host off (no driver supports it).'),
+    rule(REBOOT, ADMIN, 'Reboot a host (no driver supports it).'),
 )
 
 

@@ -18,7 +18,7 @@ from kilonova.api.wsgi import Call, Route
 SHOW, UPDATE = f'{PREFIX}os-quota-class-sets:show', f'{PREFIX}os-quota-class-sets:update'
 RULES = (
     rule(SHOW, ADMIN, 'Show the quotas of a class.'),
-    rule(UPDATE, ADMIN, 'Change the quotas of a class: of "default", those of all projects without their own.'),
+    rule(UPDATE, ADMIN, 'Change the quotas of a class; "default" is the class of projects without own quotas.'),
 )
 
 BODY = Obj(Prop('quota_class_set', Obj(*RESOURCES, *(Prop(name, LIMIT, until=49) for name in NETWORK)),

@@ -19,10 +19,10 @@ SHOW, DETAIL, DEFAULTS, UPDATE, DELETE = (
     f'{PREFIX}os-quota-sets:{verb}' for verb in ('show', 'detail', 'defaults', 'update', 'delete'))
 RULES = (
     rule(SHOW, READER, 'Show the quotas of a project.'),
-    rule(DETAIL, READER, 'Show the quotas of a project and what it uses.'),
-    rule(DEFAULTS, ANY, 'Show the quotas of a project that has none of its own.'),
-    rule(UPDATE, ADMIN, 'Give quotas to a project or to one of its users.'),
-    rule(DELETE, ADMIN, 'Take the quotas of a project or of one of its users back.'),
+    rule(DETAIL, READER, 'Show the quotas and the usage of a project.'),
+    rule(DEFAULTS, ANY, 'Show the default quotas of a project.'),
+    rule(UPDATE, ADMIN, 'Change the quotas of a project or of one of its users.'),
+    rule(DELETE, ADMIN, 'Reset the quotas of a project or of one of its users to the defaults.'),
 )
 
 

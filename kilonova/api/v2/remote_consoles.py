@@ -23,7 +23,7 @@ from kilonova.objects import ConsoleOffer
 OPEN, SHOW = f'{PREFIX}os-remote-consoles', f'{PREFIX}os-console-auth-tokens'
 RULES = (
     rule(OPEN, MEMBER, 'Open a console of a server.'),
-    rule(SHOW, ADMIN, 'See what the token of a console opens.'),
+    rule(SHOW, ADMIN, 'Show the server, host and port to which a console token gives access.'),
 )
 
 

@@ -14,7 +14,7 @@ EVENT = 'rescue.start'
 RESCUE, UNRESCUE = f'{PREFIX}os-rescue', f'{PREFIX}os-unrescue'
 RULES = (
     rule(RESCUE, MEMBER, 'Rescue a server.'),
-    rule(UNRESCUE, MEMBER, 'Let a rescued server go back to its own system.'),
+    rule(UNRESCUE, MEMBER, 'Unrescue a server: start it from its own disk again.'),
 )
 # Servers that boot from a volume can be rescued from microversion 2.87 on.
 VOLUMES_SINCE = 87

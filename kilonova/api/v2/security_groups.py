@@ -32,9 +32,9 @@ RULES = (
     rule(REMOVE, MEMBER, 'Remove a security group from a server.'),
     rule(GET, READER, 'List the security groups of the network service.'),
     rule(SHOW, READER, 'Show a security group of the network service.'),
-    rule(CREATE, MEMBER, 'Have the network service make a security group.'),
+    rule(CREATE, MEMBER, 'Create a security group in the network service.'),
     rule(UPDATE, MEMBER, 'Change the name or description of a security group.'),
-    rule(DELETE, MEMBER, 'Have the network service delete a security group.'),
+    rule(DELETE, MEMBER, 'Delete a security group in the network service.'),
     rule(CREATE_RULE, MEMBER, 'Add a rule to a security group.'),
     rule(DELETE_RULE, MEMBER, 'Delete a rule of a security group.'),
 )
@@ -81,13 +81,13 @@ RULE_BODY = Obj(Prop('security_group_rule', Obj(
 class NoCidr(Invalid):
     """Error 400: the cidr of the new rule is neither an IPv4 nor an IPv6 address range."""
 
-    msg_fmt = 'cidr %(cidr)s is not one of IPv4 or IPv6, such as 192.0.2.0/24.'
+    msg_fmt = 'cidr %(cidr)s is not an IPv4 or IPv6 address range such as 192.0.2.0/24.'
 
 
 class PortsOfIcmp(Invalid):
     """Error 400: port -1 is given for another protocol than ICMP."""
 
-    msg_fmt = 'from_port or to_port -1 means any type or code of ICMP; ip_protocol is %(protocol)s.'
+    msg_fmt = 'from_port or to_port -1 (any ICMP type or code) is valid only for ICMP, but ip_protocol is %(protocol)s.'
 
 
 def index_all(call: Call) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from kilonova.objects import Diagnostics
 from kilonova.objects.base import KilonovaObject
 
 READ = f'{PREFIX}os-server-diagnostics'
-RULES = (rule(READ, ADMIN, 'See what the hypervisor measures of a server.'),)
+RULES = (rule(READ, ADMIN, 'Show the diagnostics of a server, which the hypervisor measures.'),)
 
 # The fields of ``objects.Diagnostics`` that are shown from microversion 2.48 on.
 _PLAIN = ('state', 'driver', 'hypervisor', 'hypervisor_os', 'uptime', 'config_drive', 'num_cpus', 'num_nics',

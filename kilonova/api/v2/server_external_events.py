@@ -15,10 +15,11 @@ All other events are refused.
 """
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import states
 from kilonova.api.rules import PREFIX, SERVICE, rule
@@ -39,7 +40,7 @@ LOG = logging.getLogger(__name__)
 
 # --- rules -----------------------------------------------------------------------------------------------------------
 CREATE = f'{PREFIX}os-server-external-events:create'
-RULES = (rule(CREATE, SERVICE, 'Tell events of servers, as the network and volume services do.'),)
+RULES = (rule(CREATE, SERVICE, 'Report events of servers, as the network and volume services do.'),)
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
@@ -131,7 +132,8 @@ def _hand_on(backend: Backend, ctxt: RequestContext, host: str, events: Sequence
             events=[InstanceExternalEvent(instance_uuid=event['server_uuid'], name=event['name'],
                                           status=event['status'], tag=event['tag'], data={}) for event in events])
     except Unanswered as error:
-        LOG.warning('Events of %s did not get to host %s: %s', ', '.join(about), host, error)
+        LOG.warning('Could not send events of servers %s to host %s; if it waits for them, it also polls: %s',
+                    ', '.join(about), host, error)
 
 
 def _instance(ctxt: RequestContext, server: Found) -> Instance:
@@ -223,14 +225,15 @@ def _switch(backend: Backend, ctxt: RequestContext, server: Found, tag: str) -> 
     """
     kind, event, vm_state, args = POWER[tag]
     if server.row['vm_state'] != vm_state:
-        LOG.info('power-update %s of %s: it is %s already, or at something else', tag, server.uuid,
-                 server.row['vm_state'])
+        LOG.info('Ignoring event power-update %s of server %s: its state is %s', tag, server.uuid,
+                 server.row['vm_state'], instance_uuid=server.uuid)
         return
     row = Operation.new(ctxt, kind, server.uuid, args)
     try:
         accept.accept(ctxt, server, event, row, kind)
     except (Conflict, NotFound) as error:
-        LOG.info('power-update %s of %s has nothing to do: %s', tag, server.uuid, error)
+        LOG.info('Ignoring event power-update %s of server %s: %s', tag, server.uuid, error,
+                 instance_uuid=server.uuid)
         return
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 

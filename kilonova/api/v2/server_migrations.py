@@ -19,11 +19,11 @@ INDEX, SHOW = f'{PREFIX}servers:migrations:index', f'{PREFIX}servers:migrations:
 SEE_HOSTS = f'{INDEX}:host'
 ABORT, FORCE = f'{PREFIX}servers:migrations:delete', f'{PREFIX}servers:migrations:force_complete'
 RULES = (
-    rule(INDEX, MANAGER, 'List the live migrations of a server that are under way.'),
+    rule(INDEX, MANAGER, 'List the live migrations of a server that are in progress.'),
     rule(SEE_HOSTS, ADMIN, 'See the hosts of the live migrations of a server.'),
-    rule(SHOW, ADMIN, 'Show a live migration of a server that is under way.'),
-    rule(ABORT, MANAGER, 'Abort a live migration of a server that is under way.'),
-    rule(FORCE, MANAGER, 'Force a live migration of a server to its end.'),
+    rule(SHOW, ADMIN, 'Show a live migration of a server that is in progress.'),
+    rule(ABORT, MANAGER, 'Abort a live migration of a server that is in progress.'),
+    rule(FORCE, MANAGER, 'Force a live migration of a server to complete.'),
 )
 
 

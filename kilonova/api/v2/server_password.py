@@ -17,7 +17,7 @@ from kilonova.virt import guest_password
 SHOW, CLEAR = f'{PREFIX}os-server-password:show', f'{PREFIX}os-server-password:clear'
 RULES = (
     rule(SHOW, READER, 'See the encrypted password of a server.'),
-    rule(CLEAR, MEMBER, 'Forget the encrypted password of a server.'),
+    rule(CLEAR, MEMBER, 'Delete the encrypted password of a server.'),
 )
 
 

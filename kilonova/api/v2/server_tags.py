@@ -23,7 +23,7 @@ RULES = (
     rule(INDEX, READER, 'List the tags of a server.'),
     rule(UPDATE_ALL, MEMBER, 'Replace the tags of a server.'),
     rule(DELETE_ALL, MEMBER, 'Delete all tags of a server.'),
-    rule(SHOW, READER, 'Ask whether a server has a tag.'),
+    rule(SHOW, READER, 'Check whether a server has a tag.'),
     rule(UPDATE, MEMBER, 'Add a tag to a server.'),
     rule(DELETE, MEMBER, 'Delete a tag of a server.'),
 )

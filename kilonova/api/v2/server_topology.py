@@ -12,7 +12,7 @@ from kilonova.objects.base import KilonovaObject
 READ, SEE_HOST = 'compute:server:topology:index', 'compute:server:topology:host:index'
 RULES = (
     rule(READ, READER, 'See the NUMA topology of a server.'),
-    rule(SEE_HOST, ADMIN, 'See on which NUMA nodes and CPUs of its host a server is.'),
+    rule(SEE_HOST, ADMIN, 'See on which NUMA nodes and CPUs of its host a server runs.'),
 )
 
 

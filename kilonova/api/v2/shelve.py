@@ -13,9 +13,9 @@ SHELVE, OFFLOAD, UNSHELVE, TO_HOST = (f'{PREFIX}os-shelve:{verb}' for verb in (
     'shelve', 'shelve_offload', 'unshelve', 'unshelve_to_host'))
 RULES = (
     rule(SHELVE, MEMBER, 'Shelve a server.'),
-    rule(OFFLOAD, ADMIN, 'Take a shelved server off its host.'),
-    rule(UNSHELVE, MEMBER, 'Bring a shelved server back.'),
-    rule(TO_HOST, ADMIN, 'Bring a shelved server back on a named host.'),
+    rule(OFFLOAD, ADMIN, 'Offload a shelved server from its host.'),
+    rule(UNSHELVE, MEMBER, 'Unshelve a server.'),
+    rule(TO_HOST, ADMIN, 'Unshelve a server on a given host.'),
 )
 
 SHELVE_BODY = Obj(Prop('shelve', t.ANYTHING, required=True))

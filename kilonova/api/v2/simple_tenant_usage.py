@@ -25,8 +25,8 @@ from kilonova.errors import Invalid, UnknownMarker
 # --- rules -----------------------------------------------------------------------------------------------------------
 LIST, SHOW = f'{PREFIX}os-simple-tenant-usage:list', f'{PREFIX}os-simple-tenant-usage:show'
 RULES = (
-    rule(LIST, ADMIN, 'See what all projects used.'),
-    rule(SHOW, READER, 'See what a project used.'),
+    rule(LIST, ADMIN, 'Show the usage of all projects.'),
+    rule(SHOW, READER, 'Show the usage of a project.'),
 )
 
 

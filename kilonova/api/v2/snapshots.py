@@ -16,10 +16,10 @@ LIST, DETAIL, SHOW, CREATE, DELETE = (
     f'{PREFIX}os-volumes:snapshots:{verb}' for verb in ('list', 'detail', 'show', 'create', 'delete'))
 RULES = (
     rule(LIST, READER, 'List the snapshots of the volume service.'),
-    rule(DETAIL, READER, 'List the snapshots of the volume service with all that is known.'),
+    rule(DETAIL, READER, 'List the snapshots of the volume service with details.'),
     rule(SHOW, READER, 'Show a snapshot of the volume service.'),
-    rule(CREATE, MEMBER, 'Have the volume service make a snapshot of a volume.'),
-    rule(DELETE, MEMBER, 'Have the volume service delete a snapshot.'),
+    rule(CREATE, MEMBER, 'Create a snapshot of a volume in the volume service.'),
+    rule(DELETE, MEMBER, 'Delete a snapshot in the volume service.'),
 )
 
 # ``force``: also create a snapshot of a volume that is in use.

@@ -25,8 +25,8 @@ RULES = (
     rule(INDEX, READER, 'List the volumes of a server.'),
     rule(SHOW, READER, 'Show a volume of a server.'),
     rule(CREATE, MEMBER, 'Attach a volume to a server.'),
-    rule(UPDATE, MEMBER, 'Say whether a volume is deleted with its server.'),
-    rule(SWAP, SERVICE, 'Put another volume in the place of a volume of a server.'),
+    rule(UPDATE, MEMBER, 'Change whether a volume is deleted with its server.'),
+    rule(SWAP, SERVICE, 'Replace a volume of a server with another volume.'),
     rule(DELETE, MEMBER, 'Detach a volume of a server.'),
 )
 

@@ -17,10 +17,10 @@ LIST, DETAIL, SHOW, CREATE, DELETE = (
     f'{PREFIX}os-volumes:{verb}' for verb in ('list', 'detail', 'show', 'create', 'delete'))
 RULES = (
     rule(LIST, READER, 'List the volumes of the volume service.'),
-    rule(DETAIL, READER, 'List the volumes of the volume service with all that is known.'),
+    rule(DETAIL, READER, 'List the volumes of the volume service with details.'),
     rule(SHOW, READER, 'Show a volume of the volume service.'),
-    rule(CREATE, MEMBER, 'Have the volume service make a volume.'),
-    rule(DELETE, MEMBER, 'Have the volume service delete a volume.'),
+    rule(CREATE, MEMBER, 'Create a volume in the volume service.'),
+    rule(DELETE, MEMBER, 'Delete a volume in the volume service.'),
 )
 
 UNTIL = 35

@@ -159,7 +159,7 @@ def test_refused_metadata(make_site):
         400, 'Request body and URI mismatch')
     for name in ('name', 'visibility', 'os_hidden', 'locations'):
         assert site.fault('POST', path, {'metadata': {name: 'x'}}, version='2.38') == (
-            400, f"'{name}' is not metadata of an image.")
+            400, f"'{name}' cannot be set as metadata: every image has a member of this name.")
     assert site.fault('POST', path, {'metadata': {'a': 'b'}}, version='2.38')[0] == 403
     assert site.fault('PUT', path, {'metadata': {'a': 'b', 'c': 'd'}}, version='2.38')[0] == 403
     assert [name for name, *_ in service.asked].count('update') == 1

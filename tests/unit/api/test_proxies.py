@@ -224,8 +224,8 @@ def test_which_groups_are_listed(site, neutron):
     ({'group': 'web'}, 400, 'parent_group_id'), ({'group': NOSUCH}, 404, NOSUCH),
     ({'from_port': 65536}, 400, 'greater than the maximum of 65535'), ({'to_port': '99999'}, 400, 'to_port'),
     ({'from_port': 22, 'to_port': 21}, 400, 'port_range_min must be'),
-    ({'cidr': '10.2.3.4.5'}, 400, 'is not one of IPv4'),
-    ({'ip_protocol': 'tcp', 'from_port': -1, 'to_port': -1}, 400, '-1 means any type or code of ICMP'),
+    ({'cidr': '10.2.3.4.5'}, 400, 'is not an IPv4 or IPv6 address range'),
+    ({'ip_protocol': 'tcp', 'from_port': -1, 'to_port': -1}, 400, '-1 (any ICMP type or code)'),
     ({'ip_protocol': 'udp', 'from_port': 53, 'to_port': 53}, 400, 'Security group rule already exists.')])
 def test_rules_that_are_refused(site, neutron, fields, code, says):
     group = neutron.add_group('web', PROJECT)
@@ -288,7 +288,7 @@ def test_pools(site, neutron):
     assert ask(site, 'POST', '/os-floating-ips', {}) == (404, 'No more floating IPs in pool public.')
     neutron.add_network('second', 'p9', shared=True, **{'router:external': True})
     assert ask(site, 'POST', '/os-floating-ips', {}) == (
-        400, 'pool must name one of the external networks: there are 2.')
+        400, 'There are 2 external networks: pool must name one of them.')
 
 
 # --- addresses of servers --------------------------------------------------------------------------------------------

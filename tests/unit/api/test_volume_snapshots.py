@@ -125,7 +125,7 @@ def test_bodies_and_queries(cloud):
         code, said = fault(cloud.delete(volume, **more))
         assert code == 400 and next(iter(more)) in said, said
     assert fault(cloud.delete(volume, file_to_merge=None)) == (
-        400, 'Invalid delete_info: merge_target_file is v, and file_to_merge names none')
+        400, 'Invalid delete_info: merge_target_file is v, but file_to_merge is missing')
     answer = cloud.site.request('DELETE', f'{URL}/{NOSUCH}', user='admin')
-    assert fault(answer) == (400, 'Invalid delete_info: 0 were given, one is needed')
+    assert fault(answer) == (400, 'Invalid delete_info: it must be given exactly once, not 0 times')
     assert cloud.begun() == 0

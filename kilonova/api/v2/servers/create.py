@@ -23,13 +23,13 @@ ATTACH_EXTERNAL = 'network:attach_external_network'
 REQUESTED_DESTINATION = 'compute:servers:create:requested_destination'
 RULES = (
     rule(CREATE, MEMBER, 'Create servers.'),
-    rule(FORCED_HOST, ADMIN, "Create servers on a named host, without a scheduler's filters."),
-    rule(REQUESTED_DESTINATION, ADMIN, 'Create servers on a named host that the scheduler agrees with.'),
+    rule(FORCED_HOST, ADMIN, "Create servers on a given host, without the scheduler's filters."),
+    rule(REQUESTED_DESTINATION, ADMIN, "Create servers on a given host, if it passes the scheduler's filters."),
     rule(ATTACH_VOLUME, MEMBER, 'Create servers with volumes.'),
-    rule(ATTACH_NETWORK, MEMBER, 'Create servers on named networks or ports.'),
-    rule(ATTACH_EXTERNAL, ADMIN, 'Create servers on external networks that are not shared, and attach them to these.'),
+    rule(ATTACH_NETWORK, MEMBER, 'Create servers on given networks or ports.'),
+    rule(ATTACH_EXTERNAL, ADMIN, 'Create servers on, or attach servers to, external networks that are not shared.'),
     rule(TRUSTED_CERTS, MEMBER, 'Create servers with trusted image certificates.'),
-    rule(ZERO_DISK, ADMIN, 'Create servers from an image on a flavor without disk.'),
+    rule(ZERO_DISK, ADMIN, 'Create servers from an image with a flavor whose disk size is 0.'),
 )
 
 
@@ -157,7 +157,7 @@ def _request(call: Call, body: dict[str, Any]) -> creation.CreateRequest:
     for name in hints:
         if name.startswith(INTERNAL_HINTS):
             raise Invalid(f"Invalid input for field/attribute scheduler_hints. Value: {name}. Names that begin with "
-                          f"'{INTERNAL_HINTS}' are the services' own.")
+                          f"'{INTERNAL_HINTS}' are reserved for internal use.")
     return creation.CreateRequest(
         name=body['name'], flavor_ref=str(body['flavorRef']), image_ref=body.get('imageRef') or None,
         networks=body.get('networks'), metadata=body.get('metadata') or {}, admin_password=body.get('adminPass'),

@@ -28,9 +28,9 @@ EXTENDED_ATTRIBUTES = f'{PREFIX}os-extended-server-attributes'
 RULES = (
     rule(SHOW, READER, 'Show a server.'),
     rule(HOST_STATUS, ADMIN, 'See the state of the host of a server.'),
-    rule(HOST_STATUS_UNKNOWN, ADMIN, 'See of the host of a server only whether its state is unknown.'),
+    rule(HOST_STATUS_UNKNOWN, ADMIN, 'See only that the state of the host of a server is UNKNOWN, and no other state.'),
     rule(FLAVOR_EXTRA_SPECS, READER, 'See the extra specs of the flavor of a server.'),
-    rule(EXTENDED_ATTRIBUTES, ADMIN, 'See where a server is and under which names.'),
+    rule(EXTENDED_ATTRIBUTES, ADMIN, 'See the host, the hypervisor and the internal names of a server.'),
 )
 # The rules for the parts of a server that not every user may see.
 SEEN = (HOST_STATUS, HOST_STATUS_UNKNOWN, FLAVOR_EXTRA_SPECS, EXTENDED_ATTRIBUTES)
