@@ -7,7 +7,7 @@ GROUP = None
 
 OPTS = [
     cfg.IntOpt('manager_shutdown_timeout', default=160, min=0,
-               help='Seconds that a daemon gives work under way after SIGTERM; then it ends anyway. What it leaves '
-                    'undone is found and finished by whoever takes its operations over. Keep the stop timeout of the '
-                    'service manager above it.'),
+               help='Seconds that a daemon waits for running work after SIGTERM before it exits. Work that is not '
+                    'finished then is continued by the daemon that takes over its operations. Set the stop timeout of '
+                    'the service manager to more than this.'),
 ]

@@ -7,12 +7,12 @@ GROUP = None
 
 OPTS = [
     cfg.StrOpt('web',
-               help='Directory of the pages that a proxy of consoles serves. Empty: /usr/share/novnc for '
+               help='Directory of the pages that a console proxy serves. Empty: /usr/share/novnc for '
                     'kilonova-novncproxy, /usr/share/spice-html5 for kilonova-spicehtml5proxy, none for '
-                    'kilonova-serialproxy. A directory that is not there: no pages, consoles alone.'),
+                    'kilonova-serialproxy. If the directory does not exist, the proxy serves consoles but no pages.'),
     cfg.BoolOpt('ssl_only', default=False,
-                help='Let the proxies of consoles speak TLS, and nothing else. Set it, or put a proxy that speaks TLS '
-                     'in front of them: the address of a console is a secret.'),
-    cfg.StrOpt('cert', default='self.pem', help='File with their certificate, for ssl_only.'),
-    cfg.StrOpt('key', help='File with the key of the certificate. Empty: it is in the same file.'),
+                help='Make the console proxies accept only TLS. Set it, or put a proxy that terminates TLS in front of '
+                     'them: the address of a console is a secret.'),
+    cfg.StrOpt('cert', default='self.pem', help='File with the certificate of the console proxies, for ssl_only.'),
+    cfg.StrOpt('key', help='File with the key of the certificate. Empty: the key is in the file of the certificate.'),
 ]

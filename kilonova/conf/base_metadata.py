@@ -8,9 +8,9 @@ GROUP = None
 OPTS = [
     cfg.ListOpt('enabled_apis', default=['osapi_compute'],
                 item_type=types.String(choices=['osapi_compute', 'metadata']),
-                help='What kilonova-api serves: osapi_compute, the compute API; metadata, what guests ask for at '
-                     '169.254.169.254. Both, or one alone where they are to run on different machines. metadata needs '
-                     '[neutron]service_metadata_proxy.'),
+                help='What kilonova-api serves. osapi_compute: the compute API. metadata: the metadata service, which '
+                     'guests reach at 169.254.169.254. Name one of them only, if they are to run on different '
+                     'machines. metadata needs [neutron]service_metadata_proxy.'),
     cfg.StrOpt('metadata_listen', default='0.0.0.0',  # noqa: S104 - agents on all hosts are to reach it
                help='Address on which the metadata service listens. Only the metadata agents need to reach it.'),
     cfg.PortOpt('metadata_listen_port', default=8775,

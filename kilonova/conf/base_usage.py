@@ -10,15 +10,16 @@ _PERIODS = (r'^(hour(@[0-5]?[0-9])?|day(@([01]?[0-9]|2[0-3]))?|month(@(0?[0-9]|1
 
 OPTS = [
     cfg.BoolOpt('instance_usage_audit', default=False,
-                help='Computes tell the usage of each of their servers (instance.exists) once after each period, and '
-                     'keep a line of it in task_log, which os-instance_usage_audit_log shows. Switch it on where a '
-                     'billing program wants that; without notifications only the line is written.'),
+                help='Computes send a notification about the usage of each of their servers (instance.exists) once '
+                     'after each period, and write a row of task_log, which os-instance_usage_audit_log shows. Turn it '
+                     'on if a billing program needs it. If notifications are off, only the row is written.'),
     cfg.StrOpt('instance_usage_audit_period', default='month', regex=_PERIODS,
-               help='Period of the audits that os-instance_usage_audit_log shows: hour, day, month or year, each with '
-                    'an offset where it begins elsewhere: hour@30 (minute), day@6 (hour), month@15 (day, 28 at most), '
-                    'year@4 (month). It must be the same in all services of a cloud.'),
+               help='Period of the audits that os-instance_usage_audit_log shows: hour, day, month or year, with an '
+                    'optional offset of its beginning: hour@30 (minute), day@6 (hour), month@15 (day, at most 28), '
+                    'year@4 (month). Set the same value for all services of a cloud.'),
     cfg.IntOpt('volume_usage_poll_interval', default=0, min=0,
-               help='Seconds between two looks of a compute at what its guests have read and written of their volumes: '
-                    'kept in volume_usage_cache, and told as volume.usage. 0: nobody looks. What a guest does between '
-                    'the last look and its stop, or until it gives the volume up, is not counted.'),
+               help='Seconds between two readings of how much the guests of a compute have read from and written to '
+                    'their volumes. Each reading is stored in volume_usage_cache and sent as the notification '
+                    'volume.usage. 0: never. What a guest reads and writes between the last reading and its stop, or '
+                    'the detach of the volume, is not counted.'),
 ]

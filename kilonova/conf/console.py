@@ -7,11 +7,11 @@ GROUP = 'console'
 
 OPTS = [
     cfg.ListOpt('allowed_origins', default=[],
-                help="Host names, without port, of pages besides the proxy's own that may open consoles: those of a "
-                     'dashboard that shows them within its pages.'),
+                help="Host names, without port, of web pages that may open consoles in addition to the proxy's own: "
+                     'those of a dashboard that embeds consoles in its pages.'),
     cfg.StrOpt('ssl_ciphers',
-               help='OpenSSL cipher list of the proxies for TLS 1.2, where [DEFAULT]ssl_only is set. Empty: that of '
-                    'the library.'),
+               help='OpenSSL cipher list of the proxies for TLS 1.2, if [DEFAULT]ssl_only is set. Empty: the default '
+                    'of the library.'),
     cfg.StrOpt('ssl_minimum_version', default='default', choices=['default', 'tlsv1_1', 'tlsv1_2', 'tlsv1_3'],
-               help='Oldest TLS that the proxies accept, where [DEFAULT]ssl_only is set.'),
+               help='Oldest TLS version that the proxies accept, if [DEFAULT]ssl_only is set.'),
 ]

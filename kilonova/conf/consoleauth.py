@@ -7,8 +7,8 @@ GROUP = 'consoleauth'
 
 OPTS = [
     cfg.IntOpt('token_ttl', default=600, min=0, max=30 * 86400,
-               help='Seconds within which the address of a console can be opened, once. Read by the API.'),
+               help='Seconds for which the address of a console is valid. It can be opened once. Read by the API.'),
     cfg.BoolOpt('enforce_session_timeout', default=False,
-                help='Let the proxies close a console when its token would have expired. Without it an open console '
-                     'stays open.'),
+                help='Make the proxies close a console when its token would have expired. Off: an open console stays '
+                     'open.'),
 ]

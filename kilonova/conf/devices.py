@@ -8,40 +8,42 @@ GROUP = 'devices'
 OPTS = [
     cfg.ListOpt(
         'enabled_mdev_types', default=[], deprecated_opts=[cfg.DeprecatedOpt('enabled_vgpu_types', group='devices')],
-        help='Types of mediated devices that this host gives to servers, such as nvidia-35: a card has one type at a '
-             'time. Flavors ask for them by resources:VGPU=1. With several types, or for some cards only, name the '
-             'cards in the section [mdev_<type>]: device_addresses; one type may have none, and is then that of all '
-             'other cards that support it. Read by kilonova-compute when it starts. Empty: none.'),
+        help='Types of mediated devices that this host gives to servers, such as nvidia-35. A card has one type at a '
+             'time. Flavors request them with resources:VGPU=1. If there are several types, or if only some cards are '
+             'to have mediated devices, list the cards of each type in device_addresses of its section [mdev_<type>]. '
+             'One type may have no list: it applies to all other cards that support it. Read by kilonova-compute when '
+             'it starts. Empty: none.'),
     cfg.StrOpt(
         'clean_command', default='',
-        help='Command that cleans a device which a server gave back, before another server gets it; the address of '
-             'the device and its kind (pci, pf, vf, vdpa, mdev) are its last arguments. It is run without a shell, as '
-             'the user of kilonova-compute; the device is offered when it ended with 0. Empty: devices are offered as '
-             'they are.'),
+        help='Command that cleans a device after a server has released it, before another server gets it. The address '
+             'of the device and its kind (pci, pf, vf, vdpa, mdev) are its last arguments. It is run without a shell, '
+             'as the user of kilonova-compute. The device becomes available if the command exits with 0. Empty: '
+             'devices are not cleaned.'),
     cfg.IntOpt('clean_command_timeout', default=300, min=1, max=86400,
-               help='Seconds after which clean_command is killed; it counts as failed then.'),
+               help='Seconds after which clean_command is killed and counts as failed.'),
     cfg.StrOpt(
         'health_check', default='',
-        help='Command that says whether a device is well, with the same arguments: it ends with 0. It is run on free '
-             'devices each health_check_interval, and before a device is given to a server; one that is not well is '
-             "given to no server until 'kilonova-manage device enable'. Empty: devices are not checked."),
+        help='Command that checks whether a device is healthy: it exits with 0 if so. Its arguments are those of '
+             'clean_command. It is run on free devices every health_check_interval seconds, and before a device is '
+             "given to a server. A device that fails it is given to no server until 'kilonova-manage device enable'. "
+             'Empty: devices are not checked.'),
     cfg.IntOpt('health_check_timeout', default=30, min=1, max=3600,
-               help='Seconds after which health_check is killed; the device counts as not well then. A boot waits for '
-                    'it.'),
+               help='Seconds after which health_check is killed; the device then counts as unhealthy. The boot of a '
+                    'server waits for the check.'),
     cfg.IntOpt('health_check_interval', default=60, min=-1, max=86400,
-               help='Seconds between two runs of health_check on the free devices; what could not be cleaned is tried '
-                    'again then, too. 0: 60; -1: never.'),
+               help='Seconds between two runs of health_check on the free devices. Devices that could not be cleaned '
+                    'are cleaned again at the same time. 0: 60; -1: never.'),
     cfg.IntOpt('failed_rest', default=300, min=0, max=86400,
-               help='Seconds for which a device is given to no server after a guest could not be started with it; each '
-                    'further failure doubles them. The device is looked at then (health_check, if there is one) and '
-                    'offered again if it is well. 0: a device that failed is offered again at once.'),
+               help='Seconds for which a device is given to no server after a guest could not be started with it. Each '
+                    'further failure doubles the time. Afterwards the device is checked (if health_check is set), and '
+                    'becomes available if it is healthy. 0: a device that failed is available again at once.'),
     cfg.IntOpt('failed_rest_max', default=86400, min=1, max=2592000,
-               help='Seconds for which a device that failed again and again is given to no server at most, before it '
-                    'is looked at.'),
+               help='Maximum seconds for which a device that failed repeatedly is given to no server before it is '
+                    'checked again.'),
     cfg.IntOpt('history_days', default=365, min=0, max=36500,
-               help='Days for which it is kept who held a device from when to when, after it was given back '
-                    "(GET /kilonova/v1/os-device-history, 'kilonova-manage device history'). Read by "
-                    'kilonova-conductor.'),
+               help='Days for which the history of a device (which server used it, from when to when) is kept after '
+                    "the device was released (GET /kilonova/v1/os-device-history, 'kilonova-manage device history'). "
+                    'Read by kilonova-conductor.'),
 ]
 
 
@@ -56,7 +58,7 @@ def mdev_options(mdev_type: str) -> tuple[str, list[cfg.Opt]]:
                    help='Resource class of the devices in Placement: VGPU, or CUSTOM_ with capital letters, digits '
                         'and _.'),
         cfg.IntOpt('max_instances', min=1, deprecated_group=old,
-                   help='How many devices of this type the host has at most; unset: as many as its cards give.')]
+                   help='Maximum number of devices of this type on the host. Unset: as many as its cards can provide.')]
 
 
 def mdev_section(conf: cfg.ConfigOpts, mdev_type: str) -> cfg.ConfigOpts.GroupAttr:

@@ -14,8 +14,8 @@ OPTS: list[cfg.Opt] = [
     *ks_loading.get_adapter_conf_options(include_deprecated=False),
     cfg.IntOpt('num_retries', default=3, min=0,
                deprecated_opts=was('glance_num_retries'),
-               help='How often a failed download of an image is started again. Each starts from the beginning; '
-                    'a wrong checksum counts as a failure.'),
+               help='How often a failed download of an image is retried. Each retry starts from the beginning. A wrong '
+                    'checksum counts as a failure.'),
 ]
 
 # Glance answers an upload after the store has written all of it.

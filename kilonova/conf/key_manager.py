@@ -10,7 +10,8 @@ GROUP = 'key_manager'
 
 OPTS = [
     cfg.StrOpt('fixed_key', secret=True,
-               help='Key of all volumes that Cinder encrypts with its own fixed_key (they have a key id of zeros), in '
-                    'hexadecimal digits; give it the same value as [key_manager]fixed_key of cinder.conf. For trials: '
-                    'whoever reads either file reads all these volumes. Read by kilonova-compute.'),
+               help='Key of all volumes that Cinder encrypts with its own fixed_key (their key id consists of zeros), '
+                    'in hexadecimal digits. It must have the value of [key_manager]fixed_key in cinder.conf. For tests '
+                    'only: anybody who can read one of the two files can read all these volumes. Read by '
+                    'kilonova-compute.'),
 ]

@@ -11,12 +11,14 @@ GROUP = 'neutron'
 
 OPTS: list[cfg.Opt] = [
     cfg.BoolOpt('service_metadata_proxy', default=False,
-                help="Whether guests' requests for metadata come through the network service's proxy, which says which "
-                     'server asks (X-Instance-ID, X-Tenant-ID) and signs it. There is no other way here: where '
-                     'enabled_apis has metadata, kilonova-api does not start without it.'),
+                help="Whether guests' requests for metadata come through the network service's proxy, which adds the "
+                     'id of the requesting server (X-Instance-ID, X-Tenant-ID) and signs it. Requests without the '
+                     'proxy are not supported: if enabled_apis contains metadata, kilonova-api does not start unless '
+                     'this is set.'),
     cfg.StrOpt('metadata_proxy_shared_secret', default='', secret=True,
-               help="The secret that the proxy signs with, as in the metadata agents' files. It is not to be empty: "
-                    "whoever knows it can read every server's user data."),
+               help='The secret with which the proxy signs requests. It must have the value in the configuration of '
+                    "the metadata agents, and must not be empty: anybody who knows it can read every server's user "
+                    'data.'),
     *ks_loading.get_auth_common_conf_options(),
     *ks_loading.get_session_conf_options(),
     *ks_loading.get_adapter_conf_options(include_deprecated=False),

@@ -16,20 +16,20 @@ OPTS = [
                deprecated_opts=was('notification_format'),
                help='unversioned: plain dicts under the old names, for consumers such as ceilometer, on the topics of '
                     '[oslo_messaging_notifications]. versioned: objects with a version, on the topics of '
-                    'versioned_notifications_topics. both: each event in both forms. Change it when your consumers '
-                    'say so. Give all daemons the same value.'),
+                    'versioned_notifications_topics. both: each event in both forms. Change it if your consumers '
+                    'require it. Set the same value for all daemons.'),
     cfg.ListOpt('versioned_notifications_topics', default=['versioned_notifications'],
-                help='Topics of the versioned notifications; each gets all of them. Add one for each consumer that '
-                     'must see every message for itself.'),
+                help='Topics of the versioned notifications; all notifications are sent to each topic. Add one topic '
+                     'for each consumer that must receive every message.'),
     cfg.StrOpt('notify_on_state_change', choices=['vm_state', 'vm_and_task_state'],
                deprecated_opts=was('notify_on_state_change'),
-               help='Tell instance.update (compute.instance.update) when the vm state of a server changes, or its vm '
-                    'or task state. Empty: not for states, only when tags change. The API and the conductors read it: '
-                    'they write the states. Each change costs them a statement more.'),
+               help='Send instance.update (compute.instance.update) when the vm state of a server changes, or its vm '
+                    'state or task state. Empty: send it only when tags change. Read by the API and the conductors, '
+                    'which write the states. Each change costs one more SQL statement.'),
     cfg.StrOpt('default_level', default='INFO', choices=['DEBUG', 'INFO', 'WARN', 'ERROR', 'CRITICAL'],
                deprecated_opts=was('default_notification_level'),
-               help='Priority of notifications that tell no error; it is part of the name of the topic on '
-                    'the broker (notifications.info). Change it only for consumers that listen elsewhere.'),
+               help="Priority of notifications that report no error. It is part of the topic's name on the broker "
+                    '(notifications.info). Change it only for consumers that listen to another one.'),
     cfg.BoolOpt('bdms_in_notifications', default=False,
-                help='Tell the volumes of a server in its versioned notifications (block_devices).'),
+                help='Include the volumes of a server in its versioned notifications (block_devices).'),
 ]

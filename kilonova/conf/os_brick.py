@@ -7,7 +7,7 @@ GROUP = 'os_brick'
 
 OPTS = [
     cfg.StrOpt('lock_path', default='$state_path/os_brick',
-               help='Directory of the locks without which two processes of a host would connect volumes at the same '
-                    'time. Give it the same value as in the other services of the host that use os-brick '
-                    '(cinder-volume, glance-api with a store in Cinder).'),
+               help='Directory of the locks that keep two processes of a host from connecting volumes at the same '
+                    'time. Set the same value as in the other services of the host that use os-brick (cinder-volume, '
+                    'glance-api with a store in Cinder).'),
 ]

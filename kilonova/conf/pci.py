@@ -20,14 +20,14 @@ OPTS = [
              'The first spec that names a device counts. Read by kilonova-compute when it starts.'),
     cfg.MultiStrOpt(
         'alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')],
-        help='A name for devices that flavors ask for with pci_passthrough:alias=<name>:<count>. One JSON object: '
+        help='A name for devices that flavors request with pci_passthrough:alias=<name>:<count>. One JSON object: '
              'name, vendor_id, product_id, device_type (type-PCI, type-PF or type-VF), numa_policy (required, '
-             'preferred, legacy or socket), live_migratable, resource_class and traits (with pci_in_placement). '
-             'Of a group of devices: name, group, numa_policy, resource_class and traits. A name given again adds an '
-             'alternative. Needed by kilonova-api; give it to kilonova-compute as well.'),
+             'preferred, legacy or socket), live_migratable, resource_class and traits (with pci_in_placement). For a '
+             'group of devices: name, group, numa_policy, resource_class and traits. If a name is given more than '
+             'once, each is an alternative. Set it for kilonova-api and kilonova-compute.'),
     cfg.BoolOpt(
         'report_in_placement', default=False,
-        help='Report the devices of device_spec in Placement, one resource provider for each device or physical '
-             'function. Not meant to be turned off again. Set [filter_scheduler]pci_in_placement once all computes '
-             'report.'),
+        help='Report the devices of device_spec in Placement, as one resource provider for each device or physical '
+             'function. Turning it off again is not supported. Set [filter_scheduler]pci_in_placement once all '
+             'computes report.'),
 ]

@@ -7,7 +7,8 @@ GROUP = 'privsep_osbrick'
 
 OPTS = [
     cfg.StrOpt('helper_command',
-               help='Command that starts the helper of root with which a compute of another user connects volumes that '
-                    "are block devices, and mounts shares; the helper's own arguments are put behind it. Empty: sudo "
-                    'privsep-helper. A compute that root runs needs none; volumes in Ceph need none either.'),
+               help='Command that starts the privileged helper (privsep) with which a compute that does not run as '
+                    "root connects volumes that are block devices, and mounts shares. The helper's own arguments are "
+                    'appended. Empty: sudo privsep-helper. It is not needed if the compute runs as root, or for '
+                    'volumes in Ceph.'),
 ]

@@ -7,7 +7,8 @@ GROUP = 'vif_plug_ovs_privileged'
 
 OPTS = [
     cfg.StrOpt('helper_command',
-               help='Command that starts the helper of root with which a compute of another user makes bridges and '
-                    "devices for ports that os-vif connects; the helper's own arguments are put behind it. Empty: sudo "
-                    'privsep-helper. A compute that root runs needs none; other ports need none either.'),
+               help='Command that starts the privileged helper (privsep) with which a compute that does not run as '
+                    "root creates bridges and devices for ports that os-vif connects. The helper's own arguments are "
+                    'appended. Empty: sudo privsep-helper. It is not needed if the compute runs as root, or for other '
+                    'ports.'),
 ]
