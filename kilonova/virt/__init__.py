@@ -1,2 +1,1 @@
-"""Hypervisors: the seam (driver) and what its parts promise (parts), a fake (fake, of fakes) and the libvirt driver
-(libvirt)."""
+"""Hypervisor drivers: the interface (``driver``, ``parts``), a fake (``fake``, ``fakes``) and the libvirt driver."""

@@ -1,9 +1,9 @@
-"""Programs that work on files: qemu-img, cp, mkfs, genisoimage.
+"""Run programs that work on files: qemu-img, cp, mkfs, genisoimage.
 
     run('qemu-img', 'create', '-f', 'qcow2', path, '1G')
 
-What they make is its owner's alone: disks, images and config drives belong to tenants. libvirt gives files to QEMU's
-user while a guest runs (dynamic_ownership).
+Only the owner may read files that these programs create, because disks, images and config drives belong to tenants.
+While a guest runs, libvirt changes the owner of its files to QEMU's user (dynamic_ownership).
 """
 from __future__ import annotations
 
@@ -14,23 +14,29 @@ from collections.abc import Callable
 
 from kilonova import errors
 
-# mkfs and mkswap are where ordinary users don't look.
+# mkfs and mkswap are in directories that are not in the PATH of ordinary users.
 ENVIRONMENT = {**os.environ, 'LC_ALL': 'C',
                 'PATH': f'{os.environ.get("PATH", os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin'}
-# Seconds between two looks whether a program shall go on.
+# Seconds between two calls of ``check``.
 _LOOK = 0.2
 _PRIVATE = 0o077
 
 
 class CommandFailed(errors.KilonovaError):
-    """A program isn't there, or ended with an error; ``exit_code`` is what it ended with, ``said`` its words."""
+    """A program is not installed, or ended with an error.
+
+    ``exit_code`` is its exit code (127 if it is not installed), and ``said`` its output on stderr.
+    """
 
     msg_fmt = '%(command)s failed: %(reason)s'
     exit_code, said = 127, ''
 
 
 def run(*argv: str) -> str:
-    """What the program prints; raises CommandFailed with what it said on stderr."""
+    """Run a program, and return what it prints on stdout.
+
+    Raises CommandFailed with its output on stderr if it fails or is not installed.
+    """
     try:
         done = subprocess.run(argv, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               check=False, umask=_PRIVATE)
@@ -45,9 +51,12 @@ def run(*argv: str) -> str:
 
 
 def watched(check: Callable[[], None], *argv: str) -> None:
-    """``run`` for what takes long: ``check()`` is called all the time, what it raises ends the program."""
+    """Run a program that takes long, and call ``check()`` every 0.2 seconds meanwhile.
+
+    An exception of ``check`` kills the program, and is raised. Raises CommandFailed like ``run``.
+    """
     check()
-    # What it says goes to a file: nobody reads a pipe meanwhile.
+    # Its error output is written to a file, because a pipe is not read while the program runs.
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
             process = subprocess.Popen(argv, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -70,8 +79,10 @@ def watched(check: Callable[[], None], *argv: str) -> None:
 
 
 def _works(process: subprocess.Popen[str]) -> bool:
-    """Whether a program still works after a moment. Not ``communicate``: under eventlet its TimeoutExpired is of a
-    class that nobody can name."""
+    """Return whether a program is still running after a moment.
+
+    ``communicate`` is not used, because the TimeoutExpired that it raises under eventlet is another class.
+    """
     try:
         process.wait(_LOOK)
     except subprocess.TimeoutExpired:
@@ -80,5 +91,5 @@ def _works(process: subprocess.Popen[str]) -> bool:
 
 
 def limited(*argv: str, cpu_seconds: int, address_space_gib: int) -> str:
-    """``run`` with limits, for programs that look at what users uploaded."""
+    """Run a program with limits, for programs that read files that users uploaded."""
     return run('prlimit', f'--cpu={cpu_seconds}', f'--as={address_space_gib << 30}', '--', *argv)

@@ -1,7 +1,9 @@
-"""Names by which guests know their disks: 'vda', 'sdb', 'hdc'.
+"""Device names of a guest's disks: 'vda', 'sdb', 'hdc'.
 
     own, volumes = assign(['virtio'], [('virtio', '/dev/vdc'), ('virtio', None)])
     own, volumes                     # ['vda'], ['vdc', 'vdb']
+
+Drivers assign these names to a guest's own disks and its volumes.
 """
 from __future__ import annotations
 
@@ -12,32 +14,35 @@ from collections.abc import Collection, Iterable, Sequence
 from kilonova import errors
 
 PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
-# How many disks with such names a guest may have, once it has volumes.
+# Maximal number of disks with each prefix, for guests that have volumes.
 _MOST = {'vd': 26, 'sd': 26, 'hd': 4, 'fd': 2}
 
 
 class TooManyDiskDevices(errors.Forbidden):
-    """No name is left for a volume on that bus."""
+    """All device names of a bus are used, so a volume cannot be attached."""
 
     msg_fmt = 'The maximum allowed number of disk devices (%(maximum)d) of bus %(bus)s for a single server is exceeded'
 
 
 def root(bus: str | None) -> str:
-    """Return the path by which a guest knows the first disk on this bus, which is virtio if there is none such.
+    """Return the device path of the first disk on this bus. An unknown bus counts as virtio.
 
-    >>> root('scsi')
-    '/dev/sda'
+    >>> root('scsi') '/dev/sda'
     """
     return f'/dev/{_free(bus if bus in PREFIX else "virtio", ())}'
 
 
 def assign(own: Iterable[str], volumes: Sequence[tuple[str, str | None]],
            others: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """Names of a guest's own disks, by their buses, and of its volumes, by bus and device ('/dev/vdb', None: it has
-    none yet). ``others`` are taken.
+    """Return the device names of a guest's own disks, and those of its volumes.
 
-    A volume keeps its name where its bus has such names; all others get those that are free, the guest's own disks
-    first. TooManyDiskDevices.
+    A volume keeps its name if it suits the volume's bus and is free. All other disks get free names, the guest's own
+    disks first. Raises TooManyDiskDevices if a volume gets no name.
+
+    Args:
+        own: Buses of the guest's own disks.
+        volumes: (bus, device path or None) of each volume, for example ('virtio', '/dev/vdb').
+        others: Names that are in use already.
     """
     taken = set(others)
     kept: dict[int, str] = {}
@@ -60,16 +65,16 @@ def assign(own: Iterable[str], volumes: Sequence[tuple[str, str | None]],
 
 
 def _free(bus: str, taken: Collection[str]) -> str:
-    """The first that isn't taken: 'vda' … 'vdz', 'vdaa' …"""
+    """Return the first free name on a bus, in the order 'vda' … 'vdz', 'vdaa' and so on."""
     return next(name for number in itertools.count() if (name := PREFIX[bus] + _letters(number)) not in taken)
 
 
 def _suits(name: str, bus: str) -> bool:
-    """Whether a volume on ``bus`` may have the name."""
+    """Return whether a volume on ``bus`` may have the name."""
     return name in {PREFIX[bus] + letter for letter in string.ascii_lowercase[:_MOST[PREFIX[bus]]]}
 
 
 def _letters(number: int) -> str:
-    """0 → 'a', 25 → 'z', 26 → 'aa'."""
+    """Return the letters for a number: 'a' for 0, 'z' for 25, 'aa' for 26."""
     head, last = divmod(number, 26)
     return (_letters(head - 1) if head else '') + string.ascii_lowercase[last]

@@ -1,43 +1,45 @@
-"""What a compute asks of a hypervisor: one object a host, with a part for each subject.
+"""Interface between the compute service and a hypervisor: one driver object for each host, with parts for each subject.
 
     driver = load(conf, image_client)     # [DEFAULT]compute_driver = libvirt.LibvirtDriver
     driver.host.init_host()
     driver.guests.spawn(instance, image_meta, pci_devices=devices)
     driver.power.power_off(instance, timeout=60)
 
-``ComputeDriver`` is the whole seam between ``kilonova.compute`` and a hypervisor: ``host``, ``guests``, ``power``,
-``rescues``, ``disks``, ``moves``, ``live_migrations``, ``snapshots``, ``devices``, ``volumes``, ``volume_snapshots``,
-each a small protocol in ``virt.parts``.
-``FakeDriver`` and ``LibvirtDriver`` obey the same contract tests. ``load`` takes the class from the entry points of
-``kilonova.virt.drivers``. What a driver can't do it says before anybody asks for it: by its ``capabilities``, which
-operations look at, and by the traits of its host, by which the scheduler chooses.
+``ComputeDriver`` is the complete interface between ``kilonova.compute`` and a hypervisor. Its parts are ``host``,
+``guests``, ``power``, ``rescues``, ``disks``, ``moves``, ``live_migrations``, ``snapshots``, ``devices``, ``volumes``
+and ``volume_snapshots``; each is a small protocol in ``virt.parts``. ``FakeDriver`` and ``LibvirtDriver`` pass the same
+contract tests. ``load`` takes the class from the entry points of ``kilonova.virt.drivers``. A driver announces what it
+supports before it is used: by its ``capabilities``, which operations read, and by the traits of its host, which the
+scheduler reads.
 
-Rules that hold for every driver:
+Rules for every driver:
 
-- A call may be repeated after a crash at any line: a domain of the same uuid is replaced, files are
-  written aside and renamed, and what is gone already is fine.
-- A domain that isn't there is a guest that is off.
-- The caller serialises the calls of one instance; calls of different instances run in parallel.
-- ``instance`` needs the attributes uuid, id, flavor, image_ref, project_id, user_id; display_name, os_type
-  and config_drive are used where they are set, and for a config drive hostname, metadata, user_data,
-  key_name, key_data, launch_index, availability_zone too.
-- ``instance.flavor`` is always the flavor that the domain shall have: the new one in ``finish_migration``,
+- A call may be repeated after a crash at any line. A domain with the same uuid is replaced, files are written under
+  another name and then renamed, and it is no error if something is deleted already.
+- A guest without a domain counts as powered off.
+- The caller serialises the calls for one instance. Calls for different instances run in parallel.
+- ``instance`` needs the attributes uuid, id, flavor, image_ref, project_id, user_id. Attributes display_name, os_type
+  and config_drive are used if they are set, and for a config drive also hostname, metadata, user_data,
+  key_name, key_data, launch_index, availability_zone.
+- ``instance.flavor`` is always the flavor that the domain must get: the new one in ``finish_migration``,
   the old one in ``finish_revert_migration``.
-- ``instance.vifs`` are the domain's interfaces, in that order, whenever it is built.
-- ``instance.volumes`` are the domain's volume disks, by the names that they have, whenever it is built; those that
-  have no ``connection`` yet are left out. The driver connects them to this host before, and refuses one that it can't
-  have (VolumeUnsupported) before a guest is made or stopped. ``Guests.destroy``,
-  ``Moves.migrate_disk_and_power_off`` and ``Moves.cleanup_move_dest`` disconnect those that are attached to this host.
-  An encrypted one is decrypted by the hypervisor, with a key that the driver gets by its id (``volume.encryption``)
-  whenever it connects the volume, and forgets when it disconnects it; what can't be decrypted is refused the same way.
-  Only a guest's own disks are carried, grown, copied to images or made anew. Where ``instance.is_from_volume`` (it has
-  no image_ref) no root disk is made: the guest boots from the volume that ``is_root``, its first disk.
-- ``instance.numa_topology`` (placed, or None) is where on the host's NUMA cells the domain shall be: host CPUs, memory,
-  pages.
-- ``pci_devices`` (address, dev_type, parent_addr, extra_info are read): exactly those become hostdevs, whatever
-  ``instance.pci_devices`` says. One of dev_type MDEV is a mediated device: its address is its uuid, parent_addr the PCI
-  function that it is on, extra_info['mdev_type'] its type. The driver makes it before its guest is defined or started
-  (MdevUnavailable), and leaves it there when the guest goes.
+- ``instance.vifs`` are the domain's interfaces, in this order, whenever the domain is built.
+- ``instance.volumes`` are the domain's volume disks, with their device names, whenever the domain is built. Volumes
+  without a ``connection`` are left out. The driver connects volumes to this host first, and refuses a volume that the
+  host cannot use (VolumeUnsupported) before it creates or stops a guest. ``Guests.destroy``,
+  ``Moves.migrate_disk_and_power_off`` and ``Moves.cleanup_move_dest`` disconnect the volumes attached to this host.
+- The hypervisor decrypts an encrypted volume. The driver reads its key by the id in ``volume.encryption`` whenever it
+  connects the volume, and forgets the key when it disconnects the volume. A volume that cannot be decrypted is refused
+  with VolumeUnsupported.
+- Only a guest's own disks are copied to other hosts, grown, copied to images or created again. If
+  ``instance.is_from_volume`` is True (it has no image_ref), no root disk is created, and the guest boots from the
+  volume with ``is_root``, which is its first disk.
+- ``instance.numa_topology`` (assigned to host cells, or None) has the host CPUs, memory and pages of the host's NUMA
+  cells that the domain must use.
+- ``pci_devices`` (attributes address, dev_type, parent_addr and extra_info are read): exactly these devices become host
+  devices of the domain, whatever ``instance.pci_devices`` contains. A device of dev_type MDEV is a mediated device: its
+  address is its uuid, parent_addr is its PCI function, and extra_info['mdev_type'] is its type. The driver creates it
+  before its guest is defined or started (MdevUnavailable), and keeps it when the guest is deleted.
 """
 from __future__ import annotations
 
@@ -63,62 +65,73 @@ NAMESPACE = 'kilonova.virt.drivers'
 
 
 class DriverNotLoaded(errors.Invalid):
-    """[DEFAULT]compute_driver names nothing that can be loaded."""
+    """The driver that [DEFAULT]compute_driver names cannot be loaded."""
 
     msg_fmt = "Unable to load the virtualization driver '%(name)s': %(reason)s"
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the compute may ask of this driver at all."""
+    """Features of a driver that operations check before they call it."""
 
     supports_migrate_to_same_host: bool = False
 
 
 class ComputeDriver(Protocol):
-    """One hypervisor of one host, by subject."""
+    """One hypervisor on one host, with a part for each subject."""
 
     capabilities: Capabilities
 
     def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> None:
-        """Keep the settings; no connection yet."""
+        """Keep the settings. No connection is opened yet."""
 
     @property
-    def host(self) -> Host: ...
+    def host(self) -> Host:
+        """The host as a whole: settings, resources, inventory and traits."""
 
     @property
-    def guests(self) -> Guests: ...
+    def guests(self) -> Guests:
+        """Creation, deletion and reading of guests, and their interfaces."""
 
     @property
-    def power(self) -> Power: ...
+    def power(self) -> Power:
+        """The power state of guests."""
 
     @property
-    def rescues(self) -> Rescues: ...
+    def rescues(self) -> Rescues:
+        """Guests that are started from a rescue system."""
 
     @property
-    def disks(self) -> Disks: ...
+    def disks(self) -> Disks:
+        """Guests' own disks and cached images."""
 
     @property
-    def moves(self) -> Moves: ...
+    def moves(self) -> Moves:
+        """Resizes and cold migrations of guests."""
 
     @property
-    def live_migrations(self) -> LiveMigrations: ...
+    def live_migrations(self) -> LiveMigrations:
+        """Live migrations of guests."""
 
     @property
-    def snapshots(self) -> Snapshots: ...
+    def snapshots(self) -> Snapshots:
+        """Images made from guests' root disks."""
 
     @property
-    def devices(self) -> Devices: ...
+    def devices(self) -> Devices:
+        """The host's PCI devices and mediated devices."""
 
     @property
-    def volumes(self) -> Volumes: ...
+    def volumes(self) -> Volumes:
+        """Volumes of the volume service on this host and in its guests."""
 
     @property
-    def volume_snapshots(self) -> VolumeSnapshots: ...
+    def volume_snapshots(self) -> VolumeSnapshots:
+        """Snapshots of volumes that are files of a share."""
 
 
 def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:
-    """The domain's name: [DEFAULT]instance_name_template filled with the id, or with %(uuid)s and the like."""
+    """Return the domain's name: [DEFAULT]instance_name_template filled with the id, or with %(uuid)s and others."""
     template: str = conf.instance_name_template
     try:
         return str(template % instance.id)
@@ -127,7 +140,7 @@ def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:
 
 
 def load(conf: cfg.ConfigOpts, image_client: ImageClient | None = None) -> ComputeDriver:
-    """The driver that [DEFAULT]compute_driver names; raises DriverNotLoaded."""
+    """Return the driver that [DEFAULT]compute_driver names. Raises DriverNotLoaded if it cannot be loaded."""
     name = conf.compute_driver
     if not name:
         raise DriverNotLoaded(name='', reason='[DEFAULT]compute_driver is not set')

@@ -1,7 +1,7 @@
-"""A hypervisor in memory, for tests and for trying out a cloud without libvirt.
+"""A hypervisor driver in memory, for tests and for clouds without libvirt.
 
-It keeps domains and disks as data and obeys the same contract tests as the libvirt driver. Tests can make
-any call fail, before or after its work:
+It stores domains and disks as data and passes the same contract tests as the libvirt driver. Tests can make any call
+fail, before or after its work:
 
     driver = FakeDriver(conf, machine=FakeMachine())
     driver.fail('spawn', errors.KilonovaError('boom'))            # the next guests.spawn does nothing and raises
@@ -26,7 +26,7 @@ from kilonova.virt.parts.disks import ImageClient
 
 
 class FakeDriver(FakeState):
-    """``driver.ComputeDriver`` in memory."""
+    """Keep guests, disks and volumes in memory, without a hypervisor."""
 
     capabilities = driver.Capabilities(supports_migrate_to_same_host=False)
 

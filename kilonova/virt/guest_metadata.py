@@ -1,10 +1,10 @@
-"""What a guest may know of itself, in the formats of OpenStack and EC2: for config drives and the metadata service.
+"""Metadata of a server in the formats of OpenStack and EC2, for config drives and the metadata service.
 
     about = About.of(instance, domain='novalocal', zone='nova')
     openstack(about, 'latest')          # {'meta_data.json': b'{…}', 'user_data': b'#cloud-config', …}
     ec2(about)                          # {'instance-id': 'i-00000001', 'placement': {'availability-zone': 'nova'}, …}
 
-A version has what came with it or before; guests take the newest that they know.
+Each version contains the data of all earlier versions. Guests use the newest version that they know.
 """
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kilonova import objects
 from kilonova.objects.vif import Vif, VifSubnet
 
 LATEST = 'latest'
-# What each version of OpenStack's format brought.
+# Versions of OpenStack's format, named by the data that they added.
 FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, CPUS = (
     '2012-08-10', '2013-04-04', '2013-10-17', '2015-10-15', '2016-06-30', '2016-10-06', '2020-10-14')
 VERSIONS = (FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, '2017-02-22', '2018-08-27', CPUS)
 EC2_VERSIONS = ('1.0', '2007-01-19', '2007-03-01', '2007-08-29', '2007-10-10', '2007-12-15', '2008-02-01',
                 '2008-09-01', '2009-04-04')
-# Types of links that guests know; every other vif_type is a network card to them.
+# Types of links that guests know. All other types of interfaces are given as a network card.
 LINK_TYPES = frozenset(('bridge', 'dvs', 'hw_veb', 'hyperv', 'ovs', 'tap', 'vhostuser', 'vif'))
 CARD = 'phy'
-# Bytes of randomness that a guest may begin with.
+# Number of random bytes that a guest gets as a seed.
 SEED = 512
 
 EC2 = dict[str, Any]
@@ -38,9 +38,11 @@ EC2 = dict[str, Any]
 
 @dataclass(frozen=True)
 class About:
-    """A server, as its guest may know it. ``hostname`` with its domain; ``keys`` are {name, type, data}; ``devices``
-    as the document has them; ``user_data`` as the user gave it; ``boot_roles`` of the user who created
-    it."""
+    """The data of a server that its guest may read.
+
+    ``hostname`` includes the domain. ``keys`` are dicts {name, type, data}. ``devices`` has the form of the document.
+    ``user_data`` is decoded. ``boot_roles`` are the roles of the user who created the server.
+    """
 
     uuid: str
     number: int
@@ -64,8 +66,10 @@ class About:
 
     @classmethod
     def of(cls, instance: objects.Instance, domain: str, zone: str | None = None) -> Self:
-        """Servers come with the fields that were read for them, not with all. ``domain`` '': host names have none.
-        ``zone``: of servers whose hosts are in no other."""
+        """Return the data of an instance. Fields that were not loaded are left empty.
+
+        Without ``domain`` ('') the host name has no domain. ``zone`` is used if the server has no availability zone.
+        """
         def given(name: str) -> Any:
             return getattr(instance, name, None)
 
@@ -97,7 +101,7 @@ _BUSES = ((objects.PCIDeviceBus, 'pci'), (objects.SCSIDeviceBus, 'scsi'), (objec
 
 
 def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any]]:
-    """Disks and interfaces with tags, and functions of network devices that are in a VLAN."""
+    """Return disks and interfaces with tags, and functions of network devices that are in a VLAN."""
     found = []
     for device in known.devices if known is not None else ():
         place = {'bus': next((name for kind, name in _BUSES if isinstance(device.bus, kind)), 'none'),
@@ -113,7 +117,7 @@ def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any
 
 # --- OpenStack's format
 def meta_data(about: About, version: str, **more: Any) -> dict[str, Any]:
-    """meta_data.json. ``more``: what only a config drive has (admin_pass, files)."""
+    """Return the content of meta_data.json. ``more`` has entries that only a config drive has (admin_pass, files)."""
     found: dict[str, Any] = {'uuid': about.uuid, 'name': about.name, 'hostname': about.hostname,
                              'launch_index': about.launch_index, 'availability_zone': about.availability_zone}
     if about.metadata:
@@ -133,7 +137,7 @@ def meta_data(about: About, version: str, **more: Any) -> dict[str, Any]:
 
 
 def openstack(about: About, version: str, **more: Any) -> dict[str, bytes]:
-    """The files of a version, but for those of vendors (``vendor_files``)."""
+    """Return {name: content} of a version's files, without the files of vendors (``vendor_files``)."""
     found = {'meta_data.json': _json(meta_data(about, version, **more))}
     if about.user_data:
         found['user_data'] = about.user_data
@@ -143,10 +147,10 @@ def openstack(about: About, version: str, **more: Any) -> dict[str, bytes]:
 
 
 def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
-    """Return network_data.json: a link for each interface, and how the interface gets the addresses that it has.
+    """Return network_data.json: a link for each interface, and how the interface gets its addresses.
 
-    A link's MTU is null where a subnet of the interface has DHCP: the guest would write the number down, and would not
-    take another one from DHCP later.
+    A link's MTU is null if a subnet of the interface has DHCP, because the guest would store the number and later
+    ignore another one from DHCP.
     """
     links: list[dict[str, Any]] = []
     networks: list[dict[str, Any]] = []
@@ -163,7 +167,7 @@ def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
 
 
 def _ways(subnet: VifSubnet) -> list[dict[str, Any]]:
-    """How a guest gets its addresses of a subnet: it asks for them, or is told each."""
+    """Return the entries for a subnet: one if the guest asks for its addresses, otherwise one for each address."""
     if subnet.version == 6 and subnet.ipv6_mode is not None:
         return [{'type': f'ipv6_{subnet.ipv6_mode}'}]
     if subnet.dhcp:
@@ -184,13 +188,13 @@ def _dns(addresses: Iterable[str]) -> list[dict[str, str]]:
 
 
 def vendor_files(version: str) -> tuple[str, ...]:
-    """The names of a version's files of vendors."""
+    """Return the names of a version's files of vendors."""
     return (*(['vendor_data.json'] if _has(version, VENDOR_DATA) else []),
             *(['vendor_data2.json'] if _has(version, VENDOR_DATA2) else []))
 
 
 def _has(version: str, since: str) -> bool:
-    # 'latest' comes behind all digits.
+    # 'latest' sorts after all digits.
     return version >= since
 
 
@@ -199,7 +203,7 @@ def _json(value: Any) -> bytes:
 
 
 def question(about: About) -> dict[str, Any]:
-    """What a service of vendordata is told of the server."""
+    """Return the data of the server that is sent to a vendordata service."""
     return {'project-id': about.project_id, 'instance-id': about.uuid, 'image-id': about.image_id,
             'user-data': about.user_data.decode(errors='replace') if about.user_data else None,
             'hostname': about.hostname, 'metadata': dict(about.metadata), 'boot-roles': about.boot_roles}
@@ -207,11 +211,11 @@ def question(about: About) -> dict[str, Any]:
 
 # --- EC2's format
 def ec2(about: About) -> EC2:
-    """The tree below meta-data/: texts, and trees by name."""
+    """Return the tree below meta-data/ as texts, and nested dicts by name."""
     root = about.root_device or '/dev/vda'
     fixed = next((address for vif in about.vifs for subnet in vif.subnets if subnet.version == 4
                   for address in subnet.addresses), None)
-    # Without interfaces it is in the group that each project has.
+    # A server without interfaces is in the default group of its project.
     groups = dict.fromkeys(name for vif in about.vifs for name in vif.security_groups) if about.vifs else ['default']
     found: EC2 = {
         'ami-id': f"ami-{(about.image_id or '').replace('-', '')[:8] or '00000000'}",

@@ -1,9 +1,10 @@
-"""The administrator's password of a guest, encrypted for its owner: system metadata password_0 … password_3.
+"""The administrator's password of a guest, encrypted for its owner, in system metadata password_0 … password_3.
 
-    changes = in_parts(encrypted('hunter2', key_data))     # what a save writes
-    joined(system_metadata)                                # what os-server-password shows; '' for none
+    changes = in_parts(encrypted('hunter2', key_data))     # the values to save
+    joined(system_metadata)                                # the value of os-server-password; '' if there is none
 
-The guest leaves it there by the metadata service, or a host that set it by the guest's agent.
+The password is written by the guest through the metadata service, or by the host that sets it through the guest's
+agent.
 """
 from __future__ import annotations
 
@@ -15,26 +16,26 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
-# Characters of one value of the system metadata.
+# Maximal number of characters of one value of the system metadata.
 PART = 255
 KEYS = tuple(f'password_{part}' for part in range(4))
 LIMIT = PART * len(KEYS)
 
 
 def joined(system_metadata: Mapping[str, str | None]) -> str:
-    """The password as it was encrypted; '' for none."""
+    """Return the encrypted password, or '' if there is none."""
     return ''.join(system_metadata.get(key) or '' for key in KEYS)
 
 
 def in_parts(text: str) -> dict[str, str | None]:
-    """The values of a password of ``LIMIT`` characters at most; None: there is no such part."""
+    """Return the metadata values of a password with at most ``LIMIT`` characters. Unused parts are None."""
     return {key: text[PART * number:PART * (number + 1)] or None for number, key in enumerate(KEYS)}
 
 
 def encrypted(password: str, public_key: str | None) -> str | None:
-    """Base64 of the password, encrypted with a server's SSH key (PKCS #1 v1.5) as the field's clients decrypt it.
+    """Return the password encrypted with a server's SSH key (PKCS #1 v1.5) in base64, as Nova's clients decrypt it.
 
-    None: there is no key, it isn't RSA's, or the password is too long for it.
+    Return None if there is no key, if it is not an RSA key, or if the password is too long for it.
     """
     try:
         key = load_ssh_public_key((public_key or '').encode())
@@ -47,9 +48,9 @@ def encrypted(password: str, public_key: str | None) -> str | None:
 
 
 def administrator(image: Mapping[str, object], os_type: str | None) -> str:
-    """The name of the guest's administrator: the image's os_admin_user, else as its system has it.
+    """Return the name of the guest's administrator: the image's os_admin_user, or the default of its operating system.
 
-    ``image``: with its properties; ``os_type``: the server's.
+    ``image`` is an image with its properties. ``os_type`` is the server's operating system.
     """
     properties = image.get('properties')
     named = properties if isinstance(properties, Mapping) else {}

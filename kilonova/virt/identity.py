@@ -1,8 +1,10 @@
-"""Who this host, its machine and its storage are, by files that outlive a restart.
+"""Identities of this host, its machine and its storage, which files keep over a restart.
 
-Two computes carry disks to one another by a local copy only when machine id, boot id *and* the storage id
-found under the other's path are equal: containers of one image share the first two, not their file systems.
-Hosts that find the run of one another in their own instances_path share it; a storage id alone may be a clone's.
+Two computes move disks between them by a local copy only if the machine id, the boot id *and* the storage id found
+under the other's path are equal. Containers of one image have the same machine and boot id, but not the same file
+systems. Each start of a compute has an id, its *run*, which it writes to its instances_path. Hosts that find each
+other's run in their own instances_path share this storage. An equal storage id alone is not sufficient, because the
+file may be from a cloned disk.
 """
 from __future__ import annotations
 
@@ -22,17 +24,20 @@ def _first_line(path: str) -> str:
 
 
 def machine_id() -> str:
-    """The operating system's id, or the board's; empty if the machine tells neither."""
+    """Return the id of the operating system, or of the mainboard, or '' if neither is readable."""
     return next(filter(None, map(_first_line, _MACHINE_IDS)), '')
 
 
 def boot_id() -> str:
-    """The running kernel's boot."""
+    """Return the id of the running kernel's boot, or '' if it is not readable."""
     return _first_line(_BOOT_ID)
 
 
 def _lasting_uuid(path: str) -> str:
-    """The uuid in ``path``; written there once, complete or not at all."""
+    """Return the uuid in the file ``path``, which is created with a new uuid if it does not exist.
+
+    The file is written completely or not at all.
+    """
     found = _first_line(path)
     if found:
         return found
@@ -40,7 +45,7 @@ def _lasting_uuid(path: str) -> str:
     with open(aside, 'w', encoding='utf-8') as stream:
         stream.write(f'{uuidlib.uuid4()}\n')
     try:
-        # Whoever else writes it at this moment wins or loses as a whole.
+        # If another process writes the file at the same time, one of the two complete files is used.
         os.link(aside, path)
     except FileExistsError:
         if not _first_line(path):
@@ -52,19 +57,26 @@ def _lasting_uuid(path: str) -> str:
 
 
 def node_uuid(state_path: str) -> str:
-    """The compute node's uuid, kept in ``state_path``/compute_id: one state_path a compute."""
+    """Return the compute node's uuid, which is stored in ``state_path``/compute_id.
+
+    Each compute needs its own state_path.
+    """
     os.makedirs(state_path, exist_ok=True)
     return _lasting_uuid(os.path.join(state_path, 'compute_id'))
 
 
 def storage_id(instances_path: str, create: bool = False) -> str:
-    """Which storage ``instances_path`` is: equal in two places if and only if they are the same directory."""
+    """Return the id of the storage at ``instances_path``.
+
+    It is equal at two paths if and only if they are the same directory. Return '' if it has no id and ``create`` is
+    False.
+    """
     path = os.path.join(instances_path, STORAGE_ID)
     return _lasting_uuid(path) if create else _first_line(path)
 
 
 def show_run(instances_path: str, host: str, run: str) -> None:
-    """Let all who use this storage know that this run of the host's compute does."""
+    """Write the id of the current run of the host's compute to the storage, for all hosts that use this storage."""
     path = _run_path(instances_path, host)
     with open(os.open(f'{path}.new', os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w', encoding='utf-8') as stream:
         stream.write(f'{run}\n')
@@ -72,7 +84,7 @@ def show_run(instances_path: str, host: str, run: str) -> None:
 
 
 def run_of(instances_path: str, host: str) -> str:
-    """The last run of the host's compute that used this storage; empty if none did."""
+    """Return the id of the last run of the host's compute that used this storage, or '' if there is none."""
     return _first_line(_run_path(instances_path, host))
 
 

@@ -1,6 +1,8 @@
-"""A compute's root provider in Placement: what it has, how far it is overcommitted, what it can do.
+"""Inventories, allocation ratios and common traits of a compute's root provider in Placement.
 
     root(conf, 64, 262144, 1024, existing={})['VCPU']['total'] == 64
+
+All drivers use them.
 """
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from oslo_config import cfg
 
 from kilonova.virt.parts.host import Inventories
 
-# Every driver here can boot these (their content is inspected, then converted).
+# Image formats that all drivers can boot. Their content is inspected, and then converted.
 IMAGE_FORMATS = ('iso', 'qcow2', 'raw', 'vdi', 'vhd', 'vhdx', 'vmdk')
 
 COMMON_TRAITS = frozenset({'COMPUTE_NODE', 'OWNER_NOVA', 'COMPUTE_REMOTE_MANAGED_PORTS',
@@ -23,10 +25,10 @@ RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'
 
 
 def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
-    """Return every allocation ratio of a host by its name in RATIOS.
+    """Return the allocation ratios of a host by their names in RATIOS.
 
-    A resource that the inventory has keeps its ratio from there. For one that the host lacks (VCPU where all CPUs are
-    dedicated, DISK_GB without a local disk) it is the configured ratio, or else the initial one.
+    A resource in the inventory has the ratio from there. For a resource that the host lacks (VCPU if all CPUs are
+    dedicated, DISK_GB without a local disk), it is the configured ratio, or else the initial one.
     """
     return {name: inventory[resource_class]['allocation_ratio'] if resource_class in inventory
             else conf[name] or conf[f'initial_{name}'] for name, resource_class in RATIOS}
@@ -34,17 +36,18 @@ def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
 
 def root(conf: cfg.ConfigOpts, vcpus: int, memory_mb: int, local_gb: int,
          existing: Inventories | None = None, pcpus: int = 0) -> Inventories:
-    """VCPU, PCPU, MEMORY_MB and DISK_GB of one host, ready for a PUT; a resource that the host lacks is left out.
+    """Return the inventories of VCPU, PCPU, MEMORY_MB and DISK_GB of a host for a PUT to Placement.
 
-    ``vcpus`` are shared CPUs, ``pcpus`` those that are given to one vCPU each. ``existing`` is Placement's present
-    inventory: its ratios stay where [DEFAULT]*_allocation_ratio is unset.
+    Resources that the host lacks are left out. ``vcpus`` are shared CPUs, and each of ``pcpus`` is given to only one
+    vCPU. ``existing`` is the current inventory in Placement: its ratios are kept if [DEFAULT]*_allocation_ratio is
+    unset.
     """
     disk_reserved = math.ceil(conf.reserved_host_disk_mb / 1024)
     rows = (('VCPU', vcpus, conf.reserved_host_cpus, conf.cpu_allocation_ratio, conf.initial_cpu_allocation_ratio),
             ('MEMORY_MB', memory_mb, conf.reserved_host_memory_mb, conf.ram_allocation_ratio,
              conf.initial_ram_allocation_ratio),
             ('DISK_GB', local_gb, disk_reserved, conf.disk_allocation_ratio, conf.initial_disk_allocation_ratio),
-            # Given once each; what Placement says of them doesn't count.
+            # Each dedicated CPU is given to one vCPU only, so the ratio in Placement is ignored.
             ('PCPU', pcpus, 0, 1.0, 1.0))
     found = {}
     for name, total, reserved, configured, initial in rows:

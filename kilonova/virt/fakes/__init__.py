@@ -1,1 +1,1 @@
-"""The parts of ``virt.fake``, by the subjects of ``virt.parts``, on one ``state``."""
+"""Parts of ``virt.fake``, one for each protocol in ``virt.parts``; all use the same ``state``."""

@@ -1,4 +1,4 @@
-"""The disks of fake guests, and images of them."""
+"""Disks of fake guests, and images made from them."""
 from __future__ import annotations
 
 import io
@@ -9,25 +9,27 @@ from kilonova.virt.parts.disks import Check, ImageMeta
 
 
 class FakeDisks(Part):
-    """``parts.disks.Disks``."""
+    """Fake of ``parts.disks.Disks``."""
 
     def list_directories(self) -> list[str]:
+        """Return the names of the servers' directories."""
         return sorted(self.fake.directories)
 
     @scripted
     def clean_image_cache(self, min_age: float | None) -> list[str]:
-        """Nothing is cached."""
+        """Return an empty list, because nothing is cached."""
         return []
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Nothing is read from it."""
+        """Do nothing, because no disk reads from an image."""
 
 
 class FakeSnapshots(Part):
-    """``parts.disks.Snapshots``."""
+    """Fake of ``parts.disks.Snapshots``."""
 
     @scripted
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
+        """Copy the root disk's content, and upload it unless the image is active."""
         if self.fake.image_client is None or self.fake.image_client.get(image_id)['status'] == 'active':
             return
         check()
@@ -38,4 +40,5 @@ class FakeSnapshots(Part):
 
     @scripted
     def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
+        """Delete the copy."""
         self.fake.copies.pop(image_id, None)

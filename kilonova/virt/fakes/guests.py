@@ -1,4 +1,4 @@
-"""Fake guests as they come, go and are looked at."""
+"""Creation, deletion and reading of fake guests."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,18 +13,21 @@ from kilonova.virt.parts.guests import ConsoleAddress, DomainInfo, Plugged
 
 
 class FakeGuests(Part):
-    """``parts.guests.Guests``."""
+    """Fake of ``parts.guests.Guests``."""
 
     def list_instance_uuids(self) -> list[str]:
+        """Return the uuids of all domains."""
         return list(self.fake.domains)
 
     @scripted
     def describe(self) -> list[DomainInfo]:
+        """Return all domains with their devices, for the audit."""
         return [{'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
                  'hostdevs': sorted(domain.hostdevs)} for domain in self.fake.domains.values()]
 
     @scripted
     def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
+        """Return the domains that have any of these devices."""
         found: list[DomainInfo] = [
             {'uuid': domain.uuid, 'name': domain.name, 'state': int(domain.state),
              'hostdevs': sorted(set(addresses).intersection(domain.hostdevs))}
@@ -33,11 +36,13 @@ class FakeGuests(Part):
 
     @scripted
     def get_info(self, instance: objects.Instance) -> int:
+        """Return the domain's power state, which is SHUTDOWN without a domain."""
         domain = self.fake.domains.get(instance.uuid)
         return int(domain.state if domain else PowerState.SHUTDOWN)
 
     @scripted
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
+        """Check the CPU shares of the instance's flavor."""
         self.fake.check(instance)
 
     @scripted
@@ -45,6 +50,7 @@ class FakeGuests(Part):
               pci_devices: Iterable[objects.PciDevice] = (), admin_password: str | None = None,
               files: Sequence[tuple[str, str]] = (), block_devices: Iterable[objects.BlockDeviceMapping] = (),
               power_on: bool = True, plugged: Plugged | None = None) -> None:
+        """Create disk and domain, and connect the volumes."""
         self.fake.check(instance)
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = FakeDisk(instance.local_root_gb, instance.flavor.ephemeral_gb)
@@ -53,6 +59,7 @@ class FakeGuests(Part):
     @scripted
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Check the flavor, connect the volumes, and create mediated devices."""
         self.fake.check(instance)
         self.fake.connect(instance)
         self.fake.prepare(pci_devices)
@@ -61,6 +68,7 @@ class FakeGuests(Part):
     def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *,
                 pci_devices: Iterable[objects.PciDevice], power_on: bool, preserve_ephemeral: bool = False,
                 admin_password: str | None = None, files: Sequence[tuple[str, str]] = ()) -> None:
+        """Replace the disk and the domain."""
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = FakeDisk(instance.local_root_gb, instance.flavor.ephemeral_gb)
         self.fake.define(instance, pci_devices, power_on)
@@ -68,6 +76,10 @@ class FakeGuests(Part):
     @scripted
     def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
                          pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Add the port to the domain, if there is a domain.
+
+        Raises errors.KilonovaError if the port is a PCI function that the server does not have.
+        """
         domain, held = self.fake.domains.get(instance.uuid), [device.address for device in pci_devices]
         if domain is None:
             return
@@ -82,6 +94,7 @@ class FakeGuests(Part):
 
     @scripted
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
+        """Remove the port and its PCI function from the domain."""
         check()
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None and vif.id in domain.vifs:
@@ -93,6 +106,7 @@ class FakeGuests(Part):
 
     @scripted
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
+        """Delete the domain, disconnect its volumes, and delete its disks if requested."""
         self.fake.domains.pop(instance.uuid, None)
         self.fake.disconnect(instance)
         if destroy_disks:
@@ -101,6 +115,7 @@ class FakeGuests(Part):
 
     @scripted
     def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
+        """Store user and password in ``passwords``. Raises errors.AdminPasswordNotSet if the guest does not run."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state != PowerState.RUNNING:
             raise errors.AdminPasswordNotSet(instance=instance.uuid, reason='it does not run')
@@ -108,10 +123,12 @@ class FakeGuests(Part):
 
     @scripted
     def get_console_output(self, instance: objects.Instance) -> str:
+        """Return the text that a test stored in ``consoles``, or ''."""
         return self.fake.consoles.get(instance.uuid, '')
 
     @scripted
     def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
+        """Return the address that a test stored in ``screens``, by default port 5900, or None if the guest is off."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state == PowerState.SHUTDOWN:
             return None
@@ -119,6 +136,7 @@ class FakeGuests(Part):
 
     @scripted
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
+        """Return fixed numbers for a running guest."""
         domain = self.fake.running(instance)
         return {**{f'cpu{number}_time': 17300000000 for number in range(domain.vcpus)},
                 'memory': domain.memory_mb * 1024, 'vda_errors': -1, 'vda_read': 262144, 'vda_read_req': 112,
@@ -126,8 +144,9 @@ class FakeGuests(Part):
 
     @scripted
     def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
+        """Return fixed diagnostics for a running guest."""
         domain = self.fake.running(instance)
-        # The enum has no word for a fake: it passes for the driver that it stands in for.
+        # The enum has no value for a fake, so the driver that it replaces is named.
         return objects.Diagnostics(
             state=POWER_WORDS[PowerState(domain.state)], driver='libvirt', hypervisor='fake', hypervisor_os='fake-os',
             uptime=46664, config_drive=False,

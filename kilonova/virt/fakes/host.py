@@ -15,7 +15,7 @@ from kilonova.virt.parts.host import Inventories, Listener
 
 
 def _line(parents: Mapping[str, str | None], address: str) -> list[str]:
-    """Return a device and all that it is a part of."""
+    """Return a device's address, and the addresses of all devices that it is a part of."""
     found: list[str] = []
     one: str | None = address
     while one is not None and one not in found:
@@ -25,18 +25,21 @@ def _line(parents: Mapping[str, str | None], address: str) -> list[str]:
 
 
 class FakeHost(Part):
-    """``parts.host.Host``."""
+    """Fake of ``parts.host.Host``."""
 
     def listen(self, listener: Listener) -> None:
+        """Store the listener, which tests call themselves."""
         self.fake.listener = listener
 
     @scripted
     def init_host(self) -> None:
+        """Delete directories that are half deleted."""
         for name in [name for name in self.fake.directories if name.endswith('_del')]:
             del self.fake.directories[name]
 
     @scripted
     def get_available_resource(self) -> dict[str, Any]:
+        """Return the fake host's resources and PCI devices."""
         used = sum(disk.root_gb + disk.ephemeral_gb for disk in self.fake.directories.values())
         return {
             'supported_instances': [['x86_64', 'kvm', 'hvm'], ['x86_64', 'qemu', 'hvm']],
@@ -61,37 +64,47 @@ class FakeHost(Part):
             for uuid, (parent, type_) in sorted(self.fake.mdevs.items()) if parent in functions)]
 
     def inventory(self, existing: Inventories | None = None) -> Inventories:
+        """Return the inventory of the fake host's resources."""
         return inventory.root(self.fake.conf, self.fake.vcpus, self.fake.memory_mb, self.fake.local_gb, existing)
 
     def traits(self) -> set[str]:
+        """Return the traits that all drivers have."""
         return set(inventory.COMMON_TRAITS)
 
     @scripted
     def uptime(self) -> str | None:
+        """Return a fixed text."""
         return ' 10:00:00 up 1 day,  2:03,  0 users,  load average: 0.00, 0.01, 0.05'
 
 
 class FakeDevices(Part):
-    """``parts.host.Devices``."""
+    """Fake of ``parts.host.Devices``."""
 
     @scripted
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
+        """Remove those of these mediated devices that no domain uses."""
         used = {address for domain in self.fake.domains.values() for address in domain.hostdevs}
         for uuid in set(uuids) - used:
             self.fake.mdevs.pop(uuid, None)
 
     @scripted
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Return {address: (vendor id, product id)} of existing PCI functions."""
         wanted = set(addresses)
         return {one['address']: (one['vendor_id'], one['product_id']) for one in self.fake.pci_devices
                 if one['address'] in wanted}
 
     @scripted
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
+        """Return the addresses of devices that do not exist.
+
+        A mediated device is missing only if its parent does not support its type.
+        """
         return [device.address for device in devices if not self._has(device)]
 
     @scripted
     def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
+        """Return {address: reason} for devices in ``unusable``, and for virtual functions with a wrong vGPU type."""
         types = {function['address']: function.get(VGPU_TYPE) for function in self.fake.pci_devices}
         found = {}
         for device in devices:
@@ -103,11 +116,12 @@ class FakeDevices(Part):
 
     @scripted
     def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:
+        """Return {address: addresses of the device, of devices that it is a part of, and of its parts}."""
         parents = {function['address']: function.get('parent_addr') for function in self.fake.pci_devices}
         parents |= {uuid: parent for uuid, (parent, _type) in self.fake.mdevs.items()}
         found = {}
         for device in devices:
-            # A mediated device needn't exist yet.
+            # A mediated device may not exist yet.
             own = parents | {device.address: parents.get(device.address) or getattr(device, 'parent_addr', None)}
             found[device.address] = frozenset({*_line(own, device.address), *(
                 one for one in own if device.address in _line(own, one))})

@@ -1,4 +1,4 @@
-"""Fake guests go to another host while they run."""
+"""Live migrations of fake guests."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -13,15 +13,16 @@ from kilonova.virt.parts.live_migrations import LiveDisk, LiveGuest, LiveOffer, 
 
 
 class FakeLiveMigrations(Part):
-    """``parts.live_migrations.LiveMigrations``: a guest arrives at once, whole."""
+    """Fake of ``parts.live_migrations.LiveMigrations``: a guest is transferred at once and completely."""
 
     def __init__(self, fake: FakeState) -> None:
         super().__init__(fake)
-        # Guests that are on their way.
+        # uuids of guests that are being transferred.
         self._giving: set[str] = set()
 
     @scripted
     def describe(self, instance: objects.Instance) -> LiveGuest:
+        """Return the description of an active guest, with one disk unless it boots from a volume."""
         domain, size = self._active(instance), self.fake.disk(instance).root_gb << 30
         disk: LiveDisk = {'name': 'disk', 'format': 'raw', 'size': size, 'used': size, 'copied': True}
         return {'host': self.fake.name, 'storage_id': f'fake:/{self.fake.name}',
@@ -32,6 +33,10 @@ class FakeLiveMigrations(Part):
     @scripted
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
               over_commit: bool) -> LiveOffer:
+        """Return an offer to copy the disks.
+
+        Raises errors.MigrationPreCheckError if they do not fit or must not be copied.
+        """
         if block is False and guest['disks']:
             raise errors.MigrationPreCheckError(reason='fakes share no storage')
         if sum(disk['size'] for disk in guest['disks']) > self.fake.local_gb << 30 or guest['virt_type'] != 'fake':
@@ -41,11 +46,13 @@ class FakeLiveMigrations(Part):
 
     @scripted
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
+        """Return no restrictions of CPUs and memory."""
         return {'cpuset': None, 'cputune': None, 'numatune': None}
 
     @scripted
     def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
                 pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
+        """Create an empty disk and mediated devices, and connect the volumes that are attached to this host."""
         coming = [volume for one in instance.volumes if (volume := one.coming(self.fake.name)) is not None]
         for volume in coming:
             self.fake.check_volume(volume)
@@ -59,6 +66,7 @@ class FakeLiveMigrations(Part):
 
     @scripted
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
+        """Copy disk and domain to the destination, and switch the guest off here. Reports progress once."""
         machine, there = self.fake.machine, offer['host']
         if instance.uuid in machine.arrived[there]:
             return
@@ -83,26 +91,30 @@ class FakeLiveMigrations(Part):
 
     @scripted
     def force_complete(self, instance: objects.Instance) -> None:
+        """Raise errors.MigrationError unless the guest is being migrated."""
         if instance.uuid not in self._giving:
             raise errors.MigrationError(reason='no migration of the guest runs')
 
     @scripted
     def abort(self, instance: objects.Instance) -> bool:
+        """Return whether the guest is active on this host."""
         return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
 
     def has_switched(self, instance: objects.Instance) -> bool:
-        """It is here or there, as a whole."""
+        """Return False, because there is no post-copy."""
         return False
 
     @scripted
     def go_on(self, instance: objects.Instance) -> None:
-        """It is never held."""
+        """Do nothing, because a guest is never left paused."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
+        """Return whether the guest is on this host or has been transferred to it."""
         return instance.uuid in self.fake.domains or instance.uuid in self.fake.machine.arrived[self.fake.name]
 
     @scripted
     def receive(self, instance: objects.Instance) -> None:
+        """Take over the domain that was transferred, and its disk."""
         came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         if came is not None:
             self.fake.domains[instance.uuid] = came
@@ -110,6 +122,7 @@ class FakeLiveMigrations(Part):
 
     @scripted
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
+        """Delete the domain and its disk, and disconnect its volumes."""
         self.fake.domains.pop(instance.uuid, None)
         self.fake.disconnect(instance)
         self.fake.directories.pop(instance.uuid, None)

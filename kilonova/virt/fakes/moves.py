@@ -1,4 +1,4 @@
-"""Fake guests go to another host with their disks."""
+"""Resizes and cold migrations of fake guests."""
 from __future__ import annotations
 
 import uuid as uuidlib
@@ -14,10 +14,11 @@ from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 
 class FakeMoves(Part):
-    """``parts.moves.Moves``."""
+    """Fake of ``parts.moves.Moves``."""
 
     @scripted
     def prepare_move(self) -> MoveOffer:
+        """Return an address with a new move id."""
         path = f'fake:/{self.fake.name}'
         return {'host': self.fake.name, 'machine_id': self.fake.machine.machine_id, 'boot_id': 'fake-boot',
                 'instances_path': path, 'base_path': f'{path}/_base', 'storage_id': path,
@@ -25,12 +26,14 @@ class FakeMoves(Part):
 
     @scripted
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
+        """Raise errors.ResizeError if a disk would shrink, or errors.DisksUnmovable for another machine."""
         self._check_move(instance, dest, flavor)
 
     @scripted
     def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
                                    timeout: int = 0, retry_interval: int = 0,
                                    progress: Progress | None = None) -> DiskInfo:
+        """Keep the disk as <uuid>_resize, copy it to the destination's host, and delete the domain."""
         self._check_move(instance, dest, flavor)
         self.fake.stop(instance)
         uuid, kept, move, here = instance.uuid, instance.uuid + '_resize', dest['move'], self.fake.directories
@@ -47,6 +50,7 @@ class FakeMoves(Part):
 
     @scripted
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
+        """Delete the copy on another host if this move made it."""
         arrived = self.fake.machine.disks[dest['host']]
         if dest['host'] != self.fake.name and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
             del arrived[instance.uuid]
@@ -55,6 +59,7 @@ class FakeMoves(Part):
     def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                          pci_devices: Iterable[objects.PciDevice], power_on: bool,
                          disk_info: DiskInfo, plugged: Plugged | None = None) -> None:
+        """Grow the disk to the flavor, connect the volumes, and create the domain."""
         disk = self.fake.disk(instance)
         self.fake.connect(instance)
         self.fake.directories[instance.uuid] = replace(
@@ -64,14 +69,17 @@ class FakeMoves(Part):
 
     @scripted
     def take_over(self, instance: objects.Instance, source: str) -> bool:
+        """Return False, because fake hosts share no storage."""
         return False
 
     @scripted
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
+        """Return False, because fake hosts share no storage."""
         return False
 
     @scripted
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
+        """Delete the kept disk and, on another host, the domain."""
         self.fake.directories.pop(instance.uuid + '_resize', None)
         if same_host:
             if instance.uuid in self.fake.directories:
@@ -81,6 +89,7 @@ class FakeMoves(Part):
 
     @scripted
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
+        """Delete the domain and the copied disk. On the same host, do this only if the source has kept its disk."""
         if same_host and instance.uuid + '_resize' not in self.fake.directories:
             return
         self.fake.domains.pop(instance.uuid, None)
@@ -94,6 +103,10 @@ class FakeMoves(Part):
     def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                                 pci_devices: Iterable[objects.PciDevice], power_on: bool,
                                 plugged: Plugged | None = None) -> None:
+        """Restore the kept disk and create the domain.
+
+        Nothing is changed if the guest was never moved and is in the requested state.
+        """
         kept = instance.uuid + '_resize'
         if kept not in self.fake.directories and instance.uuid in self.fake.domains and power_on == (
                 self.fake.domains[instance.uuid].state == PowerState.RUNNING):

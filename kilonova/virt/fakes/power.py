@@ -1,4 +1,4 @@
-"""The power of fake guests."""
+"""The power state of fake guests, and rescues."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -12,48 +12,57 @@ from kilonova.virt.parts.guests import GuestFailed
 
 
 class FakePower(Part):
-    """``parts.power.Power``."""
+    """Fake of ``parts.power.Power``."""
 
     @scripted
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
+        """Set the state SHUTDOWN."""
         self.fake.stop(instance)
 
     @scripted
     def define(self, instance: objects.Instance, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Create the domain again, switched off."""
         self.fake.define(instance, pci_devices, False)
 
     @scripted
     def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
                  pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Create the domain again, running."""
         self.fake.start(instance, pci_devices)
 
     @scripted
     def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
+        """Create the domain again, running."""
         self.fake.start(instance, pci_devices)
 
     @scripted
     def pause(self, instance: objects.Instance) -> None:
+        """Change a running guest to PAUSED. Raises GuestFailed in other states."""
         self._move(instance, 'pause', PowerState.PAUSED, PowerState.RUNNING)
 
     @scripted
     def unpause(self, instance: objects.Instance) -> None:
+        """Change a paused guest to RUNNING. Raises GuestFailed in other states."""
         self._move(instance, 'unpause', PowerState.RUNNING, PowerState.PAUSED)
 
     @scripted
     def suspend(self, instance: objects.Instance, check: Check) -> None:
+        """Change a running or paused guest to SUSPENDED. Raises GuestFailed in other states."""
         check()
         self._move(instance, 'suspend', PowerState.SUSPENDED, PowerState.RUNNING, PowerState.PAUSED)
 
     @scripted
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
                check: Check) -> None:
+        """Change a suspended guest to RUNNING. Raises GuestFailed in other states."""
         self.fake.prepare(pci_devices)
         self._move(instance, 'resume', PowerState.RUNNING, PowerState.SUSPENDED)
 
     @scripted
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
+        """Do nothing to a running or paused guest. Raises GuestFailed in other states."""
         self._move(instance, 'interrupt', None, PowerState.RUNNING, PowerState.PAUSED)
 
     def _move(self, instance: objects.Instance, act: str, after: PowerState | None, *before: PowerState) -> None:
@@ -65,18 +74,20 @@ class FakePower(Part):
 
 
 class FakeRescues(Part):
-    """``parts.power.Rescues``."""
+    """Fake of ``parts.power.Rescues``."""
 
     @scripted
     def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
                pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
                retry_interval: int = 0) -> None:
+        """Create the domain again, running, and mark the guest as rescued."""
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)
 
     @scripted
     def restart(self, instance: objects.Instance, image_meta: ImageMeta,
                 pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Create the domain of a rescued guest again, running. Raises GuestFailed if it is not rescued."""
         if instance.uuid not in self.fake.rescued:
             raise GuestFailed(act='rescue', uuid=instance.uuid, cause=Cause.REQUEST, reason='it is not rescued')
         self.fake.start(instance, pci_devices)

@@ -1,4 +1,4 @@
-"""What a fake hypervisor holds: guests, disks, devices and volumes as data, and what its calls shall raise."""
+"""State of a fake hypervisor: guests, disks, devices and volumes as data, and errors that tests have scripted."""
 from __future__ import annotations
 
 import contextlib
@@ -28,7 +28,7 @@ from kilonova.virt.parts.volumes import VolumeCounters, VolumeUnsupported, why_l
 
 @dataclass
 class FakeDomain:
-    """What a hypervisor would hold of one guest."""
+    """The domain of one guest, as a hypervisor would store it."""
 
     uuid: str
     name: str
@@ -36,23 +36,23 @@ class FakeDomain:
     vcpus: int
     memory_mb: int
     hostdevs: list[str] = field(default_factory=list)
-    # Ids of its ports, and the PCI addresses of those that are functions.
+    # Ids of its ports, and {id: PCI address} of ports that are functions.
     vifs: list[str] = field(default_factory=list)
     slots: dict[str, str] = field(default_factory=dict)
-    # {id of a volume: GiB that the guest sees of it}, in the order in which it has them.
+    # {id of a volume: its size in GiB that the guest sees}, in the order of the guest's volumes.
     volumes: dict[str, int] = field(default_factory=dict)
-    # What the guest has done with them since it was started.
+    # {id of a volume: counters since the guest was started}.
     used: dict[str, VolumeCounters] = field(default_factory=dict)
-    # {id of a volume: id of what it is being copied to; of what has taken its place}.
+    # {id of a volume: id of the volume that it is being copied to}, and {id: id of the volume that replaced it}.
     copies: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
-    # {id of a volume: names of the files behind it, from the one to which the guest writes}.
+    # {id of a volume: names of its files; the guest writes to the first, and each next one is a backing file}.
     files: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FakeDisk:
-    """A server's directory: its root disk's size and what the guest wrote into it."""
+    """A server's directory: the sizes of its disks and the content of its root disk."""
 
     root_gb: int
     ephemeral_gb: int
@@ -61,11 +61,11 @@ class FakeDisk:
 
 
 class FakeMachine:
-    """The disks of all fake hosts of one machine: {host: {directory name: FakeDisk}}."""
+    """Disks of all fake hosts on one machine, as {host: {directory name: FakeDisk}}."""
 
     def __init__(self, machine_id: str = 'fake-machine') -> None:
         self.machine_id = machine_id
-        # Guests that came to a host and that it has not received yet.
+        # Guests that were transferred to a host, and that it has not received yet.
         self.arrived: dict[str, dict[str, FakeDomain]] = defaultdict(dict)
         self.disks: dict[str, dict[str, FakeDisk]] = defaultdict(dict)
 
@@ -74,14 +74,21 @@ _MACHINE = FakeMachine()
 
 
 class FakeState:
-    """What a fake host and its guests have, for the parts of its driver. Change vcpus, memory_mb, local_gb and
-    pci_devices to shape the host; what mdev_types in it say is available is so while there are no ``mdevs``, {uuid:
-    (address of the parent, type)}; ``unusable`` says why devices can't be given to guests, by address; ``consoles``
-    holds what guests wrote, by uuid; ``screens`` where they are shown, by uuid and protocol; ``passwords`` what (user,
-    password) was set in them, by uuid; ``connected`` the volumes that this host has, by id, each with the servers that
-    it is for."""
+    """State of a fake host and its guests, used by all parts of its driver.
 
-    # Of the same driver: a live migration asks it for a place, too.
+    Tests may change the following attributes:
+
+    - vcpus, memory_mb, local_gb and pci_devices describe the host. mdev_types of a device has the numbers that are
+      available as long as there are no ``mdevs``.
+    - ``mdevs`` is {uuid: (address of the parent, type)} of existing mediated devices.
+    - ``unusable`` is {address: reason why a device cannot be given to guests}.
+    - ``consoles`` has the console outputs of guests by uuid, and ``screens`` their console addresses by uuid and
+      protocol.
+    - ``passwords`` has the (user, password) that was set in each guest, by uuid.
+    - ``connected`` has the volumes of this host by id, each with the servers that use it.
+    """
+
+    # The part of the same driver. A live migration calls it as well.
     moves: Moves
 
     def __init__(self, conf: cfg.ConfigOpts, image_client: ImageClient | None, machine: FakeMachine | None) -> None:
@@ -101,7 +108,7 @@ class FakeState:
         self.screens: dict[tuple[str, str], ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: Listener | None = None
-        # Most and least CPU shares that a guest may have here.
+        # (smallest, largest) number of CPU shares that a guest may have on this host.
         self.cpu_shares = tuning.CPU_LIMITS['shares']
         self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
@@ -111,15 +118,18 @@ class FakeState:
         self._failures[method].extend([(error, after)] * times)
 
     def write(self, uuid: str, content: str) -> None:
-        """What the guest writes to its root disk."""
+        """Write content to the guest's root disk."""
         self.directories[uuid] = replace(self.directories[uuid], content=content)
 
     def read(self, uuid: str) -> str:
-        """What is on the guest's root disk."""
+        """Return the content of the guest's root disk."""
         return self.directories[uuid].content
 
     def make_mdev(self, uuid: str, parent: str, type_: str) -> None:
-        """A mediated device, which stays until a test takes it out of ``mdevs``. Fine if it is there; MdevUnavailable.
+        """Create a mediated device, or do nothing if it exists already.
+
+        It exists until a test removes it from ``mdevs``. Raises MdevUnavailable if no device of this type is available,
+        or if the uuid is used for another one.
         """
         reason, found = '', self.mdevs.get(uuid)
         if found == (parent, type_):
@@ -134,7 +144,7 @@ class FakeState:
 
     @contextlib.contextmanager
     def around(self, name: str, *args: object) -> Iterator[None]:
-        """A call's work is done inside: noted, failing if it shall, one at a time."""
+        """Run a call's work inside the context, one call at a time: record it, and raise its scripted error."""
         uuid = next((arg.uuid for arg in args if hasattr(arg, 'uuid')), None)
         with self._lock:
             self.calls.append((name, uuid))
@@ -147,25 +157,27 @@ class FakeState:
             raise error
 
     def check(self, instance: objects.Instance) -> None:
-        """Raise NotOnThisHost or errors.Invalid for what guests of this host can't have."""
+        """Raise NotOnThisHost or errors.Invalid if guests of this host cannot have what the instance asks for."""
         asked, (least, most) = tuning.of(instance.flavor.extra_specs or {}).cpu, self.cpu_shares
         if not least <= asked.get('shares', least) <= most:
             raise NotOnThisHost(name='quota:cpu_shares', value=asked['shares'],
                                 reason=f'it must be from {least} to {most}')
 
     def running(self, instance: objects.Instance) -> FakeDomain:
+        """Return the domain of a running guest. Raises GuestFailed if it does not run."""
         domain = self.domains.get(instance.uuid)
         if domain is None or domain.state != PowerState.RUNNING:
             raise GuestFailed(act='measure', uuid=instance.uuid, reason='it does not run')
         return domain
 
     def disk(self, instance: objects.Instance) -> FakeDisk:
+        """Return the server's disk. Raises errors.InstanceNotFound if it has none."""
         if instance.uuid not in self.directories:
             raise errors.InstanceNotFound(instance_id=instance.uuid)
         return self.directories[instance.uuid]
 
     def mdev_types(self, parent: str) -> dict[str, dict[str, Any]]:
-        """What mediated devices can still be made on that PCI function: {type: {available, api}}."""
+        """Return the mediated devices that can still be created on this PCI function, as {type: {available, api}}."""
         offered: dict[str, dict[str, Any]] = next(
             (device.get('mdev_types', {}) for device in self.pci_devices if device['address'] == parent), {})
         made = Counter(self.mdevs.values())
@@ -173,7 +185,7 @@ class FakeState:
                 for type_, what in offered.items()}
 
     def prepare(self, pci_devices: Iterable[objects.PciDevice]) -> list[str]:
-        """Addresses of devices that a guest is to have; the mediated ones are made."""
+        """Create the mediated devices among a guest's devices, and return the addresses of all devices."""
         devices = list(pci_devices)
         for device in devices:
             if device.dev_type == MDEV:
@@ -181,7 +193,7 @@ class FakeState:
         return [device.address for device in devices]
 
     def connect(self, instance: objects.Instance) -> dict[str, int]:
-        """The volumes of a server are connected; what its guest sees of them."""
+        """Connect a server's volumes, and return {volume id: size in GiB that the guest sees}."""
         volumes = [volume for volume in instance.volumes if volume.kind is not None]
         for volume in volumes:
             self.check_volume(volume)
@@ -190,6 +202,7 @@ class FakeState:
         return {volume.volume_id: volume.size for volume in volumes}
 
     def check_volume(self, volume: AttachedVolume) -> None:
+        """Raise VolumeUnsupported if the volume is attached to another host or cannot be decrypted."""
         reason = why_locked(volume)
         if volume.host != self.name:
             reason = f'it is attached to host {volume.host}'
@@ -197,7 +210,7 @@ class FakeState:
             raise VolumeUnsupported(volume=volume.volume_id, host=self.name, reason=reason)
 
     def disconnect(self, instance: objects.Instance, volumes: Iterable[AttachedVolume] | None = None) -> None:
-        """Those, or all of the server's that are attached to this host."""
+        """Disconnect these volumes, or all of the server's volumes that are attached to this host."""
         here = [volume for volume in instance.volumes if volume.at(self.name)] if volumes is None else volumes
         for volume in here:
             users = self.connected.get(volume.volume_id, set())
@@ -207,17 +220,21 @@ class FakeState:
 
     def define(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], power_on: bool,
                plugged: Plugged | None = None) -> None:
+        """Create the domain with its volumes, ports and devices, and start it if requested.
+
+        With ``plugged``, it is PAUSED until ``plugged()`` has returned.
+        """
         self.disk(instance)
         volumes = self.connect(instance)
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
-        # What is for a port that is gone is of no use to the guest, which doesn't get it.
+        # The guest does not get devices of ports that it does not have any more.
         useless = {request.request_id for request in requests_of_ports(getattr(instance, 'pci_requests', None))
                    if request.requester_id not in slots}
         hostdevs = self.prepare(device for device in pci_devices
                                 if getattr(device, 'request_id', None) not in useless)
         if not set(slots.values()) <= set(hostdevs):
             raise errors.KilonovaError(f'The ports of {instance.uuid} are {slots}, and it holds {hostdevs}.')
-        # Something of the host's leads to it: no domain names it.
+        # These devices are reached through a device of the host, so they are not in the domain.
         behind = [vif.slot for vif in instance.vifs if vif.vnic_type in BEHIND]
         hostdevs = [address for address in hostdevs if address not in behind]
         self.rescued.discard(instance.uuid)
@@ -231,7 +248,10 @@ class FakeState:
             self.release(instance, plugged)
 
     def release(self, instance: objects.Instance, plugged: Plugged) -> None:
-        """A guest that was started paused runs when ``plugged()`` has returned; other calls don't wait for that."""
+        """Call ``plugged()`` for a guest that was started paused, and then run it.
+
+        Other calls do not wait meanwhile.
+        """
         self._lock.release()
         try:
             plugged()
@@ -240,7 +260,10 @@ class FakeState:
         self.domains[instance.uuid].state = PowerState.RUNNING
 
     def note(self, instance: objects.Instance, vifs: Iterable[Vif], volumes: Iterable[AttachedVolume]) -> None:
-        """Where the guest has those of these that have tags: each in the PCI slot of its place among all."""
+        """Write the addresses of tagged interfaces and volumes to ``instance.device_metadata``.
+
+        A device's PCI slot is its index among all ports and volumes of the domain, plus 3.
+        """
         domain = self.domains[instance.uuid]
         slots = {name: objects.PCIDeviceBus(address=f'0000:00:{slot:02x}.0')
                  for slot, name in enumerate([*domain.vifs, *domain.volumes], 3)}
@@ -254,15 +277,17 @@ class FakeState:
             instance.device_metadata = objects.InstanceDeviceMetadata(devices=found)
 
     def start(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> None:
+        """Create the domain again, running."""
         self.define(instance, pci_devices, True)
 
     def stop(self, instance: objects.Instance) -> None:
+        """Set the state SHUTDOWN, if there is a domain."""
         if instance.uuid in self.domains:
             self.domains[instance.uuid].state = PowerState.SHUTDOWN
 
 
 class Part:
-    """A part of the driver."""
+    """Base class of the parts of the fake driver."""
 
     def __init__(self, fake: FakeState) -> None:
         self.fake = fake
@@ -274,7 +299,7 @@ T = TypeVar('T')
 
 
 def scripted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Note the call and raise what ``fail`` has put there for it."""
+    """Return the method as one that is recorded, and that raises the errors that ``fail`` has scripted."""
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.fake.around(method.__name__, *args):

@@ -10,23 +10,26 @@ from kilonova.virt.parts.volume_snapshots import Merge
 
 
 class FakeVolumeSnapshots(Part):
-    """``parts.volume_snapshots.VolumeSnapshots``: any file is there."""
+    """Fake of ``parts.volume_snapshots.VolumeSnapshots``. Every file counts as existing."""
 
     @scripted
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
              new: AttachedVolume) -> None:
+        """Make the file of ``new`` the first file of the volume."""
         self.fake.check_volume(new)
         files = self._files(instance, old)
         if files[0] != new.file[0]:
             files.insert(0, new.file[0])
 
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
+        """Return whether the guest writes to the file of ``new``."""
         domain = self.fake.domains.get(instance.uuid)
         return domain is not None and domain.files.get(new.volume_id, [''])[0] == new.file[0]
 
     @scripted
     def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume,
                  new: AttachedVolume, check: Check) -> None:
+        """Remove the file of ``new`` if it is the first file of the volume."""
         check()
         if self.has(instance, new):
             self._files(instance, old).pop(0)
@@ -34,6 +37,7 @@ class FakeVolumeSnapshots(Part):
     @scripted
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
               check: Check) -> None:
+        """Remove the merged files. Raises GuestFailed if the merge is impossible."""
         check()
         files = self._files(instance, volume)
         if merge.is_done(files):
@@ -45,6 +49,7 @@ class FakeVolumeSnapshots(Part):
         files[:] = [name for name in files if name not in gone]
 
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
+        """Return whether the merge is complete."""
         domain = self.fake.domains.get(instance.uuid)
         return (domain is not None and volume.volume_id in domain.volumes
                 and merge.is_done(self._files(instance, volume)))

@@ -14,14 +14,16 @@ from kilonova.virt.parts.volumes import VolumeCounters
 
 
 class FakeVolumes(Part):
-    """``parts.volumes.Volumes``: any kind; no key is needed."""
+    """Fake of ``parts.volumes.Volumes``. It accepts all kinds of volumes, and needs no keys."""
 
     @scripted
     def connector(self) -> dict[str, Any]:
+        """Return ip, host and initiator."""
         return {'ip': self.fake.conf.my_block_storage_ip, 'host': self.fake.name, 'initiator': 'fake'}
 
     @scripted
     def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
+        """Return device names for volumes without one. Raises UnsupportedHardware for an unknown bus."""
         flavor, bus = instance.flavor, (image_meta.get('properties') or {}).get('hw_disk_bus') or 'virtio'
         for one in (bus, *(volume.bus or bus for volume in instance.volumes)):
             if one not in disk_names.PREFIX:
@@ -37,6 +39,7 @@ class FakeVolumes(Part):
 
     @scripted
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
+        """Connect the volume and add it to the domain, if there is a domain."""
         self.fake.check_volume(volume)
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
@@ -47,6 +50,7 @@ class FakeVolumes(Part):
 
     @scripted
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
+        """Remove the volume from the domain, and disconnect it."""
         check()
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
@@ -57,11 +61,13 @@ class FakeVolumes(Part):
 
     @scripted
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        """Disconnect the volume."""
         self.fake.disconnect(instance, [volume])
 
     @scripted
     def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
              new: AttachedVolume, check: Check) -> None:
+        """Connect ``new``, and record the copy. Raises GuestFailed if the guest does not run."""
         self.fake.check_volume(new)
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
@@ -72,6 +78,7 @@ class FakeVolumes(Part):
 
     @scripted
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
+        """Remove the record of the copy, and disconnect ``new``."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None:
             domain.copies.pop(volume.volume_id, None)
@@ -80,6 +87,7 @@ class FakeVolumes(Part):
     @scripted
     def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
              new: AttachedVolume) -> bool:
+        """Record that ``new`` replaces the volume, and return whether it does."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None:
             return False
@@ -93,12 +101,14 @@ class FakeVolumes(Part):
 
     @scripted
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
+        """Set the size that the guest sees."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is not None and volume.volume_id in domain.volumes:
             domain.volumes[volume.volume_id] = volume.size
 
     @scripted
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
+        """Return the counters of a running guest's volumes."""
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
             return {}

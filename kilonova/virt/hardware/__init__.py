@@ -1,1 +1,1 @@
-"""What a host's processors and memory look like, without any hypervisor's words."""
+"""CPUs, memory and boards of hosts and guests, independent of any hypervisor."""

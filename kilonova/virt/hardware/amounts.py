@@ -1,10 +1,11 @@
-"""How much of each resource class a server is to get of Placement: what the scheduler asks for, and what limits count.
+"""Amounts of each resource class that a server gets in Placement; the scheduler asks for them, and limits count them.
 
     shared, dedicated = constraints.cpus_asked(flavor, image.properties)
     amounts.of(flavor, shared, dedicated)           # {'PCPU': 4, 'MEMORY_MB': 4096, 'DISK_GB': 20, 'VGPU': 1}
 
-Amounts are those of *groups*, {suffix: {resource class: amount}}: what each ``resources<suffix>:X`` of a flavor names
-comes from one provider, all else is in the group ''. Devices of PCI aliases, ports and accelerators are not among them.
+Amounts belong to *groups*, {suffix: {resource class: amount}}. The resources of each ``resources<suffix>:X`` of a
+flavor come from one provider, and all other resources are in the group ''. Devices of PCI aliases, ports and
+accelerators are not included.
 """
 from __future__ import annotations
 
@@ -21,15 +22,18 @@ LOG = logging.getLogger(__name__)
 
 Groups = Mapping[str, dict[str, int]]
 
-# What stands behind ``resources`` or ``trait`` in an extra spec.
+# The part of an extra spec after ``resources`` or ``trait``.
 SUFFIX_AND_NAME = r'(?P<suffix>[a-zA-Z0-9_-]{1,64})?:(?P<name>.+)'
 _RESOURCES = re.compile(f'resources{SUFFIX_AND_NAME}')
 
 
 def of(flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False,
        from_volume: bool = False) -> dict[str, int]:
-    """The sums over all groups of a server; ``from_volume``: its root disk is elsewhere. ``flavor``: objects.Flavor
-    by shape (vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs)."""
+    """Return the amounts of a server, summed over all groups.
+
+    ``flavor`` has the attributes of objects.Flavor: vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs. With
+    ``from_volume``, the root disk is a volume and is not counted.
+    """
     groups: dict[str, dict[str, int]] = {'': {}}
     for key, value in flavor.extra_specs.items():
         found = _RESOURCES.fullmatch(key)
@@ -47,7 +51,7 @@ def of(flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False,
 
 
 def number(name: str, value: str) -> int | None:
-    """An extra spec's amount of a resource class; None: it is none, and asks for nothing."""
+    """Return an extra spec's amount of a resource class, or None if it is not a number and is ignored."""
     if value.isdecimal():
         return int(value)
     LOG.warning('Resource amounts must be integers. Received %s=%s.', name, value)
@@ -55,7 +59,7 @@ def number(name: str, value: str) -> int | None:
 
 
 def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
-    """VCPU, MEMORY_MB and DISK_GB, each unless an extra spec names it somewhere."""
+    """Add VCPU, MEMORY_MB and DISK_GB, except for those that an extra spec names in any group."""
     disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
     if not from_volume:
         disk += flavor.root_gb
@@ -66,13 +70,13 @@ def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
 
 
 def pin(resources: dict[str, int], shared: int, dedicated: int) -> None:
-    """Dedicated CPUs are another class, unless a group of the flavor's own asks for its VCPUs."""
+    """Replace VCPU by shared VCPU and dedicated PCPU, unless the flavor asks for VCPU in a group of its own."""
     if dedicated and 'VCPU' in resources:
         resources.update(VCPU=shared, PCPU=dedicated)
 
 
 def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encrypted: bool) -> None:
-    """Encrypted memory, persistent memory."""
+    """Add the resources of encrypted and persistent memory."""
     if encrypted:
         resources['MEM_ENCRYPTION_CONTEXT'] = 1
     for label in filter(None, map(str.strip, extra_specs.get('hw:pmem', '').split(','))):
@@ -81,7 +85,10 @@ def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encryp
 
 
 def wants_encryption(extra_specs: Mapping[str, str], properties: Any = None) -> bool:
-    """Whether the guest's memory is to be encrypted: what the flavor says, or else the image. Nonsense is no."""
+    """Return whether the guest's memory must be encrypted, by the flavor, or else by the image.
+
+    An invalid value is False.
+    """
     value = extra_specs.get('hw:mem_encryption')
     if value is None and properties is not None:
         value = properties.get('hw_mem_encryption')

@@ -1,11 +1,11 @@
-"""What a flavor and an image ask of a host's NUMA cells and CPUs, as an InstanceNUMATopology that has no place yet.
+"""Requirements of a flavor and an image for NUMA cells and CPUs, as an InstanceNUMATopology without host cells.
 
-    wanted = constraints.of(flavor, image.properties)       # None: they ask for nothing
+    wanted = constraints.of(flavor, image.properties)       # None if there are no requirements
     placed = numa.fit(host, wanted)
 
-Cells are numbered from 0; ``cpuset`` holds the cell's vCPUs that float over shared CPUs, ``pcpuset`` those that get a
-CPU of their own. ``pagesize`` is a size in KiB, or SMALL, LARGE, ANY until the cell is placed. Everything that is
-refused here is the user's or the operator's request, and answered with 400.
+Cells are numbered from 0. ``cpuset`` has the cell's vCPUs that run on shared CPUs, and ``pcpuset`` those that get a
+dedicated CPU. ``pagesize`` is a size in KiB, or SMALL, LARGE or ANY until the cell is assigned to a host cell. All
+errors of this module are errors in the user's or operator's request, so the API answers with 400.
 """
 from __future__ import annotations
 
@@ -22,137 +22,192 @@ from kilonova.virt.hardware.pinning import ISOLATE, PREFER, REQUIRE
 
 SHARED, DEDICATED, MIXED = 'shared', 'dedicated', 'mixed'
 SHARE = 'share'
-# Page sizes that only a host can say: its smallest, any larger one, whatever fits.
+# Page sizes that depend on the host: its smallest size, any larger size, and any size that fits.
 SMALL, LARGE, ANY = -1, -2, -3
 _PAGE_WORDS = {'small': SMALL, 'large': LARGE, 'any': ANY}
 _PAGE_SIZE = re.compile(r'(?P<number>\d{1,15})((?P<prefix>[kKMGT])i?)?(?P<unit>b|bit|B)?')
 _PREFIXES = {'k': 1, 'K': 1, 'M': 1024, 'G': 1024 ** 2, 'T': 1024 ** 3}
-# No guest has more cells; a number beyond it is a slip.
+# Maximal number of NUMA cells of a guest. A larger number is considered a mistake.
 MOST_CELLS = 1024
 
 
 class InvalidNUMANodesNumber(errors.Invalid):
+    """The number of NUMA nodes is not a positive number, or is too large."""
+
     msg_fmt = "The property 'numa_nodes' cannot be '%(nodes)s'. It must be a number greater than 0"
 
 
 class ImageNUMATopologyIncomplete(errors.Invalid):
+    """CPUs or memory are missing for some NUMA nodes."""
+
     msg_fmt = 'CPU and memory allocation must be provided for all NUMA nodes'
 
 
 class ImageNUMATopologyForbidden(errors.Invalid):
+    """The image sets a NUMA property that the flavor sets already."""
+
     msg_fmt = "Image property '%(name)s' is not permitted to override NUMA configuration set against the flavor"
 
 
 class ImageNUMATopologyAsymmetric(errors.Invalid):
+    """CPUs or memory cannot be divided evenly by the number of NUMA nodes."""
+
     msg_fmt = ('Instance CPUs and/or memory cannot be evenly distributed across instance NUMA nodes. Explicit '
                'assignment of CPUs and memory to nodes is required')
 
 
 class ImageNUMATopologyCPUOutOfRange(errors.Invalid):
+    """A CPU number is larger than the flavor's last vCPU."""
+
     msg_fmt = 'CPU number %(cpunum)d is larger than max %(cpumax)d'
 
 
 class ImageNUMATopologyCPUDuplicates(errors.Invalid):
+    """A vCPU is assigned to two NUMA nodes."""
+
     msg_fmt = 'CPU number %(cpunum)d is assigned to two nodes'
 
 
 class ImageNUMATopologyCPUsUnassigned(errors.Invalid):
+    """A vCPU is not assigned to any NUMA node."""
+
     msg_fmt = 'CPU number %(cpuset)s is not assigned to any node'
 
 
 class ImageNUMATopologyMemoryOutOfRange(errors.Invalid):
+    """The memory of all NUMA nodes is not the flavor's memory."""
+
     msg_fmt = '%(memsize)d MB of memory assigned, but expected %(memtotal)d MB'
 
 
 class InvalidNUMAValue(errors.Invalid):
+    """An extra spec or property about CPUs, memory or NUMA nodes has an invalid value."""
+
     msg_fmt = "Invalid value '%(value)s' of '%(name)s': %(reason)s"
 
 
 class InvalidCPUAllocationPolicy(errors.Invalid):
+    """The flavor's CPU policy is unknown."""
+
     msg_fmt = "CPU policy requested from 'flavor' is invalid, given: '%(requested)s', available: '%(available)s'."
 
 
 class InvalidCPUThreadAllocationPolicy(errors.Invalid):
+    """The flavor's CPU thread policy is unknown."""
+
     msg_fmt = ("CPU thread policy requested from 'flavor' is invalid, given: '%(requested)s', available: "
                "'%(available)s'.")
 
 
 class InvalidEmulatorThreadsPolicy(errors.Invalid):
+    """The flavor's policy for emulator threads is unknown."""
+
     msg_fmt = ("CPU emulator threads option requested is invalid, given: '%(requested)s', available: "
                "'%(available)s'.")
 
 
 class ImageCPUPinningForbidden(errors.Invalid):
+    """The image's CPU policy contradicts the flavor's."""
+
     msg_fmt = ("Image property 'hw_cpu_policy' is not permitted to override CPU pinning policy set against the "
                'flavor')
 
 
 class ImageCPUThreadPolicyForbidden(errors.Invalid):
+    """The image's CPU thread policy contradicts the flavor's."""
+
     msg_fmt = ("Image property 'hw_cpu_thread_policy' is not permitted to override CPU thread pinning policy set "
                'against the flavor')
 
 
 class CPUThreadPolicyConfigurationInvalid(errors.Invalid):
+    """A CPU thread policy is set, but no vCPU is dedicated."""
+
     msg_fmt = 'Cannot set cpu thread pinning policy in a non dedicated cpu pinning policy'
 
 
 class RequiredMixedInstancePolicy(errors.Invalid):
+    """A mask of dedicated CPUs is set, but the CPU policy is not mixed."""
+
     msg_fmt = "Cannot specify 'hw:cpu_dedicated_mask' without the 'mixed' policy."
 
 
 class RequiredMixedOrRealtimeCPUMask(errors.Invalid):
+    """The CPU policy is mixed, but no mask says which vCPUs are dedicated."""
+
     msg_fmt = ("Must specify either 'hw:cpu_dedicated_mask' or 'hw:cpu_realtime_mask' when using 'mixed' CPU policy. "
                "'hw:cpu_dedicated_mask' and 'hw:cpu_realtime_mask' can be specified at the same time, or be specified "
                'with only one of them.')
 
 
 class RealtimeConfigurationInvalid(errors.Invalid):
+    """Realtime CPUs are requested, but the CPU policy is neither dedicated nor mixed."""
+
     msg_fmt = 'Cannot set realtime policy in a non dedicated cpu pinning policy'
 
 
 class RealtimeMaskNotFoundOrInvalid(errors.Invalid):
+    """The mask of realtime CPUs is empty, contains unknown vCPUs, or leaves no CPU for the emulator's threads."""
+
     msg_fmt = ('Use of realtime CPUs requires either one or more non-realtime CPU(s) or offloaded emulator threads: '
                "'%(mask)s' of hw:cpu_realtime_mask.")
 
 
 class RealtimeMaskNotDedicated(errors.Invalid):
+    """A realtime CPU is not dedicated."""
+
     msg_fmt = ("Realtime CPUs must have CPUs of their own: %(cpus)s of 'hw:cpu_realtime_mask' are not in "
                "'hw:cpu_dedicated_mask'.")
 
 
 class InvalidMixedInstanceDedicatedMask(errors.Invalid):
+    """The mask for a mixed CPU policy contains all vCPUs or none."""
+
     msg_fmt = ("Mixed instance must have at least 1 pinned vCPU and 1 unpinned vCPU. See 'hw:cpu_dedicated_mask'.")
 
 
 class BadRequirementEmulatorThreadsPolicy(errors.Invalid):
+    """Isolated emulator threads are requested, but no vCPU is dedicated."""
+
     msg_fmt = 'An isolated CPU emulator threads option requires a dedicated CPU policy option.'
 
 
 class CPUResourcesConflict(errors.Invalid):
+    """The flavor requests VCPU or PCPU as resources in addition to a CPU policy."""
+
     msg_fmt = ("It is not allowed to use the 'resources:VCPU' or 'resources:PCPU' in combination with 'hw:cpu_policy' "
                'or the image property hw_cpu_policy')
 
 
 class MemoryPageSizeInvalid(errors.Invalid):
+    """A page size is not a number of whole KiB and not a known word."""
+
     msg_fmt = "Invalid memory page size '%(pagesize)s'"
 
 
 class MemoryPageSizeForbidden(errors.Invalid):
+    """The image sets a page size that its flavor does not permit."""
+
     msg_fmt = "Page size %(pagesize)s forbidden against '%(against)s'"
 
 
 class FlavorImageLockedMemoryConflict(errors.Invalid):
+    """Flavor and image contradict each other about locked memory."""
+
     msg_fmt = 'locked_memory value in image (%(image)s) and flavor (%(flavor)s) conflict'
 
 
 class LockMemoryForbidden(errors.Invalid):
+    """Locked memory is requested without a page size."""
+
     msg_fmt = 'locked_memory value in image or flavor is forbidden when mem_page_size is not set'
 
 
 def of(flavor: Any, properties: Properties = NOTHING) -> InstanceNUMATopology | None:
-    """``flavor``: objects.Flavor by shape (vcpus, memory_mb, extra_specs).
+    """Return the NUMA topology that a flavor and an image require, or None if they do not require any.
 
-    None: nothing is asked for. Raises the errors above.
+    ``flavor`` has the attributes of objects.Flavor: vcpus, memory_mb, extra_specs. Raises the errors of this module if
+    the requirements are invalid.
     """
     specs = flavor.extra_specs or {}
     policy = cpu_policy(specs, properties)
@@ -162,7 +217,7 @@ def of(flavor: Any, properties: Properties = NOTHING) -> InstanceNUMATopology | 
     emulator = emulator_threads_policy(specs)
     size = page_size(specs, properties)
     if locked_memory(specs, properties) and size is None:
-        # The host would count memory that it has given away twice.
+        # Without a page size, memory may be overcommitted, which is impossible for locked memory.
         raise LockMemoryForbidden
     if not dedicated:
         if thread_policy is not None:
@@ -182,8 +237,11 @@ def of(flavor: Any, properties: Properties = NOTHING) -> InstanceNUMATopology | 
 
 
 def cpus_asked(flavor: Any, properties: Properties = NOTHING) -> tuple[int, int]:
-    """How many shared and how many dedicated CPUs flavor and image ask for: what ``shared_cpus`` and ``dedicated_cpus``
-    say of the topology, without looking at the cells that it has. Raises the errors above."""
+    """Return (number of shared CPUs, number of dedicated CPUs) that a flavor and an image require.
+
+    These are the results of ``shared_cpus`` and ``dedicated_cpus`` for their topology, but its cells are not checked.
+    Raises the errors of this module if the requirements are invalid.
+    """
     specs = flavor.extra_specs or {}
     dedicated = len(_dedicated(specs, cpu_policy(specs, properties), flavor.vcpus, properties))
     isolated = dedicated and emulator_threads_policy(specs) == ISOLATE
@@ -191,7 +249,7 @@ def cpus_asked(flavor: Any, properties: Properties = NOTHING) -> tuple[int, int]
 
 
 def dedicated_cpus(topology: InstanceNUMATopology | None) -> int:
-    """How many host CPUs a topology takes for itself, those of isolated emulator threads among them."""
+    """Return how many dedicated host CPUs a topology needs, including the one for isolated emulator threads."""
     if topology is None:
         return 0
     isolated = 'emulator_threads_policy' in topology and topology.emulator_threads_policy == ISOLATE
@@ -199,14 +257,17 @@ def dedicated_cpus(topology: InstanceNUMATopology | None) -> int:
 
 
 def shared_cpus(flavor: Any, topology: InstanceNUMATopology | None) -> int:
-    """How many of a server's vCPUs float over the host's shared CPUs."""
+    """Return how many of a server's vCPUs run on the host's shared CPUs."""
     found: int = flavor.vcpus - (sum(len(cell.pcpuset) for cell in topology.cells) if topology is not None else 0)
     return found
 
 
 # -- CPUs --------------------------------------------------------------------------------------------------------------
 def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
-    """'dedicated', 'mixed', 'shared' or None. A flavor that says shared or mixed isn't overridden by its image."""
+    """Return 'dedicated', 'mixed', 'shared' or None. An image cannot override a flavor with policy shared or mixed.
+
+    Raises InvalidCPUAllocationPolicy, CPUResourcesConflict or ImageCPUPinningForbidden.
+    """
     flavor = _word(specs, 'hw:cpu_policy', (SHARED, DEDICATED, MIXED), InvalidCPUAllocationPolicy)
     image = properties.get('hw_cpu_policy')
     if 'resources:PCPU' in specs:
@@ -221,7 +282,10 @@ def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> st
 
 
 def cpu_thread_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
-    """'prefer', 'isolate', 'require' or None."""
+    """Return 'prefer', 'isolate', 'require' or None.
+
+    Raises InvalidCPUThreadAllocationPolicy or ImageCPUThreadPolicyForbidden.
+    """
     flavor = _word(specs, 'hw:cpu_thread_policy', (PREFER, ISOLATE, REQUIRE), InvalidCPUThreadAllocationPolicy)
     image = properties.get('hw_cpu_thread_policy')
     if flavor in (None, PREFER):
@@ -232,13 +296,17 @@ def cpu_thread_policy(specs: Mapping[str, str], properties: Properties = NOTHING
 
 
 def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
-    """'isolate', 'share' or None."""
+    """Return 'isolate', 'share' or None. Raises InvalidEmulatorThreadsPolicy for another value."""
     return _word(specs, 'hw:emulator_threads_policy', (ISOLATE, SHARE), InvalidEmulatorThreadsPolicy)
 
 
 def realtime(specs: Mapping[str, str], vcpus: int, properties: Properties = NOTHING) -> frozenset[int]:
-    """The vCPUs that run before all else on their host CPUs: those of the mask, the image's before the flavor's. One
-    must be left for the emulator's threads, unless they have a place of their own."""
+    """Return the vCPUs that run with realtime priority on their host CPUs.
+
+    They are those of the image's mask, or else of the flavor's mask, or all. One vCPU must be left for the emulator's
+    threads, unless these have a policy of their own. Raises RealtimeConfigurationInvalid, RealtimeMaskNotFoundOrInvalid
+    or RealtimeMaskNotDedicated.
+    """
     if not strutils.bool_from_string(specs.get('hw:cpu_realtime')):
         return frozenset()
     policy = cpu_policy(specs, properties)
@@ -259,7 +327,10 @@ def _realtime_mask(specs: Mapping[str, str], properties: Properties) -> str | No
 
 
 def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int, properties: Properties) -> set[int]:
-    """The vCPUs that get host CPUs of their own. With a mixed policy those of realtime, if no others are named."""
+    """Return the vCPUs that get dedicated host CPUs.
+
+    With a mixed policy and without a mask of dedicated CPUs, these are the realtime CPUs.
+    """
     name, mask = 'hw:cpu_dedicated_mask', specs.get('hw:cpu_dedicated_mask')
     if mask is not None and policy != MIXED:
         raise RequiredMixedInstancePolicy
@@ -299,7 +370,10 @@ def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: ty
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int | None:
-    """KiB, SMALL, LARGE, ANY or None. An image may only narrow down what its flavor leaves open (large, any)."""
+    """Return the page size in KiB, SMALL, LARGE, ANY or None.
+
+    An image may only choose a size if its flavor permits it (large, any); otherwise MemoryPageSizeForbidden is raised.
+    """
     flavor, image = specs.get('hw:mem_page_size'), properties.get('hw_mem_page_size')
     of_flavor = None if flavor is None else parse_page_size(flavor)
     of_image = None if image is None else parse_page_size(image)
@@ -311,14 +385,14 @@ def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int
 
 
 def parse_page_size(text: str) -> int:
-    """'large' → LARGE, '2048' and '2MB' → 2048 (KiB). Raises MemoryPageSizeInvalid."""
+    """Return LARGE for 'large', and 2048 (KiB) for '2048' or '2MB'. Raises MemoryPageSizeInvalid for other texts."""
     word = text.strip()
     if word in _PAGE_WORDS:
         return _PAGE_WORDS[word]
     found = _PAGE_SIZE.fullmatch(word)
     if found is None:
         raise MemoryPageSizeInvalid(pagesize=text)
-    # A bare number counts KiB, a number with a unit what the unit says.
+    # A number without a unit is in KiB.
     number = int(found['number']) * (_PREFIXES[found['prefix']] * 1024 if found['prefix'] else 1)
     if not (found['prefix'] or found['unit']):
         number *= 1024
@@ -330,7 +404,10 @@ def parse_page_size(text: str) -> int:
 
 
 def locked_memory(specs: Mapping[str, str], properties: Properties = NOTHING) -> bool:
-    """Whether the guest's memory must stay in the host's. FlavorImageLockedMemoryConflict: they disagree."""
+    """Return whether the guest's memory must be locked in the host's memory.
+
+    Raises FlavorImageLockedMemoryConflict if flavor and image contradict each other.
+    """
     flavor, image = specs.get('hw:locked_memory'), properties.get('hw_locked_memory')
     wanted = None if flavor is None else strutils.bool_from_string(flavor)
     if wanted is not None and image is not None and wanted != image:
@@ -354,7 +431,7 @@ def _nodes(specs: Mapping[str, str], properties: Properties) -> int | None:
 
 def _cells(specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: int,
            memory_mb: int) -> list[tuple[set[int], int]]:
-    """The vCPUs and MiB of each cell, as told or evenly."""
+    """Return (vCPUs, MiB) of each cell, as specified or evenly distributed."""
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
     memory = _per_cell(specs, properties, 'numa_mem', _mib)
     if vcpus > cpuset.MOST:
@@ -372,7 +449,7 @@ def _cells(specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: 
 
 
 def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse: Any) -> dict[int, Any]:
-    """{cell: value} of hw:<name>.N, or else of the image's property."""
+    """Return {cell: value} of the extra specs hw:<name>.N, or else of the image's property."""
     found: dict[int, Any] = {}
     cpus = 0
     for key, value in specs.items():
@@ -380,7 +457,7 @@ def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse
         if matching is None:
             continue
         cell = found[int(matching[1])] = parse(key, value)
-        # Cells that each name all CPUs would together fill the memory.
+        # Limit the total, because many cells that each name all CPUs would need too much memory.
         cpus += len(cell) if isinstance(cell, set) else 0
         if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
             raise InvalidNUMAValue(name=key, value=value, reason='too many cells or CPUs are named')

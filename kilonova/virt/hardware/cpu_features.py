@@ -1,13 +1,15 @@
-"""Features of x86 CPUs by libvirt's names, and the traits that stand for them.
+"""Names of x86 CPU features in libvirt, and their traits in Placement.
 
     traits({'avx2', 'aes', 'hypervisor'})          # {'HW_CPU_X86_AVX2', 'HW_CPU_X86_AESNI'}
     wanted(['HW_CPU_X86_AVX2', 'CUSTOM_X'])        # {'avx2'}
+
+The libvirt driver uses them.
 """
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-# Traits whose feature has another name at libvirt, without their HW_CPU_X86_; the others differ in case alone.
+# Traits (without HW_CPU_X86_) whose feature has another name in libvirt. All other names differ only in case.
 _FEATURES = {
     'ABM': 'abm', 'AESNI': 'aes', 'AMD_IBPB': 'ibpb', 'AMD_NO_SSB': 'amd-no-ssb', 'AMD_SSBD': 'amd-ssbd',
     'AMD_SVM': 'svm', 'AMD_VIRT_SSBD': 'virt-ssbd', 'AMXBF16': 'amx-bf16', 'AMXINT8': 'amx-int8',
@@ -23,11 +25,11 @@ FEATURES: Mapping[str, str] = {
 
 
 def traits(features: Iterable[str]) -> set[str]:
-    """The traits of a CPU with these features."""
+    """Return the traits of a CPU with these features."""
     found = frozenset(features)
     return {trait for trait, feature in FEATURES.items() if feature in found}
 
 
 def wanted(names: Iterable[str]) -> frozenset[str]:
-    """The features that traits stand for; other traits say nothing of CPUs."""
+    """Return the CPU features of these traits. Traits that are no CPU features are ignored."""
     return frozenset(FEATURES[name] for name in names if name in FEATURES)

@@ -1,14 +1,16 @@
-"""NUMA cells of a host, and where on them a server fits. One code for the scheduler's filter and the host's claim.
+"""NUMA cells of a host, and the cells on which a server fits.
+
+The scheduler's filter and the host's claim use this code.
 
     cells = spread(cells=2, sockets=1, cores=16, threads=2, memory_mb=262144)    # two cells of 32 CPUs, 128 GiB
     host = topology_of(cells, offer)                                             # objects.NUMATopology, nothing used
     host = used(host, [placed for each server here])
-    placed = fit(host, constraints.of(flavor, image.properties), CellLimits(cpu_ratio=4.0))     # None: it doesn't
+    placed = fit(host, constraints.of(flavor, image.properties), CellLimits(cpu_ratio=4.0))     # None: it does not fit
     consume(host, placed)
 
-A placed topology names in each cell the host's cell (``id``), the host CPU of each dedicated vCPU (``cpu_pinning``),
-the CPUs of isolated emulator threads (``cpuset_reserved``) and the size of the pages in KiB. Dedicated CPUs and pages
-of a given size are never given twice; shared CPUs and memory as often as the ratios say.
+A placed topology has for each cell the host's cell (``id``), the host CPU of each dedicated vCPU (``cpu_pinning``), the
+CPUs of isolated emulator threads (``cpuset_reserved``) and the page size in KiB. Dedicated CPUs and pages of a
+requested size are never given twice. Shared CPUs and memory may be overcommitted by the allocation ratios.
 """
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ from kilonova.virt.hardware.offer import Offer
 
 @dataclass(frozen=True)
 class HostCell:
-    """One NUMA cell: CPU numbers, memory in MiB, CPUs that share a core, and pages {size in KiB: how many}."""
+    """One NUMA cell of a host.
+
+    It has CPU numbers, memory in MiB, sets of CPUs that share a core, and ``pages`` {size in KiB: number}.
+    """
 
     id: int
     cpus: frozenset[int]
@@ -46,9 +51,9 @@ class HostCell:
 
 
 def spread(cells: int, sockets: int, cores: int, threads: int, memory_mb: int) -> list[HostCell]:
-    """Cells of a host that only tells how many of each it has: numbered one after the other.
+    """Return the cells of a host that reports only their number and sizes. CPUs are numbered consecutively.
 
-    ``sockets`` is per cell, ``cores`` per socket, ``threads`` per core, as libvirt's getInfo has them.
+    ``sockets`` is per cell, ``cores`` per socket, ``threads`` per core, as in libvirt's getInfo.
     """
     found = []
     per_cell = sockets * cores * threads
@@ -63,7 +68,7 @@ def spread(cells: int, sockets: int, cores: int, threads: int, memory_mb: int) -
 
 
 def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
-    """The host as servers may use it, with nothing used; None for a host that tells of no cells."""
+    """Return the host's NUMA topology for servers, with nothing used, or None for a host that reports no cells."""
     if not cells:
         return None
     return NUMATopology(cells=[NUMACell(
@@ -77,7 +82,7 @@ def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
 
 # -- what servers use --------------------------------------------------------------------------------------------------
 def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopology:
-    """A copy of the host with these servers on it."""
+    """Return a copy of the host's topology with the usage of these servers."""
     copy = host.obj_clone()
     for topology in placed:
         consume(copy, topology)
@@ -85,7 +90,7 @@ def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopo
 
 
 def consume(host: NUMATopology, placed: InstanceNUMATopology) -> None:
-    """Count a server that has its place; cells that the host no longer has are left out."""
+    """Add the usage of a placed server to the host's topology. Cells that the host no longer has are left out."""
     cells = {cell.id: cell for cell in host.cells}
     for cell in placed.cells:
         if cell.id in cells:
@@ -103,7 +108,7 @@ def _consume(host: NUMACell, cell: InstanceNUMACell) -> None:
 
 
 def cpus_of(cell: InstanceNUMACell, siblings: Sequence[Any] = ()) -> set[int]:
-    """Host CPUs that a placed cell keeps from others."""
+    """Return the host CPUs that a placed cell blocks for other servers."""
     pins = {int(vcpu): cpu for vcpu, cpu in (_value(cell, 'cpu_pinning_raw') or {}).items()}
     return pinning.occupied(pins, _value(cell, 'cpuset_reserved') or (), siblings, _value(cell, 'cpu_thread_policy'))
 
@@ -115,7 +120,7 @@ def _value(cell: InstanceNUMACell, name: str) -> Any:
 # -- where a server fits -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CellLimits:
-    """How often shared CPUs and memory may be given; ``pack``: fill cells that are in use before others."""
+    """Overcommit ratios of shared CPUs and memory. With ``pack``, cells in use are filled before other cells."""
 
     cpu_ratio: float = 1.0
     ram_ratio: float = 1.0
@@ -123,7 +128,7 @@ class CellLimits:
 
 
 class Devices:
-    """The PCI devices that go with a server: which host cells they allow."""
+    """PCI devices that a server requests, to check on which host cells it can have them."""
 
     def __init__(self, pools: PciPools, requests: Requests, mapping: ProviderMapping | None = None) -> None:
         self._pools, self._requests, self._mapping = pools, as_list(requests), mapping
@@ -134,14 +139,20 @@ class Devices:
         return bool(self._requests)
 
     def cells(self) -> set[int]:
-        """Host cells with free devices: of those that are asked for, or of any when none are."""
+        """Return the host cells with free devices that match the requests.
+
+        If there are no requests, return the cells with any free devices.
+        """
         specs = [spec for request in self._requests for spec in request.spec]
         return {pool.keys['numa_node'] for pool in self._pools.pools
                 if pool.count and pool.keys.get('numa_node') is not None
                 and (not specs or any(pool.matches(spec) for spec in specs))}
 
     def allow(self, cells: Collection[int], near: bool) -> bool:
-        """Whether a server on these cells can have its devices; ``near``: all of them on these very cells."""
+        """Return whether a server on these cells can have its devices.
+
+        With ``near``, all devices must be on these cells.
+        """
         key = tuple(sorted(cells)), near
         if key not in self._answers:
             self._answers[key] = self._pools.support_requests(self._near if near else self._requests, self._mapping,
@@ -151,10 +162,11 @@ class Devices:
 
 def fit(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits = CellLimits(),
         devices: Devices | None = None) -> InstanceNUMATopology | None:
-    """``wanted`` placed on the host, or None. Changes neither; where ``wanted`` was placed before means nothing.
+    """Return ``wanted`` placed on the host's cells, or None if it does not fit.
 
-    Each of its cells gets a host cell of its own, all of them pages of one size. Cells near the devices come first, for
-    a server without devices those that have none.
+    Neither argument is changed, and an earlier placement in ``wanted`` is ignored. Each of its cells gets a host cell
+    of its own, and all use pages of the same size. Cells near the devices are tried first; for a server without
+    devices, cells without devices are tried first.
     """
     if not wanted.cells or len(wanted.cells) > len(host.cells):
         return None
@@ -173,7 +185,7 @@ def _assembled(wanted: InstanceNUMATopology, cells: list[InstanceNUMACell]) -> I
 
 
 def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | None]:
-    """The page sizes to try, best first; [None]: nothing is said of pages."""
+    """Return the page sizes to try, best first, or [None] if no size is requested."""
     asked = _value(wanted.cells[0], 'pagesize')
     if asked is None:
         return [None]
@@ -187,7 +199,7 @@ def _page_sizes(host: NUMATopology, wanted: InstanceNUMATopology) -> list[int | 
 
 def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits,
            devices: Devices | None) -> list[NUMACell]:
-    """The host's cells, those to be tried first at the front."""
+    """Return the host's cells in the order in which they are tried."""
     pinned = any(cell.pcpuset for cell in wanted.cells)
     gpus = devices.cells() if devices is not None else set()
     asks = bool(devices)
@@ -201,27 +213,28 @@ def _order(host: NUMATopology, wanted: InstanceNUMATopology, limits: CellLimits,
 
 
 class _Table:
-    """Which host cell takes which cell of the server, worked out once."""
+    """Results of fitting each cell of a server on each host cell, computed once."""
 
     def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: CellLimits) -> None:
         self._wanted, self._size, self._limits = wanted.cells, size, limits
         isolated = 'emulator_threads_policy' in wanted and wanted.emulator_threads_policy == pinning.ISOLATE
-        # The emulator's threads live beside the first cell.
+        # The emulator's threads use a CPU of the first cell's host cell.
         self._reserve = [int(isolated and not number) for number in range(len(wanted.cells))]
         self._found: dict[tuple[int, int], InstanceNUMACell | None] = {}
 
     def at(self, number: int, host: NUMACell) -> InstanceNUMACell | None:
-        """The server's cell of this number, placed there."""
+        """Return the server's cell with this number placed on a host cell, or None if it does not fit."""
         key = number, host.id
         if key not in self._found:
             self._found[key] = _fit_cell(host, self._wanted[number], self._size, self._reserve[number], self._limits)
         return self._found[key]
 
     def takes_any(self, host: NUMACell) -> bool:
+        """Return whether the host cell can take at least one of the server's cells."""
         return any(self.at(number, host) is not None for number in range(len(self._wanted)))
 
     def placements(self, order: Sequence[NUMACell]) -> Iterator[list[InstanceNUMACell]]:
-        """One placement for each set of host cells that has any, first ones first."""
+        """Yield one placement for each combination of host cells that has any, in the order of the cells."""
         for cells in itertools.combinations(order, len(self._wanted)):
             placed = self._match(0, cells)
             if placed is not None:
@@ -257,7 +270,10 @@ def _fit_cell(host: NUMACell, wanted: InstanceNUMACell, size: int | None, reserv
 
 
 def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) -> bool:
-    """Whether a cell has so much memory left, in pages of ``size`` (None: small ones, overcommitted by ``ratio``)."""
+    """Return whether a cell has this much free memory, in pages of ``size``.
+
+    With None, the memory is in small pages and may be overcommitted by ``ratio``.
+    """
     if memory_mb > host.memory or host.memory_usage + memory_mb > host.memory * ratio:
         return False
     pages = sorted(host.mempages, key=lambda one: one.size_kb)
@@ -267,7 +283,7 @@ def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) 
         return False
     if not pages or (size is not None and size != pages[0].size_kb):
         return True
-    # Small pages: memory that lies in larger ones is not among them.
+    # Memory in larger pages is not available as small pages.
     total_kb = (pages[0].total - pages[0].reserved) * pages[0].size_kb
     used_kb = host.memory_usage * 1024 - sum(one.used * one.size_kb for one in pages[1:])
     found: bool = wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)

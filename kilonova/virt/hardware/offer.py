@@ -1,10 +1,10 @@
-"""What of a host's CPUs and pages servers may have, by the configuration.
+"""CPUs and pages of a host that servers may use, from the configuration.
 
     offer = Offer.read(conf, online={0, 1, 2, 3})
     offer.shared, offer.dedicated
 
-Nothing configured: all CPUs are shared. With ``[compute]cpu_dedicated_set`` or ``cpu_shared_set`` only those are
-offered; a CPU is never both.
+Without configuration, all CPUs are shared. If ``[compute]cpu_dedicated_set`` or ``cpu_shared_set`` is set, only the
+CPUs in these sets may be used. A CPU is never in both sets.
 """
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ from kilonova.virt.parts.host import DriverMisconfigured
 
 @dataclass(frozen=True)
 class Offer:
-    """``shared``: CPUs that vCPUs float over; ``dedicated``: those given to one vCPU each; ``said``: whether the shared
-    ones are configured (guests are kept on them then); ``pages``: {(cell, size in KiB): pages kept for the host}."""
+    """CPUs and pages of a host that servers may use.
+
+    Attributes:
+        shared: CPUs on which shared vCPUs run.
+        dedicated: CPUs that are each given to one vCPU.
+        said: Whether the shared CPUs are configured; if so, guests are restricted to them.
+        pages: {(cell, size in KiB): number of pages reserved for the host}.
+    """
 
     shared: frozenset[int]
     dedicated: frozenset[int] = frozenset()
@@ -30,7 +36,10 @@ class Offer:
 
     @classmethod
     def read(cls, conf: cfg.ConfigOpts, online: Set[int]) -> Offer:
-        """``online``: the host's CPUs. Raises DriverMisconfigured."""
+        """Read the configuration.
+
+        ``online`` are the host's CPUs. Raises DriverMisconfigured if a setting is invalid.
+        """
         shared = _set(conf, 'cpu_shared_set', online)
         dedicated = _set(conf, 'cpu_dedicated_set', online)
         if shared is None and dedicated is None:
@@ -45,7 +54,7 @@ class Offer:
         return cls(shared or frozenset(), dedicated or frozenset(), bool(shared), _reserved(conf))
 
     def reserved_pages(self, cell: int, size_kb: int) -> int:
-        """Pages of a cell that are the host's own."""
+        """Return the number of pages of a cell that are reserved for the host."""
         return self.pages.get((cell, size_kb), 0)
 
 
@@ -66,7 +75,7 @@ def _set(conf: cfg.ConfigOpts, name: str, online: Set[int]) -> frozenset[int] | 
 
 
 def _reserved(conf: cfg.ConfigOpts) -> dict[tuple[int, int], int]:
-    """node:N,size:S,count:C entries; a size without a unit counts KiB."""
+    """Read entries of the form node:N,size:S,count:C. A size without a unit is in KiB."""
     found: dict[tuple[int, int], int] = {}
     for entry in conf.reserved_huge_pages or ():
         try:

@@ -1,10 +1,10 @@
-"""Which host CPUs dedicated vCPUs get: one each, by thread policy.
+"""Choose a host CPU for each dedicated vCPU, by the thread policy.
 
     pin(free={2, 3, 6, 7}, siblings=[{2, 3}, {6, 7}], vcpus=[0, 1], policy='prefer')
     # Pinned(pins={0: 2, 1: 3}, reserved=frozenset(), threads=2)
 
-A *core* is the set of its free threads. ``prefer`` fills cores where it can, ``require`` takes only cores with at least
-two free threads, ``isolate`` takes one thread of a core and leaves the others unused.
+A *core* is the set of its free threads. ``prefer`` fills cores if possible. ``require`` uses only cores with at least
+two free threads. ``isolate`` uses one thread of a core and leaves its other threads unused.
 """
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ Core = list[int]
 
 @dataclass(frozen=True)
 class Pinned:
-    """``pins``: {vCPU: host CPU}; ``reserved``: host CPUs for the emulator's threads alone; ``threads``: how many of
-    the guest's neighbouring vCPUs are threads of one core."""
+    """Host CPUs for a guest.
+
+    ``pins`` is {vCPU: host CPU}. ``reserved`` are host CPUs only for the emulator's threads. ``threads`` is the number
+    of consecutive vCPUs of the guest that are threads of one core.
+    """
 
     pins: dict[int, int]
     reserved: frozenset[int]
@@ -27,9 +30,10 @@ class Pinned:
 
 def pin(free: Set[int], siblings: Iterable[Set[int]], vcpus: Collection[int], policy: str | None = None,
         reserve: int = 0) -> Pinned | None:
-    """A free CPU for each vCPU and ``reserve`` more; None: that can't be.
+    """Return a free CPU for each vCPU and ``reserve`` additional CPUs, or None if this is impossible.
 
-    ``siblings``: sets of threads of one core, of all the host's CPUs; a CPU in none of them is a core of its own.
+    ``siblings`` are sets of threads of one core, for all of the host's CPUs. A CPU in none of them is a core of its
+    own.
     """
     wanted, groups = sorted(vcpus), [set(group) for group in siblings if len(group) > 1]
     if policy == ISOLATE:
@@ -46,7 +50,7 @@ def pin(free: Set[int], siblings: Iterable[Set[int]], vcpus: Collection[int], po
 
 
 def _cores(free: Set[int], groups: Iterable[Set[int]]) -> list[Core]:
-    """The free threads of each core that has any."""
+    """Return the free threads of each core that has any."""
     cores = [sorted(group & free) for group in groups if group & free]
     grouped = {cpu for core in cores for cpu in core}
     return sorted(cores + [[cpu] for cpu in free - grouped])
@@ -61,7 +65,7 @@ def _isolated(free: Set[int], groups: list[set[int]], wanted: list[int], reserve
 
 
 def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int] | None:
-    """``count`` CPUs and the guest's threads a core: as many as the free threads of the cores allow."""
+    """Return ``count`` CPUs and the guest's number of threads per core, which is the largest possible one, or None."""
     if not count:
         return [], 1
     usable = [core for core in cores if len(core) > 1] if whole else cores
@@ -73,13 +77,13 @@ def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int]
             return chosen, threads
     if not whole:
         return None
-    # An odd number: full cores as far as they go, then a thread of one more.
+    # The number cannot be divided: use full cores, and then one more thread.
     chosen = [cpu for core in usable for cpu in core][:count]
     return (chosen, 1) if len(chosen) == count else None
 
 
 def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
-    """CPUs in groups of ``threads`` of one core, broken cores first."""
+    """Return CPUs in groups of ``threads`` of one core, partly used cores first, or None if there are too few."""
     chosen: list[int] = []
     for core in sorted(cores, key=len):
         chosen += core[:len(core) // threads * threads]
@@ -90,7 +94,7 @@ def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
 
 def occupied(pins: Mapping[int, int], reserved: Iterable[int], siblings: Sequence[Set[int]],
              policy: str | None) -> set[int]:
-    """Host CPUs that nobody else may be pinned to."""
+    """Return the host CPUs that no other server may be pinned to."""
     taken = {*pins.values(), *reserved}
     if policy == ISOLATE:
         taken.update(cpu for group in siblings if taken & group for cpu in group)

@@ -1,9 +1,9 @@
-"""Sockets, cores and threads that a guest sees.
+"""Choose the sockets, cores and threads that a guest sees.
 
     choose(8, limits_of(flavor.extra_specs, image.properties)).sockets == 8
 
-Flavors and images say what they would like (hw:cpu_sockets …) and the most that there may be (hw:cpu_max_sockets …);
-an image may ask for less than the flavor's most, never for more.
+Flavors and images may set preferred numbers (hw:cpu_sockets …) and maximal numbers (hw:cpu_max_sockets …). An image may
+lower the flavor's maximum, but not raise it.
 """
 from __future__ import annotations
 
@@ -16,38 +16,52 @@ from kilonova.objects import ImageMetaProps, VirtCPUTopology
 from kilonova.objects.image_meta import NOTHING
 
 PARTS = ('sockets', 'cores', 'threads')
-# The limit where nobody sets one; no guest has more CPUs.
+# The default maximum. No guest has more CPUs.
 MOST = 65536
 
 
 class InvalidCPUTopology(errors.Invalid):
+    """A number of sockets, cores or threads is not a positive whole number."""
+
     msg_fmt = "Invalid value '%(value)s' of '%(name)s': it must be a whole number greater than 0"
 
 
 class ImageVCPULimitsRangeExceeded(errors.Invalid):
+    """The image sets a higher maximum than the flavor."""
+
     msg_fmt = ("Image vCPU topology limits (hw_cpu_max_%(part)s = %(image)d) exceed the flavor's "
                '(hw:cpu_max_%(part)s = %(flavor)d)')
 
 
 class ImageVCPUTopologyRangeExceeded(errors.Invalid):
+    """A preferred number of sockets, cores or threads is higher than the maximum."""
+
     msg_fmt = 'Requested vCPU topology (%(part)s = %(wanted)d) exceeds the limit of %(most)d'
 
 
 class ImageVCPULimitsRangeImpossible(errors.Invalid):
+    """No combination of sockets, cores and threads within the maxima has the flavor's number of vCPUs."""
+
     msg_fmt = ('Requested vCPU limits %(sockets)d:%(cores)d:%(threads)d are impossible to satisfy for vcpus count '
                '%(vcpus)d')
 
 
 @dataclass(frozen=True)
 class TopologyLimits:
-    """``liked``: the parts that somebody asked for; ``most``: the most of each."""
+    """Preferred and maximal numbers of sockets, cores and threads.
+
+    ``liked`` contains only the requested numbers, ``most`` the maximum of each.
+    """
 
     liked: dict[str, int]
     most: dict[str, int]
 
 
 def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> TopologyLimits:
-    """What flavor and image say. Raises the errors above."""
+    """Return the preferred and maximal numbers of a flavor and an image.
+
+    Raises InvalidCPUTopology, ImageVCPULimitsRangeExceeded or ImageVCPUTopologyRangeExceeded.
+    """
     most, liked = {}, {}
     for part in PARTS:
         flavor = _flavor(extra_specs, f'hw:cpu_max_{part}')
@@ -57,7 +71,7 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
         most[part] = image or flavor or MOST
     of_flavor = {part: _flavor(extra_specs, f'hw:cpu_{part}') for part in PARTS}
     of_image = {part: _image(properties, f'hw_cpu_{part}') for part in PARTS}
-    # An image's wishes count where the flavor has none at all: halves of two layouts make no layout.
+    # The image's preferences are used only if the flavor has none, because parts of two layouts do not fit together.
     wishes = of_flavor if any(of_flavor.values()) else of_image
     for part, wanted in wishes.items():
         if wanted is not None and wanted > most[part]:
@@ -68,16 +82,16 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
 
 
 def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> VirtCPUTopology:
-    """The layout that meets most wishes; of those the one with most sockets, then most cores.
+    """Return the layout that meets most preferences, and among these the one with most sockets, then with most cores.
 
-    ``threads``: how many neighbouring vCPUs are pinned to threads of one core. ImageVCPULimitsRangeImpossible: none is
-    allowed.
+    ``threads`` is the number of consecutive vCPUs that are pinned to threads of one core. Raises
+    ImageVCPULimitsRangeImpossible if no layout is within the maxima.
     """
     liked = dict(limits.liked)
     if threads is not None and 'threads' not in liked:
         liked['threads'] = threads
     if vcpus < 1:
-        # Nobody can run it, and the hypervisor says so.
+        # Such a guest cannot run, and the hypervisor refuses it.
         return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
     if vcpus > MOST:
         raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))

@@ -1,10 +1,11 @@
-"""What a flavor and an image ask of a guest's board besides CPUs and memory: shares of the host's CPUs, limits of its
-disks, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random numbers, the width of addresses.
+"""Requirements of a flavor and an image for a guest's board, besides CPUs and memory.
 
     wishes = tuning.of(flavor.extra_specs, image.properties)
     wishes.cpu == {'shares': 512}
 
-The API reads it to refuse what can't be (with 400), the hypervisor's side to write it down.
+These are shares of the host's CPUs, limits of disks, serial ports, watchdog, firmware, video, sound, IOMMU, USB, random
+numbers and the width of addresses. The API reads them to refuse impossible requests (with 400), and the hypervisor
+driver to build the guest.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from oslo_utils import strutils
 from kilonova import errors
 from kilonova.objects.image_meta import NOTHING, ImageMetaProps
 
-# The board has no more of them.
+# Maximal number of serial ports on the board.
 MOST_SERIAL_PORTS = 4
 REQUIRED, OPTIONAL, DISABLED = 'required', 'optional', 'disabled'
 UEFI = 'uefi'
@@ -28,56 +29,70 @@ INTEL, SMMUV3, VIRTIO, AUTO = 'intel', 'smmuv3', 'virtio', 'auto'
 IOMMU_MODELS = (INTEL, SMMUV3, VIRTIO, AUTO)
 USB_MODELS = ('piix3-uhci', 'piix4-uhci', 'ehci', 'ich9-ehci1', 'vt82c686b-uhci', 'pci-ohci', 'nec-xhci', 'qemu-xhci')
 PASSTHROUGH, EMULATE = 'passthrough', 'emulate'
-# Graphics adapters whose memory can be chosen.
+# Graphics adapters whose memory size can be chosen.
 SIZED_VIDEO = ('vga', 'qxl', 'vmvga', 'bochs')
-# The properties that count here.
+# The image properties that this module reads.
 PROPERTIES = ('hw_firmware_type', 'hw_maxphysaddr_bits', 'hw_maxphysaddr_mode', 'hw_pmu', 'hw_serial_port_count',
               'hw_sound_model', 'hw_usb_model', 'hw_vif_multiqueue_enabled', 'hw_video_model', 'hw_video_ram',
               'hw_viommu_model', 'hw_virtio_packed_ring', 'hw_watchdog_action', 'os_secure_boot')
 
-# What the kernel takes as shares: smallest, largest, by the version of the host's control groups.
+# (smallest, largest) number of CPU shares that the kernel accepts, by the version of the host's control groups.
 CPU_SHARES = {1: (2, 262144), 2: (1, 10000)}
-# What the kernel of some host takes: smallest, largest. A quota below 0 is none; its most are 44 bits of microseconds.
+# (smallest, largest) values that the kernel of any host accepts. A negative quota means no quota, and its maximum has
+# 44 bits of microseconds.
 CPU_LIMITS = {'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
               'period': (1000, 1000000), 'quota': (1000, 2 ** 44 - 1)}
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
 MOST_DISK = 10 ** 15
-# Bits of a physical address that a guest of QEMU may have; libvirt's numbers of random bytes have 32 bits.
+# (smallest, largest) number of bits of a physical address of a QEMU guest. libvirt's numbers of random bytes have 32
+# bits.
 ADDRESS_BITS = (32, 52)
 MOST_RANDOM = 2 ** 32 - 1
 
 
 class InvalidTuning(errors.Invalid):
+    """An extra spec or image property has an invalid value."""
+
     msg_fmt = "Invalid value '%(value)s' of '%(name)s': %(reason)s"
 
 
 class SerialPortsExceeded(errors.Invalid):
+    """The image asks for more serial ports than the flavor permits."""
+
     msg_fmt = 'Forbidden to exceed flavor value of number of serial ports passed in image meta.'
 
 
 class VideoMemoryTooHigh(errors.Invalid):
+    """The image asks for more video memory than the flavor permits."""
+
     msg_fmt = ('The requested amount of video memory %(wanted)d (MB, hw_video_ram of the image) is higher than the '
                'maximum allowed by flavor %(most)d (hw_video:ram_max_mb).')
 
 
 class FlavorImageConflict(errors.Invalid):
+    """Flavor and image contradict each other."""
+
     msg_fmt = "Conflicting values of the flavor's '%(spec)s' (%(flavor)s) and the image's '%(name)s' (%(image)s)"
 
 
 class SecureBootNeedsUefi(errors.Invalid):
+    """Secure boot is required, but the image's firmware is not UEFI."""
+
     msg_fmt = 'Secure boot needs UEFI: the image has to say hw_firmware_type=uefi.'
 
 
 class AddressSpace(NamedTuple):
-    """How wide the guest's physical addresses are: as the host's (passthrough), or ``bits`` (emulate)."""
+    """Width of the guest's physical addresses: that of the host (passthrough), or ``bits`` (emulate)."""
 
     mode: str
     bits: int | None = None
 
 
 class RandomNumbers(NamedTuple):
-    """A source of random numbers: at most ``rate_bytes`` in ``period`` milliseconds; None: no limit, libvirt's
-    period."""
+    """Limit of a source of random numbers.
+
+    At most ``rate_bytes`` are read in ``period`` milliseconds. None means no limit, and libvirt's default period.
+    """
 
     rate_bytes: int | None = None
     period: int | None = None
@@ -85,10 +100,25 @@ class RandomNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """``cpu``: shares, period, quota (microseconds); ``disk``: limits of each disk by libvirt's names (bytes or
-    requests a second); ``firmware``: uefi, bios or None; ``video_ram`` in MB; ``watchdog``: what it does, or None;
-    ``sound``, ``iommu``, ``usb``: models, None where there is none (``usb``: where none is asked for); ``multiqueue``:
-    virtio's network cards have a queue a vCPU."""
+    """Requirements for a guest's board.
+
+    Attributes:
+        cpu: Shares, period and quota (the last two in microseconds).
+        disk: Limits of each disk by libvirt's names, in bytes or requests per second.
+        serial_ports: Number of serial ports.
+        watchdog: Action of the watchdog, or None without a watchdog.
+        firmware: 'uefi', 'bios' or None.
+        secure_boot: 'required', 'optional' or 'disabled'.
+        video_model: Model of the graphics adapter, or None.
+        video_ram: Video memory in MB; 0 for the model's default.
+        sound: Model of the sound card, or None without one.
+        iommu: Model of the IOMMU, or None without one.
+        usb: Model of the USB controller, or None if none is requested.
+        packed_ring: Whether virtio devices use packed rings.
+        multiqueue: Whether virtio network cards have one queue for each vCPU.
+        address_space: Width of physical addresses, or None.
+        random: The source of random numbers, or None if the flavor forbids it.
+    """
 
     cpu: dict[str, int] = field(default_factory=dict)
     disk: dict[str, int] = field(default_factory=dict)
@@ -108,7 +138,7 @@ class Tuning:
 
 
 def of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> Tuning:
-    """What flavor and image say. Raises the errors above."""
+    """Return the requirements of a flavor and an image. Raises the errors of this module if they are invalid."""
     said = properties.get
     _flag(extra_specs, 'hw:pmu', said('hw_pmu'))
     firmware, secure = said('hw_firmware_type'), _secure_boot(extra_specs, said('os_secure_boot'))
@@ -157,7 +187,7 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
         number = _number(name, value)
         if not 0 <= number <= MOST_DISK:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_DISK}')
-        # QEMU refuses to start with these.
+        # QEMU does not start with both a total limit and a read or write limit.
         if match['what'] != 'total' and f'quota:disk_total_{match["unit"]}_sec{match["burst"] or ""}' in extra_specs:
             raise InvalidTuning(name=name, value=number, reason='there is a limit of the total as well')
         needed = {'_max': '', '_max_length': '_max'}.get(match['burst'] or '')
@@ -174,7 +204,7 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
-    """The image's number, which must not exceed the flavor's; else the flavor's; else one."""
+    """Return the image's number, which must not exceed the flavor's, or else the flavor's number, or else one."""
     name = 'hw:serial_port_count'
     flavor = _number(name, extra_specs[name]) if name in extra_specs else 0
     if flavor and (image or 0) > flavor:
@@ -187,7 +217,7 @@ def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
 
 
 def _watchdog(extra_specs: Mapping[str, str], image: str | None) -> str | None:
-    """The image's word counts before the flavor's."""
+    """Return the action, or None without a watchdog. The image's value has priority over the flavor's."""
     action = image or extra_specs.get('hw:watchdog_action') or DISABLED
     if action not in WATCHDOG_ACTIONS:
         raise InvalidTuning(name='hw:watchdog_action', value=action,
@@ -206,7 +236,10 @@ def _secure_boot(extra_specs: Mapping[str, str], image: str | None) -> str:
 
 
 def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool | None:
-    """Which of the two is meant where they differ can't be known; None: neither says it."""
+    """Return the flavor's flag, or else the image's, or None if neither is set.
+
+    Raises FlavorImageConflict if they differ, because it is unknown which one is meant.
+    """
     flavor = extra_specs.get(name)
     if flavor is None:
         return image
@@ -217,7 +250,10 @@ def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool
 
 
 def _word(extra_specs: Mapping[str, str], name: str, words: tuple[str, ...], image: str | None) -> str | None:
-    """The same for one of ``words``."""
+    """Return the flavor's value, which must be one of ``words``, or else the image's, or None.
+
+    Raises FlavorImageConflict if they differ.
+    """
     flavor = extra_specs.get(name)
     if flavor is None:
         return image
@@ -245,7 +281,7 @@ def _address_space(extra_specs: Mapping[str, str], image: str | None, image_bits
 
 
 def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
-    """None: the flavor forbids it."""
+    """Return the source of random numbers, or None if the flavor forbids it."""
     numbers = {}
     for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'):
         if name not in extra_specs:
@@ -253,7 +289,7 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
         number = _number(name, extra_specs[name])
         if not 0 <= number <= MOST_RANDOM:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_RANDOM}')
-        # 0 is no limit, and the usual period.
+        # 0 means no limit, and the default period.
         numbers[name] = number or None
     rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))
     if period is not None and rate is None:
@@ -263,7 +299,7 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
 
 
 def _video_ram(extra_specs: Mapping[str, str], model: str | None, wanted: int) -> int:
-    """An image gets more than the model's own only as far as the flavor allows it."""
+    """Return the video memory that the image requests. The flavor must permit it."""
     if wanted and model not in (None, *SIZED_VIDEO):
         raise InvalidTuning(name='hw_video_ram', value=wanted,
                             reason=f'the memory of {model} (hw_video_model) can not be chosen, only that of '

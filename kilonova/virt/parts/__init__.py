@@ -1,1 +1,1 @@
-"""What the parts of a driver promise, a subject each; ``virt.driver`` puts them together."""
+"""Protocols of the parts of a driver, one file for each subject; ``virt.driver`` combines them."""

@@ -1,4 +1,4 @@
-"""Guests' own disks: the images that they are made from, and the images that are made of them."""
+"""Protocols for guests' own disks: the images that they are created from, and the images that are made from them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -6,69 +6,77 @@ from typing import IO, Any, Protocol
 
 from kilonova import errors, objects
 
-# An image's record: id, disk_format, min_disk, size, properties {} and what else the image service says.
+# An image's record with id, disk_format, min_disk, size, properties {} and other attributes of the image service.
 ImageMeta = Mapping[str, Any]
 ImageFetch = Callable[[str, IO[bytes]], object]
-# Called often by what takes long; what it raises ends that.
+# A function that long operations call often. An exception that it raises ends the operation.
 Check = Callable[[], None]
 
 
 class FlavorDiskSmallerThanImage(errors.Invalid):
-    """The image needs more root disk than the flavor has (both sizes in bytes)."""
+    """The image needs a larger root disk than the flavor has (both sizes in bytes)."""
 
     msg_fmt = ("Flavor's disk is too small for requested image. Flavor disk is %(flavor_size)i bytes, "
                'image is %(image_size)i bytes.')
 
 
 class ImageClient(Protocol):
-    """Where images come from (``kilonova.clients.image.ImageClient``, or a test's)."""
+    """Client of the image service (``kilonova.clients.image.ImageClient``, or a fake of tests)."""
 
     def get(self, image_id: str) -> ImageMeta:
-        """The image's record: id, status …; errors.ImageNotFound."""
+        """Return the image's record with id, status and others. Raises errors.ImageNotFound if it does not exist."""
 
     def download(self, image_id: str, file: IO[bytes]) -> object:
-        """Write the image's bytes to ``file`` and check them against the image's checksum; raise else. errors.NoRoom:
-        they don't fit where the file is."""
+        """Write the image's data to ``file``, and compare it with the image's checksum.
+
+        Raises errors.NoRoom if the data does not fit on the file's storage, and another error if the checksum differs.
+        """
 
     def update(self, image_id: str, changes: Sequence[Mapping[str, Any]]) -> None:
-        """Change the image's record, as in JSON patch (op, path, value)."""
+        """Change the image's record by JSON patch operations (op, path, value)."""
 
     def upload(self, image_id: str, file: IO[bytes], check: Check) -> None:
-        """Send ``file`` as the data of an image that has none; ``check()`` is called all the time."""
+        """Send ``file`` as the data of an image that has none. ``check()`` is called often meanwhile."""
 
 
 class Disks(Protocol):
-    """What servers have on this host's disk."""
+    """Servers' files on this host's disk, and cached images."""
 
     def list_directories(self) -> list[str]:
-        """Names of the servers' directories on this host: '<uuid>', '<uuid>_resize', '<uuid>_del' …"""
+        """Return the names of the servers' directories on this host.
+
+        They are '<uuid>', '<uuid>_resize', '<uuid>_del' and others.
+        """
 
     def clean_image_cache(self, min_age: float | None) -> list[str]:
-        """Remove cached images that no disk reads from and nobody has taken for ``min_age`` seconds; their names.
+        """Delete cached images that no disk uses and that were unused for ``min_age`` seconds, and return their names.
 
-        None: remove nothing, only note which are in use. What hosts share is in use where any of their disks reads from
-        it. An image that is wanted again is fetched again. Errors (OSError: a disk can't be read): nothing was removed.
+        With None, nothing is deleted, and only the time of use is noted. An image on shared storage is in use if a disk
+        of any of these hosts reads from it. An image that is needed again is downloaded again. If a disk cannot be read
+        (OSError) or another error is raised, nothing was deleted.
         """
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Have the image at hand that the root disk reads from, so that the source of a move need not carry it.
+        """Download the image that the root disk reads from, so that the source of a move need not copy it.
 
-        Errors: as ``spawn`` has them for the image; nothing is left then.
+        Raises the errors of ``Guests.spawn`` about the image, and leaves no files then.
         """
 
 
 class Snapshots(Protocol):
-    """Images of guests."""
+    """Images made from guests' root disks."""
 
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
-        """Send the root disk as it stands now (qcow2, without backing file) to an image that has no data yet.
+        """Upload the current root disk (qcow2, without backing file) to an image that has no data yet.
 
-        A running guest runs on meanwhile; where the hypervisor can't do that it is held still while its own file is
-        copied, and goes on before ``copied()`` is called, when that is done. A repeated call sends what was copied, and
-        does nothing for an image that has its data.
-        What it raised with the copy made (the image service is silent) leaves the copy for the next call. Errors:
-        errors.ImageNotFound, errors.ImageUnacceptable, errors.Unanswered, GuestFailed, whatever ``check`` raises.
+        A running guest continues to run meanwhile. If the hypervisor cannot do that, the guest is paused while its own
+        file is copied, and continues before ``copied()`` is called, which is when the copy is complete. A repeated call
+        uploads the existing copy, and does nothing if the image has its data. If the copy was made but the upload fails
+        because the image service does not answer, the copy is kept for the next call.
+
+        Raises errors.ImageNotFound, errors.ImageUnacceptable, errors.Unanswered, GuestFailed, and exceptions of
+        ``check``.
         """
 
     def forget_snapshot(self, instance: objects.Instance, image_id: str) -> None:
-        """Let a guest that is held go on and delete the copy; fine if there is none. The image isn't touched."""
+        """Continue a paused guest and delete the copy, if there is one. The image is not changed."""

@@ -1,4 +1,4 @@
-"""Guests as they come, go and are looked at, and their interfaces."""
+"""Protocol for creating, deleting and reading guests and their interfaces, and its errors."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -9,14 +9,16 @@ from kilonova import errors, objects
 from kilonova.objects.vif import Vif
 from kilonova.virt.parts.disks import Check, ImageMeta
 
-# Called once, while a guest is there and its CPUs stand still: its interfaces are plugged on this host. Returns when
-# the guest may run; what it raises ends the call, and leaves the guest for ``destroy``.
+# A function that is called once, when a guest is created and paused and its interfaces are plugged on this host. It
+# returns when the guest may run. An exception that it raises ends the call, and the guest remains for ``destroy``.
 Plugged = Callable[[], None]
 
 
 class DomainInfo(TypedDict):
-    """A domain, for the audit: ``state`` is a power state, ``hostdevs`` are PCI addresses, and uuids of
-    mediated devices."""
+    """A domain, for the audit.
+
+    ``state`` is a power state. ``hostdevs`` are PCI addresses, and uuids of mediated devices.
+    """
 
     uuid: str
     name: str
@@ -26,7 +28,7 @@ class DomainInfo(TypedDict):
 
 @dataclass(frozen=True)
 class ConsoleAddress:
-    """Where a guest's console listens on its host; ``tls_port``: where it speaks TLS, if it does."""
+    """Address of a guest's console on its host. ``tls_port`` is the port with TLS, or None."""
 
     host: str
     port: int
@@ -34,7 +36,9 @@ class ConsoleAddress:
 
 
 class GuestFailed(errors.KilonovaError):
-    """The hypervisor refused to define, start or stop a guest. ``cause``: whose fault that is, as far as it is known.
+    """The hypervisor could not define, start or stop a guest, or act on it in another way.
+
+    ``cause`` is the cause of the failure (host, device or request), as far as it is known.
     """
 
     msg_fmt = 'The hypervisor could not %(act)s guest %(uuid)s: %(reason)s'
@@ -46,7 +50,10 @@ class GuestFailed(errors.KilonovaError):
 
 
 class InterfaceUnsupported(errors.HostRejected):
-    """A port is bound to this host in a way that its guests can't be plugged in; on an alternate it may be another."""
+    """A port is bound to this host in a form that the driver cannot plug.
+
+    On an alternate host the binding may differ.
+    """
 
     msg_fmt = ('Port %(port)s is bound as %(type)s; guests are plugged into bridges of Open vSwitch (ovs) and of Linux '
                '(bridge) and into sockets (vhostuser), have devices that an agent connects (tap) or that are on an '
@@ -56,52 +63,59 @@ class InterfaceUnsupported(errors.HostRejected):
 
 
 class InterfaceFailed(errors.HostRejected):
-    """This host couldn't connect a port before its guest starts; an alternate may."""
+    """This host could not connect a port before its guest starts; an alternate host may succeed."""
 
     msg_fmt = 'Port %(port)s could not be plugged into host %(host)s: %(reason)s'
 
 
 class NotOnThisHost(errors.HostRejected):
-    """Guests of this host can't have what the server asks for; those of another host may. Nothing was made for it.
+    """Guests of this host cannot have what the server asks for, but guests of another host may.
 
-    ``name``: the extra spec, image property or column of the flavor; ``reason``: what the host accepts.
+    Nothing was created for it.
+
+    ``name`` is the extra spec, image property or column of the flavor. ``reason`` says which values the host accepts.
     """
 
     msg_fmt = "'%(value)s' of '%(name)s' is not possible on this host: %(reason)s"
 
 
 class UnsupportedHardware(errors.Invalid):
-    """A device model or bus that guests of this kind can't have on any host."""
+    """The request names a device model or bus that guests of this kind cannot have on any host."""
 
     msg_fmt = "Requested hardware '%(model)s' is not supported by the '%(virt)s' virt driver"
 
 
 class Guests(Protocol):
-    """Guests as they come, go and are looked at. Calls that only look (``get_…``) may come beside others for the same
-    instance."""
+    """Creation, deletion and reading of guests, and their interfaces.
+
+    Methods that only read (``get_…``) may be called at the same time as other methods for the same instance.
+    """
 
     def list_instance_uuids(self) -> list[str]:
-        """Uuids of all domains, running or not."""
+        """Return the uuids of all domains, running or not."""
 
     def describe(self) -> list[DomainInfo]:
-        """All domains, for the audit."""
+        """Return all domains, for the audit."""
 
     def holding(self, addresses: Collection[str]) -> list[DomainInfo]:
-        """Return the domains that have any of these devices, ours or anybody's, running or not. ``hostdevs`` of each
-        are only those of ``addresses``, sorted.
+        """Return the domains that have any of these devices, running or not.
 
-        A domain has a PCI function as a device, as a network interface or as an NVMe disk.
+        Domains that Kilonova did not create are included. ``hostdevs`` of each domain contains only devices of
+        ``addresses``, sorted. A domain may have a PCI function as a device, as a network interface or as an NVMe disk.
         """
 
     def get_info(self, instance: objects.Instance) -> int:
-        """Its power state (kilonova.states.PowerState); SHUTDOWN when there is no such domain, SUSPENDED when it is off
-        and its memory is saved."""
+        """Return the guest's power state (kilonova.states.PowerState).
+
+        It is SHUTDOWN if there is no such domain, and SUSPENDED if the guest is off and its memory is saved.
+        """
 
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Check that guests of this host can have what flavor and image ask for, with ``instance`` as it will be here:
-        flavor, and place on the NUMA cells. Changes nothing. Whatever makes a domain checks the same before disks.
+        """Check that a guest of this host can have what its flavor and image ask for. Nothing is changed.
 
-        Raises NotOnThisHost if another host may take it; UnsupportedHardware or another errors.Invalid if none does.
+        ``instance`` has the flavor and NUMA topology that it will have on this host. All methods that create a domain
+        make the same check before they create disks. Raises NotOnThisHost if another host may take the guest, and
+        UnsupportedHardware or another errors.Invalid if no host can.
         """
 
     def spawn(self, instance: objects.Instance, image_meta: ImageMeta, *,
@@ -109,73 +123,101 @@ class Guests(Protocol):
               files: Sequence[tuple[str, str]] = (),
               block_devices: Iterable[objects.BlockDeviceMapping] = (), power_on: bool = True,
               plugged: Plugged | None = None) -> None:
-        """Make the disks and the domain and start it, unless it is to stay off; returns when it runs.
+        """Create the disks and the domain, and start it unless ``power_on`` is False. Returns when the guest runs.
 
-        With ``plugged`` it is started paused, and runs when ``plugged()`` has returned: a guest that ran before its
-        network is ready would lose its first requests for an address. One that stays off plugs nothing.
-        ``files`` are (path, base64 content) for the config drive. ``block_devices``: disks as the user asked for them,
-        instead of the flavor's ephemeral and swap disks; the driver keeps what it must know of them with the disks,
-        through moves too. Where the guest finds its disks, volumes and interfaces with tags it notes in
-        ``instance.device_metadata``; so does whatever else makes the domain, or changes what is in it. Errors:
-        errors.ImageUnacceptable, FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor,
+        With ``plugged`` the guest is started paused, and runs after ``plugged()`` has returned. Otherwise it could lose
+        its first DHCP requests because its network is not ready. A guest that stays off has no interfaces plugged. If
+        the call fails, disks and domain that it created remain for ``destroy``. The guest's addresses of its tagged
+        disks, volumes and interfaces are written to ``instance.device_metadata``; other methods that create or change
+        the domain do the same.
+
+        Args:
+            instance: The server.
+            image_meta: The image's record.
+            pci_devices: The server's PCI devices.
+            admin_password: Password for the config drive.
+            files: (path, base64 content) of files for the config drive.
+            block_devices: Disks that the user requested, instead of the flavor's ephemeral and swap disks. The driver
+                stores their requested properties with the disks, also when the disks move.
+            power_on: Whether to start the guest.
+            plugged: Function that waits for the network.
+
+        Raises errors.ImageUnacceptable, FlavorDiskSmallerThanImage, errors.PciDeviceUnsupportedHypervisor,
         InterfaceUnsupported, InterfaceFailed, VolumeUnsupported, UnsupportedHardware, NotOnThisHost, GuestFailed,
-        errors.DevicesFailed, whatever the download raises; what was made until then stays for ``destroy``.
+        errors.DevicesFailed, and exceptions of the image download.
         """
 
     def prepare_rebuild(self, instance: objects.Instance, image_meta: ImageMeta,
                         pci_devices: Iterable[objects.PciDevice]) -> None:
-        """See to it that ``rebuild`` can't fail for what is known before: the domain can be made, the image is at hand
-        and fits. The guest and its disks aren't touched. Errors: as ``spawn`` has them."""
+        """Make all checks and preparations for ``rebuild``, without changing the guest and its disks.
+
+        The domain can be created, and the image is downloaded and fits on the disk. Raises the errors of ``spawn``.
+        """
 
     def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *, pci_devices: Iterable[objects.PciDevice],
                 power_on: bool, preserve_ephemeral: bool = False, admin_password: str | None = None,
                 files: Sequence[tuple[str, str]] = ()) -> None:
-        """Make the disks anew, as ``spawn`` does, in place of those that the guest has, and its domain; start it if
-        asked. What its user asked of the disks goes on. ``preserve_ephemeral``: ephemeral disks stay as they are."""
+        """Replace the guest's disks by new ones, as ``spawn`` creates them, and its domain, and start it if requested.
+
+        The disks keep the properties that the user requested. With ``preserve_ephemeral``, ephemeral disks are not
+        changed. The guest is started if ``power_on`` is True.
+        """
 
     def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
                          pci_devices: Iterable[objects.PciDevice] = ()) -> None:
-        """Plug the guest into one network more, now if it runs and at its next start; nothing where it is plugged, or
-        where there is no domain: it is made with ``instance.vifs``. A port that is a function of a PCI device is one of
-        ``pci_devices``, which the server holds here. Where the guest finds it is noted in ``instance.device_metadata``,
-        as ``spawn`` does. Undo: ``detach_interface``.
+        """Plug an interface into a running guest, and add it to the guest's definition.
 
-        InterfaceUnsupported, UnsupportedHardware: nothing was done. InterfaceFailed: the host can't connect the port.
-        GuestFailed: it has no place for another card, or none of that kind.
+        Nothing is done if the interface is plugged already, or if there is no domain, which is built with
+        ``instance.vifs`` later. If the port is a function of a PCI device, this is one of ``pci_devices``, which the
+        server has on this host. The interface's address in the guest is written to ``instance.device_metadata``, as in
+        ``spawn``. ``detach_interface`` is the undo.
+
+        Raises:
+            InterfaceUnsupported: If the driver cannot plug the port. Nothing was done.
+            UnsupportedHardware: If the device model is not possible. Nothing was done.
+            InterfaceFailed: If the host cannot connect the port.
+            GuestFailed: If the guest has no free slot for another card, or none of this kind.
         """
 
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
-        """Ask the guest to give up an interface and wait until it has; fine if it hasn't got it. Undo:
-        ``attach_interface``.
+        """Ask the guest to release an interface and wait until it has; do nothing if the guest does not have it.
 
-        GuestFailed when it keeps it; what ``check()`` raises ends the waiting. Its definition is as it was then.
+        Raises GuestFailed if the guest keeps the interface. An exception of ``check()`` ends the waiting. The guest's
+        definition is unchanged then. ``attach_interface`` is the undo.
         """
 
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
-        """Stop and forget the domain; with ``destroy_disks`` delete all its directories (also _resize)."""
+        """Stop and delete the domain, and with ``destroy_disks`` delete all its directories (also <uuid>_resize)."""
 
     def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:
         """Let an agent in the guest set the password of ``user``. A repeated call sets it again.
 
-        errors.AdminPasswordNotSupported: this hypervisor has no such agents. errors.AdminPasswordNotSet: the guest
-        doesn't run, its agent doesn't answer, or it refused; never with words that could hold the password.
+        Raises errors.AdminPasswordNotSupported if this hypervisor has no such agents, and errors.AdminPasswordNotSet if
+        the guest does not run, its agent does not answer, or it refused. The error's text never contains the password.
         """
 
     def get_console_output(self, instance: objects.Instance) -> str:
-        """The end of what its serial console logged (some 100 KiB); '' when there is nothing.
+        """Return the end of the serial console's log (about 100 KiB), or '' if there is none.
 
-        Raises errors.ConsoleNotAvailable where there is a log that can't be read.
+        Raises errors.ConsoleNotAvailable if the log cannot be read.
         """
 
     def get_console(self, instance: objects.Instance, protocol: str) -> ConsoleAddress | None:
-        """Where the console of a running guest is reached by 'vnc', 'spice' or 'serial' (its first port); None where it
-        has none of this protocol, or doesn't run."""
+        """Return the address of a running guest's console for 'vnc', 'spice' or 'serial' (its first port).
+
+        Return None if the guest has no console of this protocol, or does not run.
+        """
 
     def get_diagnostics(self, instance: objects.Instance) -> dict[str, Any]:
-        """What the hypervisor measures of a running guest, by names of its own (numbers).
+        """Return the hypervisor's measurements of a running guest, as numbers with the hypervisor's own names.
 
-        Raises errors.KilonovaError when the guest isn't there any more.
+        Raises errors.KilonovaError if the guest does not exist any more.
         """
 
     def get_instance_diagnostics(self, instance: objects.Instance) -> objects.Diagnostics:
-        """The same in the words that all drivers share; what this one can't tell is None."""
+        """Return the hypervisor's measurements in the form that all drivers have.
+
+        Values that the driver does not know are None.
+
+        Raises errors.KilonovaError if the guest does not exist any more.
+        """

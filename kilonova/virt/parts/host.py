@@ -1,4 +1,4 @@
-"""The host of a hypervisor: what it has, its devices, and whom it tells what happens by itself."""
+"""Protocols for a hypervisor's host: its resources, its devices, and the listener of its events."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -11,20 +11,23 @@ Inventories = dict[str, dict[str, Any]]
 
 
 class HypervisorUnavailable(errors.Unavailable):
-    """The hypervisor can't be reached."""
+    """The hypervisor cannot be reached."""
 
     msg_fmt = 'Connection to the hypervisor is broken on host %(host)s: %(reason)s'
 
 
 class DriverMisconfigured(errors.Invalid):
-    """The host's settings ask for something that this driver can't do; the compute doesn't start."""
+    """The host's settings ask for something that this driver cannot do. The compute does not start."""
 
     cause = errors.Cause.HOST
     msg_fmt = 'Invalid configuration of the compute driver: %(reason)s'
 
 
 class MdevUnavailable(errors.HostRejected):
-    """A guest's mediated device isn't here and can't be made, or is another than planned; an alternate may have it."""
+    """A guest's mediated device does not exist and cannot be created, or has another type or parent than planned.
+
+    An alternate host may have it.
+    """
 
     cause = errors.Cause.DEVICE
     msg_fmt = ('mdev-capable resource is not available: mediated device %(uuid)s of type %(type)s on %(parent)s: '
@@ -32,91 +35,107 @@ class MdevUnavailable(errors.HostRejected):
 
 
 class Listener(Protocol):
-    """Whom a driver tells what happened by itself, or by somebody who came past us. Each returns at once."""
+    """Receiver of a driver's events, including changes that were not made through the driver.
+
+    Each method returns at once.
+    """
 
     def guest_changed(self, uuid: str) -> None:
-        """A guest started, stopped, was paused or went on; our own acts are told, too."""
+        """Handle that a guest was started, stopped, paused or continued, also by the driver itself."""
 
     def hypervisor_lost(self, reason: str) -> None:
-        """The hypervisor has been out of reach for a moment, and still is."""
+        """Handle that the hypervisor has not been reachable for a moment, and still is not."""
 
     def hypervisor_back(self) -> None:
-        """It is there again after it was out of reach, however short; guests may have changed meanwhile."""
+        """Handle that the hypervisor is reachable again, even after a very short time.
+
+        Guests may have changed meanwhile.
+        """
 
 
 class Host(Protocol):
-    """The host as a whole."""
+    """The host as a whole: settings, resources, inventory and traits."""
 
     def listen(self, listener: Listener) -> None:
-        """Tell ``listener`` what happens by itself; called once, before ``init_host``. A hypervisor that tells nothing
-        is looked at now and then anyway."""
+        """Send events to ``listener`` from now on. It is called once, before ``init_host``.
+
+        A hypervisor without events is checked periodically anyway.
+        """
 
     def init_host(self) -> None:
-        """Connect and check the host's settings, before anything else.
+        """Connect to the hypervisor and check the host's settings. It is called before all other methods.
 
-        Raises DriverMisconfigured, and the compute doesn't start; or HypervisorUnavailable, and it is called again.
-        Removes what a crash left half deleted, and the XML copies of domains that the hypervisor no longer knows.
-        Starts mediated devices that are defined and not active.
+        It removes files that a crash left half deleted, and XML copies of domains that the hypervisor no longer has,
+        and starts mediated devices that are defined and not active. Raises DriverMisconfigured, after which the compute
+        does not start, or HypervisorUnavailable, after which it is called again.
         """
 
     def get_available_resource(self) -> dict[str, Any]:
-        """The host as it stands.
+        """Return a dict that describes the current host.
 
-        Keys: supported_instances [[arch, hv_type, vm_mode]], vcpus, memory_mb, local_gb, vcpus_used,
-        memory_mb_used (both 0: servers are counted by the compute's ledger), local_gb_used,
-        hypervisor_type, hypervisor_version (int), hypervisor_hostname (= conf.host), uuid (of the node,
-        lasting), cpu_info (JSON string), disk_available_least (GiB), numa_topology (JSON string of a
-        NUMATopology envelope in which nothing is used, or None), stats {}, pci_passthrough_devices: a list (not
-        JSON) of *all* PCI devices of the host, in address order, as dicts: dev_id, address,
-        vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, and parent_addr for VFs,
-        parent_ifname where known (of a PF its own). A function that mediated devices can be made on has mdev_types
-        {type: {'available': how many more can be made, 'api': 'vfio-pci' …}}. After the functions come the mediated
-        devices that exist, active or only defined: address is the uuid, dev_type MDEV, parent_addr the address of their
-        function, mdev_type the type; vendor_id, product_id, numa_node and label are the function's.
+        Keys: supported_instances [[arch, hv_type, vm_mode]], vcpus, memory_mb, local_gb, vcpus_used, memory_mb_used
+        (both 0, because the compute's ledger counts servers), local_gb_used, hypervisor_type, hypervisor_version (int),
+        hypervisor_hostname (= conf.host), uuid (of the node, which never changes), cpu_info (JSON string),
+        disk_available_least (GiB), numa_topology (JSON string of a NUMATopology envelope without any usage, or None),
+        stats {}, and pci_passthrough_devices.
+
+        pci_passthrough_devices is a list (not JSON) of *all* PCI devices of the host, sorted by address. Each is a dict
+        with dev_id, address, vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, parent_addr
+        for VFs, and parent_ifname if it is known (for a PF its own interface name). A function that supports mediated
+        devices has mdev_types {type: {'available': number that can still be created, 'api': for example 'vfio-pci'}}.
+        The functions are followed by the existing mediated devices, active or only defined: address is the uuid,
+        dev_type is MDEV, parent_addr is the address of their function, mdev_type is the type; vendor_id, product_id,
+        numa_node and label are those of the function.
         """
 
     def inventory(self, existing: Inventories | None = None) -> Inventories:
-        """Placement inventory of the root provider: VCPU, MEMORY_MB, DISK_GB, and PCPU where there are dedicated CPUs.
+        """Return the Placement inventory of the root provider: VCPU, MEMORY_MB, DISK_GB, and PCPU for dedicated CPUs.
 
-        ``existing`` is what Placement has now: its ratio stays where the configuration sets none. The options for it
-        (reserved_host_*, *_allocation_ratio, initial_*_allocation_ratio) are in conf/base_virt.py.
+        ``existing`` is the current inventory in Placement. Its ratios are kept if the configuration sets none. The
+        options (reserved_host_*, *_allocation_ratio, initial_*_allocation_ratio) are in conf/base_virt.py.
         """
 
     def traits(self) -> set[str]:
-        """Traits of the root provider that the driver owns; operators' CUSTOM_ ones aren't among them."""
+        """Return the traits of the root provider that the driver manages, without CUSTOM_ traits of operators."""
 
     def uptime(self) -> str | None:
-        """What uptime(1) prints on this host, without the end of line; None where nobody can tell."""
+        """Return the output of the program uptime on this host, without the line feed, or None if it is unknown."""
 
 
 class Devices(Protocol):
-    """The host's devices. All of them are told by ``Host.get_available_resource``."""
+    """Methods for the host's PCI and mediated devices, which ``Host.get_available_resource`` lists."""
 
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
-        """Addresses of those of these devices that the host doesn't have now, in order. Asked before a guest is built.
+        """Return the addresses of those of these devices that the host does not have now, in the same order.
 
-        A mediated device that doesn't exist is missing only if its PCI function isn't there or doesn't offer its type.
+        It is called before a guest is built. A mediated device that does not exist is missing only if its PCI function
+        does not exist or does not support its type.
         """
 
     def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
-        """Return {address: why} of those of these devices that the host has and that no guest can be given now.
+        """Return {address: reason} for devices that the host has, but that cannot be given to a guest now.
 
-        These are virtual functions of NVIDIA cards without a vGPU type or with another than ``extra_info`` says, and
-        functions that fell off the bus. Asked before a guest is built, and to find out whether a device that failed is
-        well again.
+        These are virtual functions of NVIDIA cards without a vGPU type or with another type than ``extra_info`` has,
+        and functions that no longer respond on the PCI bus. It is called before a guest is built, and to find out
+        whether a device that failed works again.
         """
 
     def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:
-        """Return, by the address of each of these devices, the addresses of all devices that no other guest may have
-        while one guest has it.
+        """Return {address of each device: addresses that no other guest may have while one guest has the device}.
 
-        These are the device itself; the functions that it is a part of: the parent of a mediated device and the
-        physical function of a virtual one; its parts: the virtual functions of a physical one, and the mediated devices
-        on any of these; and the other functions of its IOMMU group, which the kernel gives to one process only.
+        These are the device itself; the functions that it is a part of (the parent of a mediated device, the physical
+        function of a virtual one); its parts (the virtual functions of a physical one, and the mediated devices on any
+        of these); and the other functions of its IOMMU group, which the kernel gives to only one process.
         """
 
     def ids_of(self, addresses: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """{address: (vendor id, product id)} of PCI functions; those that the host doesn't have now are left out."""
+        """Return {address: (vendor id, product id)} of PCI functions.
+
+        Functions that the host does not have now are left out.
+        """
 
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
-        """Remove these mediated devices, as far as it goes: what can't be removed (a guest has it) stays."""
+        """Remove these mediated devices.
+
+        A device that cannot be removed, for example because a guest has it, is kept.
+        """

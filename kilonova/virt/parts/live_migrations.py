@@ -1,4 +1,4 @@
-"""Guests that go to another host while they run: what hosts tell each other of it, and the calls."""
+"""Protocol for live migrations, and the data that source and destination exchange."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -10,8 +10,12 @@ from kilonova.virt.parts.moves import MoveOffer
 
 
 class LiveDisk(TypedDict):
-    """A disk of a guest that runs: sizes in bytes, ``used`` on the source's storage. ``copied``: QEMU carries it while
-    the guest writes; the others never change, and go as files, or are in a pool (``format`` rbd) and stay there."""
+    """A disk of a running guest.
+
+    Sizes are in bytes; ``used`` is the size on the source's storage. If ``copied`` is True, QEMU copies the disk while
+    the guest writes to it. Other disks never change: they are copied as files, or are in a pool (``format`` rbd) and
+    stay there.
+    """
 
     name: str
     format: str
@@ -21,8 +25,10 @@ class LiveDisk(TypedDict):
 
 
 class LiveDevice(TypedDict):
-    """A mediated device of a guest that runs, by its uuid, and what a guest sees of it: its type, and the ids of the
-    function that it is on."""
+    """A mediated device of a running guest.
+
+    It has its uuid as ``address``, and the properties that the guest sees: its type, and the ids of its PCI function.
+    """
 
     address: str
     vendor_id: str
@@ -31,10 +37,23 @@ class LiveDevice(TypedDict):
 
 
 class LiveGuest(TypedDict):
-    """What a destination must know of a guest that runs: where its disks are, what they are, which CPU it sees (XML,
-    None: any), what its user asked of its disks ({name: wish}), whether it has mediated devices, which of its
-    devices are accelerators (of no ledger; the compute adds them), ids of the volumes that it has, and the pool
-    that it has disks in."""
+    """Description of a running guest for a destination.
+
+    Attributes:
+        host: The source.
+        storage_id: Id of the source's storage.
+        instances_path: The source's path.
+        disks: The guest's own disks.
+        arch: Architecture.
+        machine: Machine type.
+        virt_type: Virtualization type.
+        cpu: The CPU that the guest sees, as XML; None for any CPU.
+        asked: The properties of disks that the user requested, by the disk's name.
+        mdevs: Whether the guest has mediated devices.
+        accelerators: Devices that are accelerators, which no ledger has; the compute adds them.
+        volumes: Ids of the guest's volumes.
+        pool: The pool that has some of its disks.
+    """
 
     host: str
     storage_id: str
@@ -52,8 +71,11 @@ class LiveGuest(TypedDict):
 
 
 class LivePlace(TypedDict):
-    """Where on its host a guest runs: the host CPUs that it is kept on as text (None: any), and the domain's elements
-    of these names (XML, None: it has none)."""
+    """Host CPUs and memory that a guest uses on its host.
+
+    ``cpuset`` has the host CPUs that it may use as text, or None for any. The others are the domain's XML elements of
+    these names, or None if it does not have them.
+    """
 
     cpuset: str | None
     cputune: str | None
@@ -61,9 +83,12 @@ class LivePlace(TypedDict):
 
 
 class LiveOffer(MoveOffer):
-    """How a running guest gets to a destination. ``block``: its disks go along, else both hosts use them where they
-    are; ``uri``: of the hypervisor there, ``data_uri``: where the memory goes;
-    ``listen``: the address of its display by type, 'vnc' or 'spice'."""
+    """Conditions of a destination for a live migration.
+
+    With ``block``, the disks are copied; otherwise both hosts use them on shared storage. ``uri`` is the address of the
+    destination's hypervisor, ``data_uri`` the address for the memory. ``listen`` has the address of the guest's display
+    by its type, 'vnc' or 'spice'.
+    """
 
     block: bool
     uri: str
@@ -72,8 +97,11 @@ class LiveOffer(MoveOffer):
 
 
 class PlacedOffer(LiveOffer):
-    """The offer of a destination that has claimed; ``place``: where the guest will run there; ``hostdevs``: which of
-    the devices there each of its own becomes, by address; ``volumes``: what ``LiveMigrations.prepare`` said."""
+    """Offer of a destination that has claimed the guest's resources.
+
+    ``place`` has the host CPUs and memory that the guest will use there. ``hostdevs`` is {address of a device on the
+    source: address of the device that replaces it}. ``volumes`` is the result of ``LiveMigrations.prepare``.
+    """
 
     place: LivePlace
     hostdevs: NotRequired[dict[str, str]]
@@ -81,7 +109,7 @@ class PlacedOffer(LiveOffer):
 
 
 class LiveProgress(TypedDict):
-    """How far a live migration is, in bytes."""
+    """Progress of a live migration in bytes."""
 
     memory_total: int
     memory_processed: int
@@ -91,70 +119,98 @@ class LiveProgress(TypedDict):
     disk_remaining: int
 
 
-# Called now and then; what it raises aborts the migration, and is raised once the guest is known to have stayed.
+# A function that is called periodically. An exception that it raises aborts the migration, and is raised again when it
+# is certain that the guest has stayed on the source.
 LiveTold = Callable[[LiveProgress], None]
 
 
 class LiveMigrations(Protocol):
-    """Guests that go to another host while they run, or are paused.
+    """Migration of guests to another host while they run or are paused.
 
-    Source: ``describe``; destination: ``offer``, ``place``, ``prepare``; source: ``migrate``; destination: ``receive``;
-    source: ``leave``. On the way back: source ``abort``, destination ``Moves.cleanup_move_dest``, source ``go_on``. At
-    no time do both hosts run the guest.
+    The order of calls is: ``describe`` on the source; ``offer``, ``place`` and ``prepare`` on the destination;
+    ``migrate`` on the source; ``receive`` on the destination; ``leave`` on the source. The undo is ``abort`` on the
+    source, ``Moves.cleanup_move_dest`` on the destination, and ``go_on`` on the source. The guest never runs on both
+    hosts at the same time.
     """
 
     def describe(self, instance: objects.Instance) -> LiveGuest:
-        """Source: what a destination must know. GuestFailed: it is off."""
+        """Return the source's description of the guest for a destination. Raises GuestFailed if the guest is off."""
 
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None,
               over_commit: bool) -> LiveOffer:
-        """Destination: how the guest gets here; changes nothing.
+        """Return the destination's conditions for taking the guest. Nothing is changed.
 
-        ``block`` None: its disks go along unless both hosts use them where they are. ``over_commit``: their holes need
-        no room. errors.MigrationPreCheckError: CPU, storage or room aren't what it needs.
+        With ``block`` None, the disks are copied unless both hosts use them on shared storage. With ``over_commit``,
+        unused parts of sparse disks need no space. Raises errors.MigrationPreCheckError if the CPU, the storage or the
+        free space is not sufficient.
         """
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Destination: where the guest will run here, by ``instance.numa_topology``; changes nothing.
-        errors.MigrationPreCheckError: a guest of this flavor and image can't be here."""
+        """Return the CPUs and memory that the guest will use on the destination by ``instance.numa_topology``.
+
+        Nothing is changed. Raises errors.MigrationPreCheckError if a guest of this flavor and image cannot run on this
+        host.
+        """
 
     def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
                 pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
-        """Destination: empty disks, what the guest starts from, the mediated devices among those that it will have, and
-        those of its volumes that are coming here are connected: {id: how its guest finds it here}, for ``migrate``;
-        ports that the host connects are, too. MdevUnavailable, VolumeUnsupported, InterfaceFailed. Undo:
-        ``Moves.cleanup_move_dest``."""
+        """Prepare the destination, and return {volume id: how the guest finds the volume here} for ``migrate``.
+
+        It creates empty disks, the files that the guest starts from, and the mediated devices among ``pci_devices``,
+        connects the volumes that are attached to this host, and connects the ports that the host itself has to connect.
+        Raises MdevUnavailable, VolumeUnsupported or InterfaceFailed. ``Moves.cleanup_move_dest`` is the undo.
+        """
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
-        """Source: returns when the guest is at the destination, at the offer's place; a repeated call attaches to the
-        migration that runs, and does nothing when it is over.
+        """Migrate the guest from the source, and return when it is at the destination on the CPUs of the offer.
 
-        errors.DisksUnmovable: files can't be carried there, nothing was done. errors.MigrationError (the destination
-        hasn't connected one of its volumes, too), or what ``told`` raised: the guest is still here.
+        A repeated call continues to wait for a running migration, and does nothing if the migration is complete. Raises
+        errors.DisksUnmovable if files cannot be copied to the destination, and nothing was done then. Raises
+        errors.MigrationError (also if the destination has not connected one of the volumes) or the exception of
+        ``told``; the guest is still on this host then.
         """
 
     def force_complete(self, instance: objects.Instance) -> None:
-        """Source: beside ``migrate``: the guest runs at the destination at once, and the rest of its memory follows
-        (post-copy), or it stands still until it is there. errors.MigrationError: no migration of it runs."""
+        """Complete a running migration on the source at once.
+
+        Either the guest runs at the destination at once and the rest of its memory follows (post-copy), or it is paused
+        until it is there. The method is called at the same time as ``migrate``. Raises errors.MigrationError if no
+        migration of the guest runs.
+        """
 
     def abort(self, instance: objects.Instance) -> bool:
-        """Source: end a migration that runs and wait for its end; whether the guest is (still) active here."""
+        """End a running migration on the source, and wait for its end.
+
+        Return whether the guest is (still) active on this host.
+        """
 
     def has_switched(self, instance: objects.Instance) -> bool:
-        """Source: whether the guest runs at the destination though a part of its memory is still here. It can't come
-        back then, and if that part never gets there it is lost."""
+        """Return whether the guest runs at the destination while a part of its memory is still on the source.
+
+        It cannot return to the source then. If this part of the memory is never transferred, the guest is lost.
+        """
 
     def go_on(self, instance: objects.Instance) -> None:
-        """Source: let a guest that a failed migration, or one forced to its end, left held go on; one of a server that
-        is paused stays paused. Only when no other host has it."""
+        """Continue a guest on the source that a failed or forced migration has left paused.
+
+        A guest whose server is paused stays paused. It must only be called if no other host has the guest.
+        """
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Destination: whether the guest is here, and not only on its way. From the switch to post-copy on it is."""
+        """Return whether the guest is on the destination, and not only being transferred.
+
+        It is True from the switch to post-copy on.
+        """
 
     def receive(self, instance: objects.Instance) -> None:
-        """Destination: the guest that has arrived, with its disks, is this host's; one that isn't there is off, and so
-        is one of whose memory a part never came."""
+        """Take over the guest that has arrived on the destination, with its disks.
+
+        A guest that is not there counts as off. So does a guest that never received a part of its memory.
+        """
 
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:
-        """Source: forget a guest that has gone, and its disks unless the destination uses them where they are; its
-        volumes are disconnected. Of one that was switched to post-copy the rest goes after it first. VolumeFailed."""
+        """Delete a guest that has left the source, and its disks unless the destination uses them on shared storage.
+
+        Its volumes are disconnected. If the guest was switched to post-copy, the rest of its memory is transferred
+        first. Raises VolumeFailed if a volume cannot be disconnected.
+        """

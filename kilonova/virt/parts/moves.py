@@ -1,4 +1,4 @@
-"""Guests that go to another host with their disks."""
+"""Protocol for moving guests with their disks to another host: resize, cold migration and evacuation."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
@@ -8,13 +8,17 @@ from kilonova import objects
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import Plugged
 
-# Called often with (bytes done, bytes in all) by what carries disks; what it raises ends that.
+# A function that is called often with (bytes copied, bytes in total) while disks are copied. An exception that it
+# raises ends the copy.
 Progress = Callable[[int, int], None]
 
 
 class MoveOffer(TypedDict, total=False):
-    """Where a destination wants the disks of a move; saved by the flow as JSON and given to the source. ``run``: of
-    this compute; ``move``: a new id each time; ``pool``: that its disks are in, where they are no files."""
+    """The destination's address for the disks of a move.
+
+    A flow saves it as JSON and sends it to the source. ``run`` is the id of the current run of the destination's
+    compute. ``move`` is a new id for each move. ``pool`` is the pool of the disks, if they are not files.
+    """
 
     host: str
     address: str
@@ -29,68 +33,77 @@ class MoveOffer(TypedDict, total=False):
 
 
 class DiskInfo(TypedDict):
-    """What a source has carried: the id of the move, and the names of the disks."""
+    """Result of the source's copy: the id of the move, and the names of the disks."""
 
     move: str
     disks: list[str]
 
 
 class Moves(Protocol):
-    """Guests that go to another host with their disks: resize, cold migrate."""
+    """Resize, cold migration and evacuation of guests with their disks."""
 
     def prepare_move(self) -> MoveOffer:
-        """Destination: where disks for it shall go."""
+        """Return the destination's address for the disks of a move."""
 
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
-        """Source: raise errors.DisksUnmovable if the disks can't go there, errors.ResizeError if the flavor would
-        shrink them.
+        """Check on the source that the disks can be moved. Nothing is changed.
 
-        Changes nothing. ``instance.flavor`` is the old flavor, ``flavor`` the new one.
+        ``instance.flavor`` is the old flavor, ``flavor`` the new one. Raises errors.DisksUnmovable if the disks cannot
+        be copied to ``dest``, and errors.ResizeError if the flavor would shrink them.
         """
 
     def migrate_disk_and_power_off(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor,
                                    timeout: int = 0, retry_interval: int = 0,
                                    progress: Progress | None = None) -> DiskInfo:
-        """Source: check_move, power off, keep the disks as <uuid>_resize, carry a copy to ``dest``.
+        """Check the move, power the guest off, keep its disks as <uuid>_resize, and copy them to ``dest``.
 
-        The domain is forgotten here; revert makes it anew. Returns what ``finish_migration`` wants. Undo:
-        ``cleanup_move_dest`` there, then ``finish_revert_migration``.
+        It is called on the source, deletes the domain there, and returns the argument for ``finish_migration``. The
+        undo is ``cleanup_move_dest`` on the destination, and then ``finish_revert_migration``, which creates the domain
+        again.
         """
 
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
-        """Source: what this very move carried to ``dest`` goes again; nothing if it is the same host, or nothing came.
+        """Delete the copy that this move of the source has written to ``dest``.
 
-        For a move that ended while its disks were on their way: ``cleanup_move_dest`` was there before them.
+        It does nothing if both are the same host, or if nothing was copied. It is for a move that ended while its disks
+        were being copied, so that ``cleanup_move_dest`` ran before they arrived.
         """
 
     def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                          pci_devices: Iterable[objects.PciDevice], power_on: bool, disk_info: DiskInfo,
                          plugged: Plugged | None = None) -> None:
-        """Destination: grow the disks to ``instance.flavor``, define the domain, start it if asked; ``plugged`` as in
-        ``Guests.spawn``."""
+        """Grow the disks on the destination to ``instance.flavor``, define the domain, and start it if requested.
+
+        It is started if ``power_on`` is True. ``plugged`` has the same meaning as in ``Guests.spawn``.
+        """
 
     def take_over(self, instance: objects.Instance, source: str) -> bool:
-        """Destination of an evacuation: the disks of a server of the dead host ``source`` are on storage that is this
-        host's, too, and this host's from now on. False: they aren't here, nothing is changed."""
+        """Take over the disks of a server of the dead host ``source``, on the destination of an evacuation.
+
+        The disks must be on storage that both hosts share; from now on they belong to this host. Return False if they
+        are not on this host's storage; nothing is changed then.
+        """
 
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
-        """Undo of ``take_over``: the disks are the source's again, the domain goes. False: they were never taken
-        over."""
+        """Undo ``take_over``: give the disks back to the source, and delete the domain.
+
+        Return False if the disks were never taken over.
+        """
 
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Source: delete the kept disks (and, unless ``same_host``, a domain that is still there)."""
+        """Delete the kept disks on the source and, unless ``same_host``, a domain that still exists there."""
 
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
-        """Destination, revert or undo: forget the domain and the copy of the disks; never the originals.
+        """Delete the domain and the copy of the disks on the destination of a reverted or undone move.
 
-        Safe if nothing had arrived yet.
+        The original disks are never deleted. It is no error if nothing had arrived yet.
         """
 
     def finish_revert_migration(self, instance: objects.Instance, image_meta: ImageMeta,
                                 pci_devices: Iterable[objects.PciDevice], power_on: bool,
                                 plugged: Plugged | None = None) -> None:
-        """Source, revert or undo: bring back the kept disks, define the domain, start it if asked; ``plugged`` as in
-        ``Guests.spawn``.
+        """Restore the kept disks on the source of a reverted or undone move, define the domain, and start it if asked.
 
-        A guest that was never moved and already is as asked stays untouched.
+        ``plugged`` has the same meaning as in ``Guests.spawn``. A guest that was never moved and is already in the
+        requested state is not changed.
         """

@@ -1,4 +1,4 @@
-"""The power of guests, and guests that start from another system to be repaired."""
+"""Protocols for the power state of guests, and for guests that are started from a rescue system."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -9,69 +9,75 @@ from kilonova.virt.parts.disks import Check, ImageMeta
 
 
 class Power(Protocol):
-    """A guest's power."""
+    """The power state of guests."""
 
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
-        """Ask the guest to shut down for ``timeout`` seconds (0: don't ask), then cut the power.
+        """Ask the guest to shut down, wait up to ``timeout`` seconds, and then switch it off.
 
-        The request is sent again each ``retry_interval`` seconds.
+        With ``timeout`` 0 the guest is not asked. The request is sent again every ``retry_interval`` seconds.
         """
 
     def define(self, instance: objects.Instance, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Build the domain afresh from what is given, and leave it off."""
+        """Build the domain again from these arguments, and leave it off."""
 
     def power_on(self, instance: objects.Instance, image_meta: ImageMeta,
                  pci_devices: Iterable[objects.PciDevice] = ()) -> None:
-        """Build the domain afresh from what is given, and start it."""
+        """Build the domain again from these arguments, and start it."""
 
     def reboot(self, instance: objects.Instance, reboot_type: str, image_meta: ImageMeta,
                pci_devices: Iterable[objects.PciDevice] = ()) -> None:
-        """'SOFT': let the guest shut down and start it again, turning to HARD when it doesn't go;
-        'HARD': cut, build the domain afresh, start."""
+        """Reboot a guest and build its domain again.
+
+        ``reboot_type`` 'SOFT' lets the guest shut down, and changes to 'HARD' if it does not. 'HARD' switches the guest
+        off.
+        """
 
     def pause(self, instance: objects.Instance) -> None:
-        """Stop its CPUs; memory and devices stay. GuestFailed when it doesn't run."""
+        """Stop the guest's CPUs, and keep its memory and devices. Raises GuestFailed if it does not run."""
 
     def unpause(self, instance: objects.Instance) -> None:
-        """Let a paused guest go on. GuestFailed when it is off."""
+        """Continue a paused guest. Raises GuestFailed if it is off."""
 
     def suspend(self, instance: objects.Instance, check: Check) -> None:
-        """Take the host's devices out of the running guest, save its memory, and stop it.
+        """Detach the host's devices from the running guest, save its memory, and stop it.
 
-        What a guest has afterwards is its definition, with the devices in it, and the power state SUSPENDED. When the
-        guest doesn't give a device up, or its memory can't be saved, it goes on with all it had: GuestFailed, or what
-        ``check`` raised.
+        The guest keeps its definition, which includes the devices, and has the power state SUSPENDED. If it does not
+        release a device, or if its memory cannot be saved, it continues to run with all devices. Then GuestFailed or
+        the exception of ``check`` is raised.
         """
 
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
-        """Start a suspended guest from its saved memory, and put the devices back into it.
+        """Start a suspended guest from its saved memory, and attach its devices again.
 
-        GuestFailed when nothing was saved, or when a device can't be put back: then it is suspended again, and so it
-        stays for MdevUnavailable.
+        Raises GuestFailed if no memory was saved, or if a device cannot be attached; then the guest is suspended again.
+        Raises MdevUnavailable if a mediated device does not exist, and the guest stays suspended.
         """
 
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
-        """Send it a non-maskable interrupt. GuestFailed when it doesn't run."""
+        """Send a non-maskable interrupt to the guest. Raises GuestFailed if it does not run."""
 
 
 class Rescues(Protocol):
-    """Guests that start from another system, so that somebody can repair their own. ``Power.power_on`` and ``reboot``
-    end that: they start a server's own disk, and the other system's files go."""
+    """Guests that are started from another system, so that their own system can be repaired.
+
+    ``Power.power_on`` and ``reboot`` end a rescue: they start the server's own disk and delete the rescue system's
+    files.
+    """
 
     def rescue(self, instance: objects.Instance, image_meta: ImageMeta, image: ImageMeta | None,
                pci_devices: Iterable[objects.PciDevice], *, admin_password: str | None = None, timeout: int = 0,
                retry_interval: int = 0) -> None:
-        """Stop it as ``Power.power_off`` does, and start it from ``image`` (None: the host's default, else its own)
-        with its disks beside.
+        """Stop a guest as ``Power.power_off`` does, and start it from ``image`` with its own disks attached.
 
-        An image with hw_rescue_device or hw_rescue_bus comes last and the disks keep their names, any other is the
-        first disk. Errors: as ``Guests.spawn`` has them; the guest is as it was then.
+        With ``image`` None, it is started from the host's default rescue image, or else from its own image. If the
+        image has hw_rescue_device or hw_rescue_bus, the rescue disk is the last disk and the other disks keep their
+        names; otherwise it is the first disk. Raises the errors of ``Guests.spawn``; the guest is unchanged then.
         """
 
     def restart(self, instance: objects.Instance, image_meta: ImageMeta,
                 pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Start a rescued guest again from the system that it had.
+        """Start a rescued guest again from its rescue system.
 
-        Raises GuestFailed, of Cause.REQUEST, if that system is gone.
+        Raises GuestFailed with Cause.REQUEST if that system does not exist any more.
         """

@@ -1,4 +1,4 @@
-"""Snapshots of volumes that are files of a share."""
+"""Protocol for snapshots of volumes that are files of a share."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,21 +12,27 @@ from kilonova.virt.parts.disks import Check, ImageMeta
 
 @dataclass(frozen=True)
 class Merge:
-    """Two files behind a volume become one. ``file`` becomes part of ``into``, from which it reads; where that is None,
-    the file to which the guest writes gets what it reads from others, up to ``file``, from which it reads then (None:
-    it reads from none). Names of files of the volume's share."""
+    """Merge of two files of a volume into one, after a snapshot was deleted.
+
+    ``file`` is merged into ``into``, its backing file. If ``into`` is None, the file that the guest writes to gets the
+    data of its backing files up to ``file``, which becomes its backing file, or that of all if ``file`` is None. Both
+    are names of files of the volume's share.
+    """
 
     file: str | None
     into: str | None
 
     def is_done(self, names: Sequence[str]) -> bool:
-        """``names``: the file to which the guest writes, the one from which that reads, and so on."""
+        """Return whether the merge is complete.
+
+        ``names`` are the file that the guest writes to, its backing file, the backing file of this one, and so on.
+        """
         if self.into is None:
             return names[1:2] == ([] if self.file is None else [self.file])
         return self.into in names and self.file not in names
 
     def why_not(self, names: Sequence[str]) -> str:
-        """Why files of these names can't be merged so. '': they can."""
+        """Return the reason why files of these names cannot be merged in this way, or '' if they can."""
         for name in (self.file, self.into):
             if name is not None and name not in names:
                 return f'it does not read from {name}, but from {", ".join(names)}'
@@ -39,31 +45,41 @@ class Merge:
 
 
 class VolumeSnapshots(Protocol):
-    """Snapshots of volumes that are files of a share, by which a guest writes to another file from then on: the volume
-    service made it, and it reads from the one before. Two of these files become one when a snapshot is deleted."""
+    """Snapshots of volumes that are files of a share.
+
+    After a snapshot, the guest writes to a new file, which the volume service created and whose backing file is the
+    previous one. When a snapshot is deleted, two of these files are merged.
+    """
 
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:
-        """The guest writes to the file of ``new``, now and whenever it is started; nothing where it does so already.
-        What it holds back is written before, if it has an agent. Undo: ``withdraw``.
+        """Let the guest write to the file of ``new``, now and at each start; do nothing if it does so already.
 
-        VolumeUnsupported; GuestFailed: it writes to the file of ``old``.
+        If the guest has an agent, its buffered data is written before. ``withdraw`` is the undo. Raises
+        VolumeUnsupported, or GuestFailed if the guest still writes to the file of ``old``.
         """
 
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
-        """Whether the guest writes to that file, or will when it is started."""
+        """Return whether the guest writes to the file of ``new``, or will do so at its next start."""
 
     def withdraw(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume,
                  check: Check) -> None:
-        """What ``take`` did is undone, and what the guest has written since is in the file of ``old``. GuestFailed, and
-        what ``check()`` raises: it writes to the file of ``new``, and that may be tried again."""
+        """Undo ``take``, so that the file of ``old`` contains all data that the guest has written since.
+
+        Raises GuestFailed or the exception of ``check()``. Then the guest writes to the file of ``new``, and the call
+        may be repeated.
+        """
 
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
-        """Files behind the volume are one when this returns, while the guest runs or is off; it writes to the same one
-        as before. One that is under way goes on; fine if it has been done. Undo: ``end_merge``, of what isn't done.
+        """Merge files of the volume, while the guest runs or is off. It continues to write to the same file as before.
 
-        GuestFailed, VolumeUnsupported, and what ``check()`` raises: it may be going on.
+        A merge under way is continued, and a complete one is no error. ``end_merge`` is the undo of an incomplete
+        merge. Raises GuestFailed, VolumeUnsupported or the exception of ``check()``; the merge may still be running
+        then.
         """
 
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
-        """No merge is going on when this returns; whether it is known to have been done. It isn't of a guest that is
-        gone, or hasn't got the volume, or is off where the files can't be looked at. GuestFailed: one is going on."""
+        """End a running merge, and return whether it is known to be complete.
+
+        Return False if the guest does not exist, does not have the volume, or is off and its files cannot be read.
+        Raises GuestFailed if a merge is still running.
+        """

@@ -1,4 +1,4 @@
-"""Volumes of the volume service, as a host and its guests have them."""
+"""Protocol for volumes of the volume service, on a host and in its guests."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from kilonova import errors, objects
 from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.parts.disks import Check, ImageMeta
 
-# How and where volumes are decrypted, in the words of the volume service.
+# The supported encryption of volumes, and where they are decrypted, as values of the volume service.
 LUKS, FRONT_END = 'luks', 'front-end'
 
 
 @dataclass(frozen=True)
 class VolumeCounters:
-    """What a guest has done with a volume since it was started: requests, and bytes."""
+    """Numbers of requests and bytes that a guest has read from and written to a volume since its start."""
 
     reads: int = 0
     read_bytes: int = 0
@@ -23,20 +23,22 @@ class VolumeCounters:
 
 
 class VolumeUnsupported(errors.HostRejected):
-    """A volume is attached to this host in a way that it can't have; on an alternate it may be another."""
+    """A volume is attached to this host in a form that the host cannot use; on an alternate host it may differ."""
 
     msg_fmt = 'Volume %(volume)s can not be had on host %(host)s: %(reason)s'
 
 
 class VolumeFailed(errors.KilonovaError):
-    """This host still has a volume, as it was."""
+    """An act on a volume failed on this host, and the volume is unchanged."""
 
     msg_fmt = 'Host %(host)s could not %(act)s volume %(volume)s: %(reason)s'
 
 
 def why_locked(volume: AttachedVolume) -> str:
-    """Why no guest can have an encrypted volume: QEMU itself decrypts, and knows LUKS of version 1. '': it can, or it
-    isn't encrypted."""
+    """Return the reason why no guest can have an encrypted volume, or '' if it can or the volume is not encrypted.
+
+    QEMU itself decrypts volumes, and supports LUKS version 1.
+    """
     encryption = volume.encryption
     if encryption is None:
         return ''
@@ -51,63 +53,76 @@ def why_locked(volume: AttachedVolume) -> str:
 
 
 class Volumes(Protocol):
-    """Volumes of the volume service, as this host and its guests have them. A guest knows one by its id."""
+    """Volumes of the volume service on this host and in its guests. A guest's disk has the volume's id."""
 
     def connector(self) -> dict[str, Any]:
-        """What the volume service must know of this host to attach volumes to it: platform, os_type, ip
-        ([DEFAULT]my_block_storage_ip), host ([DEFAULT]host), multipath, initiator … as far as the host has them."""
+        """Return the properties of this host that the volume service needs to attach volumes to it.
+
+        The keys are platform, os_type, ip ([DEFAULT]my_block_storage_ip), host ([DEFAULT]host), multipath, initiator
+        and others, as far as the host has them.
+        """
 
     def names(self, instance: objects.Instance, image_meta: ImageMeta) -> list[str]:
-        """'/dev/vdb' … for those of ``instance.volumes`` that have no ``device``, in their order: the next that are
-        free behind the guest's own disks and its other volumes, for the bus that each will be on. Changes nothing.
+        """Return device names such as '/dev/vdb' for those of ``instance.volumes`` without ``device``, in their order.
 
-        ``disk_names.TooManyDiskDevices``; UnsupportedHardware: there is no such bus. Of a guest that isn't here yet its
-        own disks are those of its flavor.
+        They are the next free names after the guest's own disks and its other volumes, for the bus of each volume. For
+        a guest that is not on this host yet, its own disks are those of its flavor. Nothing is changed. Raises
+        ``disk_names.TooManyDiskDevices`` if there is no free name, and UnsupportedHardware if the bus does not exist.
         """
 
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
-        """Connect it to this host and plug it into the guest, now if it runs and at its next start; nothing where it is
-        plugged, or where there is no domain: that is made with ``instance.volumes``. Undo: ``detach``.
+        """Connect a volume to this host, and plug it into the guest, now if it runs and at its next start.
 
-        VolumeUnsupported, UnsupportedHardware, GuestFailed: neither guest nor host have it.
+        Nothing is done if it is plugged already, or if there is no domain, which is built with ``instance.volumes``
+        later. ``detach`` is the undo. Raises VolumeUnsupported, UnsupportedHardware or GuestFailed; then neither the
+        guest nor the host has the volume.
         """
 
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
-        """Ask the guest to give it up, wait until it has, and disconnect it from this host; fine if the guest hasn't
-        got it. Undo: ``attach``.
+        """Ask the guest to release a volume, wait until it has, and disconnect the volume from this host.
 
-        GuestFailed when the guest keeps it; what ``check()`` raises ends the waiting. Its definition is as it was then.
-        VolumeFailed: this host keeps it.
+        If the guest does not have it, it is only disconnected. ``attach`` is the undo. Raises GuestFailed if the guest
+        keeps the volume. An exception of ``check()`` ends the waiting. The guest's definition is unchanged in both
+        cases. Raises VolumeFailed if this host cannot disconnect the volume.
         """
 
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """This host lets go of it, for a server whose guest doesn't use it here: an undo, a move. Other servers keep
-        what they have of it. VolumeFailed."""
+        """Disconnect a volume from this host, for a server whose guest does not use it here, after an undo or a move.
+
+        Other servers keep their connections to it. Raises VolumeFailed if this is impossible.
+        """
 
     def copy(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume,
              check: Check) -> None:
-        """Connect ``new`` to this host and copy the volume to it while the guest uses that; from when this returns what
-        the guest writes is written to both, until ``swap`` or ``end_copy``. A copy under way goes on. Undo:
-        ``end_copy``.
+        """Connect ``new`` to this host, and copy the volume to it while the guest uses the volume.
 
-        VolumeUnsupported, GuestFailed (it doesn't run, or QEMU ended the copy), and what ``check()`` raises: the copy
-        may be there, and going on.
+        After this returns, data that the guest writes is written to both volumes, until ``swap`` or ``end_copy``. A
+        copy under way is continued. ``end_copy`` is the undo. Raises VolumeUnsupported, GuestFailed (the guest does not
+        run, or QEMU ended the copy) or the exception of ``check()``; the copy may exist and still be running then.
         """
 
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
-        """What ``copy`` did is ended, and this host lets go of ``new``, which the guest hasn't; fine if there is no
-        copy. GuestFailed, VolumeFailed."""
+        """End a ``copy``, and disconnect ``new``, which the guest does not use; do nothing if there is no copy.
+
+        Raises GuestFailed or VolumeFailed.
+        """
 
     def swap(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
              new: AttachedVolume) -> bool:
-        """The guest has ``new`` in place of the volume, now and whenever it is started, under the volume's id, and sees
-        its size; this host lets go of the volume. Fine if it has it already. False: it has the volume as before, for it
-        was stopped or the copy failed before."""
+        """Replace the volume by ``new`` in the guest, now and at each start, and disconnect the volume from this host.
+
+        The guest's disk keeps the volume's id and gets the size of ``new``. It is no error if this is done already.
+        Return False if the guest still has the volume, because it was stopped or the copy failed before.
+        """
 
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """It has ``volume.size`` GiB now: a guest that runs sees it, one that is off sees it at its start.
-        GuestFailed, VolumeFailed."""
+        """Extend the guest's disk to ``volume.size`` GiB. A guest that is off gets the new size at its start.
+
+        Raises GuestFailed or VolumeFailed.
+        """
 
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
-        """{id: counters} of those of ``instance.volumes`` that its guest has now, as far as the hypervisor counts them;
-        {} where it doesn't run. GuestFailed: it went meanwhile."""
+        """Return {volume id: counters} for those of ``instance.volumes`` that the guest has and the hypervisor counts.
+
+        The dict is empty if the guest does not run. Raises GuestFailed if it was stopped meanwhile.
+        """
