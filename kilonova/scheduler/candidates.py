@@ -82,11 +82,12 @@ class Answer:
 
 
 class Answers:
-    """Placement's answers of the last seconds, by query, for all selects. Many threads may use it.
+    """Placement's answers of the last BELIEVED seconds, by query, for all selects. Many threads may use it.
 
-    Many equal requests at the same time for devices that only Placement knows (vGPUs, accelerators) send one query.
-    Claims made since are subtracted (``Room``), the claim is decisive, and a stored answer never causes a refusal. A
-    stored answer is no longer used if hosts were added or removed, or if one of its hosts has no capacity left.
+    Many equal requests at the same time for devices that only Placement knows (vGPUs, accelerators) send only one
+    query. Claims made after the answer are subtracted (``Room``). Each choice is still checked by its claim, and a
+    stored answer never causes a refusal. A stored answer is no longer used if hosts were added or removed, or if one of
+    its hosts has no capacity left.
     """
 
     def __init__(self) -> None:
@@ -140,8 +141,8 @@ def can_be_kept(query: Query) -> bool:
 class Offered:
     """Hosts and allocation requests of one answer of Placement, as ``select.Offers``.
 
-    With ``alone``, claims made since the answer are not subtracted. With ``kept``, the answer is a stored one, and one
-    refused claim ends the select.
+    With ``alone``, claims made after the answer are not subtracted. With ``kept``, the answer is a stored one, and the
+    select ends at the first refused claim.
     """
 
     most: int | None = None
@@ -162,10 +163,10 @@ class Offered:
 
     @property
     def whole(self) -> bool:
-        """Whether each host still has capacity for a server, minus the claims made since.
+        """True if each host of the answer still has capacity for a server.
 
-        If it is False, the answer must not be used, because claims made since may have been released. Callers must hold
-        the table's lock.
+        Claims made since the answer are subtracted. If it is False, the answer must not be used, because these claims
+        may have been released meanwhile. Callers must hold the table's lock.
         """
         return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
 

@@ -1,12 +1,13 @@
-"""Write choices into Placement, take over allocations of an earlier select without answer, and release a select's own.
+"""Write a select's choices into Placement as allocations ("claims"), and release them if they are not needed.
 
     claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
     plan = Select(…, claims).plan(uuids)
     kept = claims.confirm(uuids)            # the servers whose caller still waits; raises Cancelled if there are none
 
-If a server already has an allocation, its claim fails with 409, and the existing allocation is used (operations.md,
-rule 9). It is written again, so that the select that wrote it first can no longer remove it. It is never released here:
-a select releases only allocations that it wrote itself, and only if they were not written again since.
+If a server already has an allocation, an earlier select has written it, whose answer was lost. The claim then fails
+with 409, and the existing allocation is used (operations.md, rule 9). It is written again, so that the earlier select
+can no longer remove it. An existing allocation is never released here: a select releases only allocations that it wrote
+itself, and only if they were not written again meanwhile.
 """
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ class Asker:
 
     @classmethod
     def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Asker:
-        """Return the caller that waits for ``time_left`` seconds from now, or without an end if it is None."""
+        """Return a caller that waits for ``time_left`` seconds from now, or without a limit if it is None."""
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
     def check_time(self) -> None:
@@ -62,7 +63,7 @@ class Asker:
             raise errors.Unanswered(who='the scheduler', reason='the time for its answer is over')
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
-        """Return those of these servers whose caller still waits."""
+        """Return which of these servers have a caller that still waits."""
         return set(uuids) if self.waiting is None else self.waiting() & set(uuids)
 
 
@@ -82,10 +83,10 @@ class Claims:
         self._made: dict[str, Allocations] = {}
 
     def claim(self, uuid: str, host: HostState, request: Request) -> Choice | None:
-        """Allocate ``request`` to the server, and return the choice, or None if there is no capacity after all.
+        """Allocate ``request`` to the server, and return the choice, or None if the host has no capacity after all.
 
-        After None, another candidate may have capacity. If the server already has an allocation, the choice is the
-        result of ``existing``. Raises Unanswered like ``put``.
+        After None, the caller may try another candidate. If the server already has an allocation, this returns the
+        result of ``existing``. Raises Unanswered if Placement does not answer or the request's time is over.
         """
         try:
             self.put(uuid, request)
@@ -199,7 +200,7 @@ class Claims:
     def give_back(self, uuids: Collection[str] | None = None) -> None:
         """Release the allocations that this select wrote for these servers, or for all servers if ``uuids`` is None.
 
-        An allocation that was written again since is not released.
+        An allocation that another select has written again is not released.
         """
         for uuid in sorted(self._made if uuids is None else self._made.keys() & uuids):
             self._give_back(uuid, self._made.pop(uuid))

@@ -1,4 +1,4 @@
-"""Free PCI devices of the hosts in ``table.Table``, without the devices that this scheduler has just given away.
+"""Free PCI devices of the hosts in ``table.Table``, without devices that this scheduler has reserved for servers.
 
     table.devices.free(request.spec)        # an array: the number for each host
     table.devices.pools(place)              # the pools of one host; the caller may change them
@@ -61,7 +61,8 @@ class Devices:
     def count(self, place: int) -> int:
         """Count the free devices of a host again, write them to the arrays, and return their number.
 
-        Everything is counted from the row, so a reservation that was released leaves no difference.
+        All devices are counted from the host's row and the current reservations, so released reservations need no
+        correction.
         """
         pools = self._counts.get(place, [])
         for key, _, _ in pools:
@@ -87,14 +88,11 @@ class Devices:
         return total
 
     def pools(self, place: int) -> PciPools:
-        """Return the free devices of a host, without those that were just given away.
-
-        The caller may change the result.
-        """
+        """Return the pools of free devices of a host, without reserved devices. The caller may change the result."""
         return less(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
 
     def _left(self, place: int) -> list[int]:
-        """Return the number of free devices in each pool of the host's row, without those that were just given away."""
+        """Return the number of free devices in each pool of the host's row, without reserved devices."""
         taken = self._reservations.on(place).values()
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[place])

@@ -147,8 +147,8 @@ def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], A
 def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
     """Yield choices that start at each slot of each neighbourhood.
 
-    So a slot that turns out to be unusable is not in all of the first choices. A choice is None if there are too few
-    slots.
+    Because of the different starts, a slot that turns out to be unusable is not part of all of the first choices. A
+    choice is None if there are too few slots.
     """
     around: list[dict[Any, list[Slot]]] = []
     for of_kind in slots:

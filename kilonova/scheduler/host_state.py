@@ -2,7 +2,7 @@
 
 Attributes have Nova's names, so that filters written for Nova work. Values that need parsing or an SQL statement are
 computed when they are first read. A HostState shows the host at the time of its creation: its row in the table, minus
-the reservations of this scheduler.
+the resources that this scheduler has reserved for servers that the row does not contain yet.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
 def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
     """Return a copy of the pools without the devices of these reservations.
 
-    Devices of Placement's providers are removed first, then devices that Placement does not count.
+    Devices of Placement's providers are removed first, and then devices that Placement does not count.
     """
     pools = stored.copy()
     gone: Counter[str | None] = Counter()
@@ -57,9 +57,9 @@ def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
 
 
 def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[Any] | None) -> None:
-    """Remove as many devices of a request as there are.
+    """Remove up to ``request.count`` devices of a request from the pools.
 
-    If the host's row counts the server already, fewer devices are left than the request asks for.
+    If the host's row counts the server already, fewer devices than ``request.count`` may be left.
     """
     for count in range(request.count, 0, -1):
         wanted = [request if count == request.count else request.replaced(count=count)]
@@ -174,12 +174,12 @@ class HostState:
 
     @cached_property
     def num_instances(self) -> int:
-        """Number of servers on the host, including those that were just sent there."""
+        """Number of servers on the host, including servers with a reservation of this scheduler."""
         return int(self.stats.get('num_instances') or self._node.get('running_vms') or 0) + len(self._taken)
 
     @cached_property
     def num_io_ops(self) -> int:
-        """Number of builds and moves under way on the host, including those that were just sent there."""
+        """Number of builds and moves under way on the host, including servers with a reservation of this scheduler."""
         return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0) + sum(
             one.building for one in self._taken.values())
 
@@ -195,9 +195,9 @@ class HostState:
 
     @cached_property
     def numa(self) -> objects.NUMATopology | None:
-        """The host's NUMATopology with the usage of servers that were just sent there, or None.
+        """The host's NUMATopology, or None.
 
-        It must not be changed.
+        It includes the usage of servers with a reservation, and must not be changed.
         """
         host = parsed_topology(self.numa_topology)
         given = [one.topology for one in self._taken.values() if one.topology is not None]
@@ -234,7 +234,7 @@ class HostState:
 
     @cached_property
     def instances(self) -> dict[str, objects.Instance]:
-        """The host's servers by uuid, without their extra data. Servers that were just sent there have only a uuid."""
+        """The host's servers by uuid, without their extra data. Servers with only a reservation have only a uuid."""
         rows = self._servers_of(self.host) if self._servers_of is not None else []
         return {**{uuid: objects.Instance(uuid=uuid) for uuid in self._taken},
                 **{row['uuid']: objects.Instance.from_row(None, row) for row in rows

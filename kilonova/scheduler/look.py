@@ -27,13 +27,13 @@ class Look:
         self._answers: dict[tuple[int, str], Any] = {}
 
     def forget(self) -> None:
-        """Drop the stored results of filters and weighers, so that the next ones count what was chosen since."""
+        """Drop the stored results of filters and weighers, because hosts were chosen meanwhile."""
         self._answers.clear()
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
         """Return the result of ``plugin.mask`` or ``plugin.values``, which is computed once and kept until ``forget``.
 
-        Callers need it for a single host each time. ``form`` is the method's name.
+        It is used where the result is needed for single hosts, one after the other. ``form`` is the method's name.
         """
         key = id(plugin), form
         if key not in self._answers:
@@ -50,7 +50,7 @@ class Look:
     def counts(self, uuids: Collection[str]) -> Values:
         """Return for each host how many of these servers it has.
 
-        Servers that this scheduler has just sent to a host are included.
+        Servers with a reservation of this scheduler are counted on the host of the reservation.
         """
         self.learn(uuids)
         found = np.zeros(len(self.table['live']))

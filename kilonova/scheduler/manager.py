@@ -62,7 +62,7 @@ class Candidates:
     silent: list[str]
 
     def offers(self, spec: RequestSpec) -> Offered:
-        """Return the hosts and their allocation requests, without those that were claimed since."""
+        """Return the hosts and their allocation requests, without capacity claimed after Placement's answer."""
         return Offered(self.snapshot, spec, self.answer)
 
 
@@ -193,7 +193,7 @@ class _Request:
         """Choose hosts for the servers, and claim them if ``claim`` is True.
 
         First the changes of hosts are read. Then hosts are chosen from the scheduler's own data, or from a stored
-        answer of Placement. Only if this is impossible or finds too few hosts, Placement is asked for candidates.
+        answer of Placement. If this is impossible or finds too few hosts, Placement is asked for candidates.
         """
         if self._is_rebuild:
             return self._rebuild()
@@ -254,7 +254,7 @@ class _Request:
     def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> Plan | None:
         """Return a plan with a claim for each server, or None if there are not enough hosts.
 
-        After None, claims that were made still exist.
+        If it returns None, claims that were made before are not released.
         """
         select = Select(self._snapshot, self._spec, self._filters, self._weighers, self._settings, offers, claims)
         kept: Collection[str] = ()

@@ -92,7 +92,7 @@ class _Installed:
                                       values=', '.join(sorted(point.value for point in points)))
 
     def load(self, names: Collection[str], conf: cfg.ConfigOpts | None = None) -> dict[str, Any]:
-        """Return {name: class} of those of these names that are installed, in the order of ``names``."""
+        """Return {name: class} for the installed ones of these names, in the order of ``names``."""
         self.check(names)
         found = {}
         for name in names:

@@ -73,7 +73,7 @@ class Group:
 
     @property
     def empty(self) -> bool:
-        """Whether the group asks for nothing."""
+        """True if the group asks for nothing."""
         return self == Group()
 
     def key(self) -> tuple[Any, ...]:
@@ -224,7 +224,7 @@ def own_classes(query: Query, extra_specs: Mapping[str, str]) -> Iterator[tuple[
 
 
 def _field(spec: RequestSpec, name: str) -> Any:
-    """Return a field of the request, or None if it is not set, which may happen with older callers."""
+    """Return a field of the request, or None if it is not set. Older callers may leave it unset."""
     return getattr(spec, name) if name in spec else None
 
 
@@ -298,7 +298,10 @@ def wants_dedicated_cpus(spec: RequestSpec) -> bool:
 
 
 def _numa(spec: RequestSpec) -> Any:
-    """Return the request's NUMA topology, or the one of its flavor and image if it was stored without."""
+    """Return the request's NUMA topology.
+
+    If the request was stored without one, compute it from its flavor and image.
+    """
     found = _field(spec, 'numa_topology')
     if found is not None:
         return found
@@ -323,9 +326,10 @@ def _read_image(query: Query, spec: RequestSpec) -> None:
 
 
 def _choose_policy(query: Query, of_flavor: Iterable[str]) -> None:
-    """Set the group policy, because Placement requires one if there are several named groups.
+    """Set the query's group policy to "none" if it has several named groups and no policy.
 
-    A flavor that has several named groups itself must set the policy; otherwise a warning is logged.
+    Placement requires a policy then. If the flavor itself has several named groups, it must set the policy, so only a
+    warning is logged.
     """
     named = {suffix for suffix, group in query.groups.items() if suffix and group.resources}
     if query.policy or len(named) < 2:

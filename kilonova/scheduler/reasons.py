@@ -4,9 +4,9 @@
     raise NoValidHost(reason=report.text())
     # 12 hosts considered: 9 have fewer than 2 free a100 (best: 1 free), 2 disabled, 1 wrong availability zone.
 
-The report is computed only after the refusal, so other requests need no time for it. It lists for each host all reasons
-that the table and Placement's answer show, so that the host would pass if only these were different. Filters that check
-single hosts, and Placement, are asked only about hosts without another reason. The owner's sentence names no host.
+The report is computed only after the refusal, so other requests need no time for it. It lists all reasons of each host
+that the table and Placement's answer show; without these reasons the host would pass. Filters that check single hosts,
+and Placement, are asked only about hosts without another reason. The owner's sentence names no host.
 """
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Report:
 
     @property
     def lost_races(self) -> bool:
-        """Whether a host has everything that one server asks for, and only its claims were refused."""
+        """True if a host has everything that the only server asks for, and only its claims were refused."""
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
     def hosts(self, most: int) -> list[dict[str, Any]]:

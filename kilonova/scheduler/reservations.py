@@ -1,13 +1,14 @@
-"""Reservations: what this scheduler process gave to servers and their hosts do not report yet.
+"""Reservations: resources that this scheduler process gave to servers, and that the hosts' rows do not contain yet.
 
     ledger = Reservations(lock, count)              # of table.Table, which subtracts reservations from its columns
     ledger.take(uuid, Reservation(place, …))        # before the claim, so that other threads see it as used
     ledger.made(uuid)                               # the claim is written
-    ledger.give_back(uuid); ledger.reported(uuid)   # the claim was refused or given up; the host counts the server
+    ledger.give_back(uuid)                          # the claim was refused or released
+    ledger.reported(uuid)                           # the host's row contains the server
     made, under_way = ledger.since(asked)
 
 Threads that choose at the same time all see the same free devices in Placement's answers. So each thread subtracts the
-claims that other threads made since Placement answered, and waits for claims that are under way. Without that, 50
+claims that other threads made after Placement answered, and waits for claims that are under way. Without that, 50
 selects for 8 devices sent 168 claims that had to fail. Several scheduler processes still compete in Placement. Callers
 must hold the lock.
 """
@@ -134,7 +135,7 @@ class Reservations:
         self.give_back(uuid)
 
     def give_back(self, uuid: str) -> None:
-        """Remove the reservation of a server that does not get it after all."""
+        """Remove a server's reservation, because the server does not get these resources."""
         reservation = self._of.pop(uuid, None)
         if reservation is not None:
             self._on[reservation.place].pop(uuid)

@@ -1,4 +1,4 @@
-"""Remaining capacity of providers: Placement's answer minus the claims made since.
+"""Remaining capacity of providers: Placement's answer minus the claims made after it.
 
     asked = time.monotonic()                               # before the query to Placement
     room = Room(found['provider_summaries'], table.reservations, asked)
@@ -32,7 +32,7 @@ class Room:
         self._all: Uses = Counter()
 
     def fits(self, request: Request) -> bool:
-        """Return whether each amount of the request is still free, as far as known."""
+        """Return whether all amounts of the request are still free, as far as this scheduler knows."""
         self._look()
         return self._has(request, self._made)
 

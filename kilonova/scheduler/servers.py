@@ -35,7 +35,7 @@ class Servers:
         return OnHosts(self._cells.usable, hosts if len(hosts) <= MANY_HOSTS else ())
 
     def hosts_of(self, uuids: Collection[str]) -> dict[str, tuple[str, str | None]]:
-        """Return {server: (host, node)} of those of these servers that are on a host of an enabled cell."""
+        """Return {server: (host, node)}. Servers that are not on a host of an enabled cell are left out."""
         found: dict[str, tuple[str, str | None]] = {}
         for cell in self._cells.usable:
             with reading(cell.database) as connection:
@@ -56,15 +56,15 @@ class Servers:
         return found
 
     def waiting(self, operations: Sequence[str]) -> set[str]:
-        """Return the servers of those of these boot operations that still wait for a host."""
+        """Return the servers whose boot operation, which is one of ``operations``, still waits for a host."""
         with reading(self._databases.api()) as connection:
             return waiting_boots(connection, operations)
 
     def coming(self, uuids: Collection[str]) -> set[str]:
-        """Return those of these servers that no cell holds yet, which means that they have a build request.
+        """Return which of these servers are in no cell yet, which means that they have a build request.
 
-        Callers must read this before the cells, because a server is written to its cell before its build request is
-        deleted. A server that is found in neither was deleted, or its boot failed.
+        Callers must call this before they read the cells, because a server is written to its cell before its build
+        request is deleted. If a server is then found in neither, it was deleted or its boot failed.
         """
         if not uuids:
             return set()

@@ -64,12 +64,11 @@ class Snapshot:
             return self.cells.silent
 
     def outdated(self) -> bool:
-        """Return whether the data behind a refusal has changed, so that the caller must choose again before it refuses.
+        """Return whether the data that led to a refusal has changed. If so, the caller must choose again.
 
-        This is so if a host that counted as down is up by now, or if a server for which a host was chosen no longer
-        needs its reservation there: its boot failed, it was deleted, or its host counts it. The stored data is
-        corrected accordingly. Runs one to three SQL statements for each cell that has a down host or such a server, and
-        one more for all cells.
+        The data has changed if a host that counted as down is up by now, or if a server no longer needs its reservation
+        on a host: its boot failed, it was deleted, or its host counts it. The stored data is corrected. Runs one to
+        three SQL statements for each cell that has a down host or such a server, and one more for all cells.
         """
         with self.table.lock:
             known = [(cell, self.table.services.down(cell.uuid), self.table.unsettled(cell.uuid))
@@ -83,9 +82,10 @@ class Snapshot:
         return any(itertools.chain.from_iterable(found))
 
     def _look_again(self, cell: Cell, before: set[int], sent: list[str], coming: set[str]) -> tuple[bool, bool]:
-        """Return (whether a down host is up by now, whether a server that was sent to a host needs none any more).
+        """Return (whether a down host of the cell is up by now, whether a server needs its reservation no longer).
 
-        Only hosts and servers of one cell are checked.
+        ``before`` has the ids of services that count as down, ``sent`` the servers with a reservation, and ``coming``
+        those of them that are in no cell yet. The stored data is corrected.
         """
         try:
             with reading(cell.database) as connection:
@@ -111,7 +111,7 @@ class Snapshot:
         return self.states(uuids), silent
 
     def unusable(self, uuids: Iterable[str]) -> set[str]:
-        """Return those of these nodes that get no servers, as of the last refresh."""
+        """Return which of these nodes cannot get servers, as of the last refresh."""
         with self.table.lock:
             usable = self.table.usable(self.cells.uuids())
             return {uuid for uuid in uuids if (place := self.table.places.of(uuid)) is None or not usable[place]}
@@ -125,7 +125,10 @@ class Snapshot:
             LOG.warning('No compute service record found for host %s', host)
 
     def states(self, uuids: Iterable[str]) -> dict[str, HostState]:
-        """Return {node uuid: HostState} of those of these nodes that can be used, as of the last refresh."""
+        """Return {node uuid: HostState} for these nodes, as of the last refresh.
+
+        Nodes that cannot get servers are left out.
+        """
         cells, found = self.cells.uuids(), {}
         with self.table.lock:
             places = [place for place in map(self.table.places.of, uuids) if place is not None]

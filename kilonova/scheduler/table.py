@@ -158,7 +158,7 @@ class Table:
         return bytes((columns['live'] & columns['mapped'] & columns['up'] & ~columns['disabled']).tobytes())
 
     def unsettled(self, cell_uuid: str) -> list[str]:
-        """Return the servers of a cell that have a reservation, because their hosts may not count them yet."""
+        """Return the servers that have a reservation on a host of a cell. Their hosts may not count them yet."""
         return [uuid for uuid, place in self.reservations.places().items() if self.cell(place) == cell_uuid]
 
     def cell(self, place: int) -> str:

@@ -53,7 +53,8 @@ def run(*argv: str) -> str:
 def watched(check: Callable[[], None], *argv: str) -> None:
     """Run a program that takes long, and call ``check()`` every 0.2 seconds meanwhile.
 
-    An exception of ``check`` kills the program, and is raised. Raises CommandFailed like ``run``.
+    If ``check`` raises, the program is killed and the exception is raised. Raises CommandFailed if the program fails or
+    is not installed.
     """
     check()
     # Its error output is written to a file, because a pipe is not read while the program runs.

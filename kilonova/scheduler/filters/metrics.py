@@ -17,7 +17,7 @@ class MetricsFilter(BaseHostFilter):
     """Pass only hosts that report all metrics named in [metrics]weight_setting. Use it together with MetricsWeigher."""
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
-        """Return whether the host reports all these metrics."""
+        """Return whether the host reports all metrics of [metrics]weight_setting."""
         missing = self._wanted() - {metric.name for metric in host_state.metrics}
         if missing:
             LOG.debug('%(host)s lacks the metrics %(missing)s', {'host': host_state, 'missing': sorted(missing)})

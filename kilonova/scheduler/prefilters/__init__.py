@@ -60,10 +60,10 @@ POLICIES = (tenant_aggregate, availability_zone, compute_status, isolated_aggreg
 
 
 def run(prefilters: Iterable[Prefilter], query: Query, spec: RequestSpec, facts: Facts) -> None:
-    """Run all prefilters in order; for a forced move, skip those with rules of operators.
+    """Run all prefilters in order; for a forced move, skip prefilters with rules of operators (``POLICIES``).
 
-    Raises RequestFilterFailed also if a prefilter raises any other error, because it is unknown which hosts it would
-    have excluded.
+    If a prefilter raises an error that is not a KilonovaError, RequestFilterFailed is raised instead, because it is
+    unknown which hosts the prefilter would have excluded.
     """
     forced = is_forced_move(spec)
     for one in prefilters:

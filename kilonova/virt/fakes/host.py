@@ -82,7 +82,7 @@ class FakeDevices(Part):
 
     @scripted
     def remove_mdevs(self, uuids: Iterable[str]) -> None:
-        """Remove those of these mediated devices that no domain uses."""
+        """Remove these mediated devices, except devices that a domain uses."""
         used = {address for domain in self.fake.domains.values() for address in domain.hostdevs}
         for uuid in set(uuids) - used:
             self.fake.mdevs.pop(uuid, None)

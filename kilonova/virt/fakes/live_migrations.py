@@ -66,7 +66,7 @@ class FakeLiveMigrations(Part):
 
     @scripted
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
-        """Copy disk and domain to the destination, and switch the guest off here. Reports progress once."""
+        """Copy disk and domain to the destination, report progress once, and switch the guest off on this host."""
         machine, there = self.fake.machine, offer['host']
         if instance.uuid in machine.arrived[there]:
             return

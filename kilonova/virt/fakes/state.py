@@ -248,9 +248,9 @@ class FakeState:
             self.release(instance, plugged)
 
     def release(self, instance: objects.Instance, plugged: Plugged) -> None:
-        """Call ``plugged()`` for a guest that was started paused, and then run it.
+        """Call ``plugged()`` for a guest that was started paused, and then let the guest run.
 
-        Other calls do not wait meanwhile.
+        Calls for other guests are not blocked while ``plugged()`` runs.
         """
         self._lock.release()
         try:

@@ -106,7 +106,7 @@ class Devices(Protocol):
     """Methods for the host's PCI and mediated devices, which ``Host.get_available_resource`` lists."""
 
     def missing_devices(self, devices: Iterable[objects.PciDevice]) -> list[str]:
-        """Return the addresses of those of these devices that the host does not have now, in the same order.
+        """Return the addresses of devices that the host does not have now, in the order of ``devices``.
 
         It is called before a guest is built. A mediated device that does not exist is missing only if its PCI function
         does not exist or does not support its type.

@@ -73,8 +73,8 @@ class LiveGuest(TypedDict):
 class LivePlace(TypedDict):
     """Host CPUs and memory that a guest uses on its host.
 
-    ``cpuset`` has the host CPUs that it may use as text, or None for any. The others are the domain's XML elements of
-    these names, or None if it does not have them.
+    ``cpuset`` has the host CPUs that the guest may use as text, or None for any. ``cputune`` and ``numatune`` are the
+    domain's XML elements of these names, or None if it does not have them.
     """
 
     cpuset: str | None
@@ -154,20 +154,23 @@ class LiveMigrations(Protocol):
 
     def prepare(self, instance: objects.Instance, guest: LiveGuest, offer: LiveOffer,
                 pci_devices: Iterable[objects.PciDevice] = ()) -> dict[str, str]:
-        """Prepare the destination, and return {volume id: how the guest finds the volume here} for ``migrate``.
+        """Prepare the destination, and return {volume id: how the guest finds the volume on this host} for ``migrate``.
 
-        It creates empty disks, the files that the guest starts from, and the mediated devices among ``pci_devices``,
-        connects the volumes that are attached to this host, and connects the ports that the host itself has to connect.
-        Raises MdevUnavailable, VolumeUnsupported or InterfaceFailed. ``Moves.cleanup_move_dest`` is the undo.
+        It creates empty disks, the files that the guest starts from, and the mediated devices among ``pci_devices``. It
+        connects the volumes that are attached to this host, and the ports that the host itself has to connect. Raises
+        MdevUnavailable, VolumeUnsupported or InterfaceFailed. ``Moves.cleanup_move_dest`` is the undo.
         """
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, told: LiveTold) -> None:
-        """Migrate the guest from the source, and return when it is at the destination on the CPUs of the offer.
+        """Migrate the guest from the source, and return when it runs at the destination on the CPUs of the offer.
 
-        A repeated call continues to wait for a running migration, and does nothing if the migration is complete. Raises
-        errors.DisksUnmovable if files cannot be copied to the destination, and nothing was done then. Raises
-        errors.MigrationError (also if the destination has not connected one of the volumes) or the exception of
-        ``told``; the guest is still on this host then.
+        A repeated call continues to wait for a running migration, and does nothing if the migration is complete.
+        ``told`` is called periodically with the progress, and its exception aborts the migration.
+
+        Raises:
+            errors.DisksUnmovable: If files cannot be copied to the destination. Nothing was done.
+            errors.MigrationError: If the migration failed, also because the destination has not connected one of the
+                volumes. The guest is still on this host. The same holds for the exception of ``told``.
         """
 
     def force_complete(self, instance: objects.Instance) -> None:
@@ -187,7 +190,7 @@ class LiveMigrations(Protocol):
     def has_switched(self, instance: objects.Instance) -> bool:
         """Return whether the guest runs at the destination while a part of its memory is still on the source.
 
-        It cannot return to the source then. If this part of the memory is never transferred, the guest is lost.
+        Such a guest cannot return to the source. If this part of its memory is never transferred, the guest is lost.
         """
 
     def go_on(self, instance: objects.Instance) -> None:
@@ -205,7 +208,7 @@ class LiveMigrations(Protocol):
     def receive(self, instance: objects.Instance) -> None:
         """Take over the guest that has arrived on the destination, with its disks.
 
-        A guest that is not there counts as off. So does a guest that never received a part of its memory.
+        If the guest is not on this host, or if a part of its memory was never transferred, it counts as off.
         """
 
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:

@@ -63,10 +63,10 @@ class Moves(Protocol):
         """
 
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
-        """Delete the copy that this move of the source has written to ``dest``.
+        """Delete the copy that this move has written to ``dest``. It is called on the source.
 
-        It does nothing if both are the same host, or if nothing was copied. It is for a move that ended while its disks
-        were being copied, so that ``cleanup_move_dest`` ran before they arrived.
+        It does nothing if ``dest`` is the same host, or if nothing was copied. It is needed for a move that ended while
+        its disks were being copied, so that ``cleanup_move_dest`` ran before the disks arrived.
         """
 
     def finish_migration(self, instance: objects.Instance, image_meta: ImageMeta,
