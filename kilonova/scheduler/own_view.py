@@ -2,11 +2,11 @@
 
     offers = OwnView.of(snapshot, qualified, spec, query, claims)       # None if the request needs Placement's answer
 
-Placement needs longer for allocation candidates the more hosts there are. A query about one host and a claim always
-take the same time, and Placement's answers to these are decisive. So requests that need only what rows of hosts contain
-(VCPU, memory, disk, passthrough devices by their default class, a zone) are decided here. Placement is queried whether
-the best host has the traits and aggregates, and receives the claim, which checks the amounts. A positive answer about
-traits is used for some seconds.
+The more hosts there are, the longer Placement needs for allocation candidates. A query about one host and a claim
+always take the same time, and they are sufficient. So requests that need only data in the rows of hosts (VCPU, memory,
+disk, passthrough devices by their default class, a zone) are decided here. Placement is queried whether the best host
+has the traits and aggregates, and then receives the claim, which checks the amounts. A positive answer about traits is
+used for some seconds.
 
 Placement is asked for candidates in all other cases: if the request needs a class or trait that only Placement knows,
 if no host passes, or if Placement refuses the chosen hosts. So this view never refuses a request, and never chooses a

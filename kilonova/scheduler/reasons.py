@@ -388,9 +388,9 @@ class _Why:
         return found & self._asked_about()
 
     def _asked_about(self) -> Mask:
-        """Return the mask of the hosts that Placement did not offer, except hosts that are unknown to it.
+        """Return the mask of the hosts that Placement knows and did not offer.
 
-        For unknown hosts, this one reason is sufficient.
+        Hosts that Placement does not know are left out, because this reason alone is sufficient for them.
         """
         unknown = self.checks.get(f'trait:{OWNER}')
         return self._unoffered if unknown is None else self._unoffered & ~unknown.failing

@@ -57,7 +57,7 @@ class Room:
         return self._trees
 
     def providers(self, group: Group, beside: str) -> list[str]:
-        """Return the providers in the tree of provider ``beside`` that have the resources and traits of a group."""
+        """Return the providers in the same tree as provider ``beside`` that have a group's resources and traits."""
         return [rp for rp in self.trees()[self._summaries[beside]['root_provider_uuid']]
                 if all(self._free.get((rp, name), 0) >= amount for name, amount in group.resources.items())
                 and group.required.issubset(self._summaries[rp]['traits'])

@@ -119,7 +119,7 @@ class ComputeDriver(Protocol):
 
     @property
     def devices(self) -> Devices:
-        """The host's PCI devices and mediated devices."""
+        """Methods for the host's PCI devices and mediated devices."""
 
     @property
     def volumes(self) -> Volumes:

@@ -130,7 +130,7 @@ def array_form(one: Any) -> Any:
 
 
 def mask_of(one: BaseFilter, look: Look, spec_obj: RequestSpec, guard: Guard) -> Any:
-    """Return the mask of the hosts that pass, None if all hosts pass, or LOOP if the filter checks single hosts."""
+    """Return the mask of the hosts that pass, None if all hosts pass, or LOOP if the filter must check host by host."""
     form = array_form(one)
     if form is None:
         return LOOP

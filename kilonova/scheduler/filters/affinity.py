@@ -24,7 +24,10 @@ class DifferentHostFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts that have none of the named servers, or None without the hint."""
+        """Return the mask of the hosts that have none of the named servers.
+
+        Return None (all hosts pass) without the hint.
+        """
         apart = _hint(spec_obj, 'different_host')
         return ~look.having(apart) if apart else None
 
@@ -35,7 +38,10 @@ class SameHostFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts that have one of the named servers, or None without the hint."""
+        """Return the mask of the hosts that have one of the named servers.
+
+        Return None (all hosts pass) without the hint.
+        """
         together = _hint(spec_obj, 'same_host')
         return look.having(together) if together else None
 
@@ -47,7 +53,10 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
     """
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts with fewer members than allowed and the server's own hosts, or None without such a group."""
+        """Return the mask of the hosts with fewer members than allowed, and of the server's own hosts.
+
+        Return None (all hosts pass) without a group with policy anti-affinity.
+        """
         group = _group(spec_obj, 'anti-affinity')
         if group is None:
             return None
@@ -65,7 +74,7 @@ class ServerGroupAffinityFilter(BaseHostFilter):
     """Pass only hosts with servers of the group if its policy is affinity; pass all hosts if the group is empty."""
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts of the group's servers, or None without such a group."""
+        """Return the mask of the hosts of the group's servers, or None (all hosts pass) if there are none."""
         group = _group(spec_obj, 'affinity')
         hosts = group.hosts if group is not None and 'hosts' in group else None
         return look.named(hosts) if hosts else None

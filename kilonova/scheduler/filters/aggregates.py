@@ -70,7 +70,7 @@ class AggregateFilter(BaseHostFilter):
         raise TypeError(f'{type(self).__name__} has no fits')
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts whose aggregate metadata fits the request."""
+        """Return the mask of the hosts whose aggregate metadata fits the request."""
         return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 
 

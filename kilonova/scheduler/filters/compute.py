@@ -18,5 +18,5 @@ class ComputeFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts whose service is up and not disabled."""
+        """Return the mask of the hosts whose service is up and not disabled."""
         return look.table['up'] & ~look.table['disabled']

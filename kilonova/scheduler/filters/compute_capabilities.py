@@ -21,9 +21,10 @@ _MISSING = object()
 
 
 class ComputeCapabilitiesFilter(BaseHostFilter):
-    """Pass only hosts that meet each extra spec ``capabilities:<path>`` or without scope, and ``hw:maxphysaddr_bits``.
+    """Pass only hosts that meet extra specs ``capabilities:<path>``, those without scope, and ``hw:maxphysaddr_bits``.
 
-    The parts of the path are separated by ``:``. It is looked up in the host's attributes, stats, metrics and cpu_info.
+    The parts of the path are separated by ``:``. The path is looked up in the host's attributes, stats, metrics and
+    cpu_info.
     """
 
     run_filter_once_per_request = True
@@ -40,7 +41,7 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
         return address_bits_fit(host_state, spec_obj.flavor.extra_specs.get(ADDRESS_BITS))
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP if the flavor has such extra specs, otherwise None."""
+        """Return LOOP (check host by host) if the flavor has such extra specs, otherwise None (all hosts pass)."""
         return LOOP if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
 
 

@@ -35,7 +35,11 @@ class ImagePropertiesFilter(BaseHostFilter):
         return self._version_fits(host_state, version) and address_bits_fit(host_state, bits)
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts that support the image, or LOOP if it names a hypervisor version or an address size."""
+        """Return the mask of the hosts that support the image's architecture, hypervisor type and mode.
+
+        Return LOOP (check host by host) if the image names a hypervisor version or an address size, and None (all hosts
+        pass) if it names nothing.
+        """
         wanted, version, bits = self._wanted(spec_obj)
         if version or bits is not None:
             return LOOP

@@ -1,4 +1,4 @@
-"""IsolatedHostsFilter: it keeps some hosts for some images."""
+"""IsolatedHostsFilter: it reserves some hosts for some images."""
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +18,7 @@ class IsolatedHostsFilter(BaseHostFilter):
     run_filter_once_per_request = True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts that may run the request's image."""
+        """Return the mask of the hosts that may run the request's image."""
         isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
         return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))
 

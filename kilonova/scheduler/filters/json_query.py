@@ -95,5 +95,5 @@ class JsonFilter(BaseHostFilter):
             return False
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP if the request has the hint, otherwise None."""
+        """Return LOOP (check host by host) if the request has the hint, otherwise None (all hosts pass)."""
         return LOOP if spec_obj.get_scheduler_hint('query') else None

@@ -21,7 +21,7 @@ class _Limit(BaseHostFilter):
     option: ClassVar[str]
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts below the limit."""
+        """Return the mask of the hosts below the limit."""
         return look.table[self.column] < self.conf.filter_scheduler[self.option]
 
 
@@ -32,7 +32,7 @@ class _AggregateLimit(_Limit):
     """
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts below the limit of their aggregates."""
+        """Return the mask of the hosts below the limit that their aggregates set."""
         return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:

@@ -24,7 +24,7 @@ class MetricsFilter(BaseHostFilter):
         return not missing
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP if any metric is configured, otherwise None."""
+        """Return LOOP (check host by host) if any metric is configured, otherwise None (all hosts pass)."""
         return LOOP if self._wanted() else None
 
     def _wanted(self) -> set[str]:

@@ -51,6 +51,6 @@ class NUMATopologyFilter(BaseHostFilter):
         return True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return LOOP if the request has a NUMA topology, otherwise None."""
+        """Return LOOP (check host by host) if the request has a NUMA topology, otherwise None (all hosts pass)."""
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         return None if wanted is None else LOOP

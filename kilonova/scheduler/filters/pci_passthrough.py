@@ -39,7 +39,7 @@ class PciPassthroughFilter(BaseHostFilter):
         return True
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:
-        """Return the hosts that have enough devices for each single request, or None without PCI requests.
+        """Return the mask of the hosts that have enough devices for each single request, or None without PCI requests.
 
         This is an upper bound. The exact devices are checked on the chosen host.
         """

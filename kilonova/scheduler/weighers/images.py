@@ -29,7 +29,7 @@ class ImagePropertiesWeigher(BaseHostWeigher):
                    for name, value in wanted.items() if has.get(name) == value)
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
-        """Return LOOP if the request's image has properties, otherwise zeros."""
+        """Return LOOP (weigh host by host) if the request's image has properties, otherwise zeros."""
         return LOOP if self._wanted(weight_properties) else look.table['live'] * 0.0
 
     @staticmethod

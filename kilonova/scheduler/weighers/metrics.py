@@ -44,7 +44,7 @@ class MetricsWeigher(BaseHostWeigher):
         return float(self.conf.metrics.weight_of_unavailable)
 
     def values(self, look: Look, weight_properties: RequestSpec) -> Any:
-        """Return LOOP if any metric is configured, otherwise zeros."""
+        """Return LOOP (weigh host by host) if any metric is configured, otherwise zeros."""
         return LOOP if self._wanted() else np.zeros(len(look.table['live']))
 
     def _wanted(self) -> Any:

@@ -154,7 +154,7 @@ class RealtimeMaskNotFoundOrInvalid(errors.Invalid):
 
 
 class RealtimeMaskNotDedicated(errors.Invalid):
-    """A realtime CPU is not dedicated."""
+    """A vCPU in the realtime mask does not get a dedicated host CPU."""
 
     msg_fmt = ("Realtime CPUs must have CPUs of their own: %(cpus)s of 'hw:cpu_realtime_mask' are not in "
                "'hw:cpu_dedicated_mask'.")

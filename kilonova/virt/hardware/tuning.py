@@ -204,7 +204,10 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
 
 
 def _serial_ports(extra_specs: Mapping[str, str], image: int | None) -> int:
-    """Return the image's number, which must not exceed the flavor's, or else the flavor's number, or else one."""
+    """Return the number of serial ports of the image, or else of the flavor, or else one.
+
+    Raises SerialPortsExceeded if the image's number exceeds the flavor's.
+    """
     name = 'hw:serial_port_count'
     flavor = _number(name, extra_specs[name]) if name in extra_specs else 0
     if flavor and (image or 0) > flavor:

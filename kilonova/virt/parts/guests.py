@@ -151,7 +151,8 @@ class Guests(Protocol):
                         pci_devices: Iterable[objects.PciDevice]) -> None:
         """Make all checks and preparations for ``rebuild``, without changing the guest and its disks.
 
-        The domain can be created, and the image is downloaded and fits on the disk. Raises the errors of ``spawn``.
+        Afterwards it is certain that the domain can be created, and that the image is downloaded and fits on the disk.
+        Raises the errors of ``spawn``.
         """
 
     def rebuild(self, instance: objects.Instance, image_meta: ImageMeta, *, pci_devices: Iterable[objects.PciDevice],
