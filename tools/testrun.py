@@ -37,6 +37,8 @@ RESULTS = ROOT / 'build' / 'test'
 FEW = 12
 # Bytes of memory that have to be free for tests to write there.
 MEMORY = 4 << 30
+# The priority of runs that have no deadlines, beside those of real daemons.
+NICE = 10
 # Seconds that an interrupted run has to end what its fixtures started.
 GRACE = 15.0
 
@@ -320,6 +322,15 @@ class Running:
 RUNNING = Running()
 
 
+def lower_session(pid: int) -> None:
+    """Give a process that leads a session the priority NICE against other sessions.
+
+    Where Linux groups processes by session (autogroup), ``nice`` has an effect within one session only.
+    """
+    with contextlib.suppress(OSError):
+        Path(f'/proc/{pid}/autogroup').write_text(str(NICE))
+
+
 def on_signal(number: int, frame: FrameType | None) -> None:
     """End all runs. Raises Interrupted."""
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -340,10 +351,12 @@ def execute(run: Run, layout: Layout, shown: bool = True, behind: bool = False) 
     began = time.monotonic()
     with log.open('w') as output, scratch(run) as more:
         # In a group of its own, so that a run that hangs ends together with what it started.
-        first = ['nice', '-n', '10'] if behind and not run.waits else []
+        first = ['nice', '-n', str(NICE)] if behind and not run.waits else []
         child = RUNNING.start([*first, *command_of(run, layout, report), *more], cwd=ROOT, env=environment(run),
                               stdin=subprocess.DEVNULL, stdout=None if shown else output,
                               stderr=None if shown else subprocess.STDOUT)
+        if first:
+            lower_session(child.pid)
         cpu = 0.0
         try:
             code, cpu = wait(child, run.minutes * 60)

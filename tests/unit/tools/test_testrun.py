@@ -226,3 +226,17 @@ def test_a_run_that_is_terminated_ends_what_its_tests_started(tmp_path):
     for path in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(int(path.read_text()), 0)
+
+
+@pytest.mark.skipif(not Path('/proc/self/autogroup').exists(), reason='this kernel does not group by session')
+def test_a_run_without_deadlines_has_a_lower_priority_than_other_sessions(tmp_path, monkeypatch):
+    """``nice`` alone has no effect between sessions: daemons waited for runs that have no deadlines."""
+    monkeypatch.setattr(testrun, 'RESULTS', tmp_path)
+    monkeypatch.setattr(testrun, 'command_of', lambda run, layout, report: [sys.executable, '-c', (
+        'import os, sys, time; time.sleep(0.5); print(os.nice(0), open("/proc/self/autogroup").read())')])
+    layout = testrun.Layout.at()
+    for run, behind, said in ((testrun.Run('cpu'), True, '10 /autogroup-'), (testrun.Run('cpu'), False, '0 /autogroup'),
+                              (testrun.Run('waits', waits=True), True, '0 /autogroup')):
+        testrun.execute(run, layout, shown=False, behind=behind)
+        nice, group = (tmp_path / f'{run.name}.log').read_text().split(' ', 1)
+        assert f'{nice} {group}'.startswith(said) and group.split()[-1] == nice
