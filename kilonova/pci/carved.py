@@ -52,5 +52,5 @@ def withheld(named: Collection[tuple[Found, DeviceSpec]], reported: bool) -> dic
 
 
 def _other(card: str, vgpu_type: int, main: int) -> str:
-    return (f'its {FILE} is {vgpu_type}, and {card} has one provider in Placement, which is for {main}: '
-            'give all functions of a card one type')
+    return (f'its {FILE} is {vgpu_type}, but the Placement provider of card {card} is for type {main}: '
+            'set the same type on all functions of the card')

@@ -159,8 +159,8 @@ def checked_reason(text: str) -> str:
     Raises Invalid if the text is empty, too long, or not one printable line.
     """
     if not text.strip() or len(text) > MOST_REASON or not text.isprintable():
-        raise errors.Invalid(f'The reason {text[:MOST_REASON]!r} is not accepted: one line of 1 to {MOST_REASON} '
-                             'printable characters is.')
+        raise errors.Invalid(f'Invalid reason {text[:MOST_REASON]!r}: it must be one line of 1 to {MOST_REASON} '
+                             'printable characters.')
     return text.strip()
 
 

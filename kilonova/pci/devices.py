@@ -23,13 +23,13 @@ it.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypedDict
 
 import os_resource_classes
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova.objects import InstancePCIRequest, InstancePCIRequests, PciDevice
@@ -60,6 +60,8 @@ from kilonova.pci.pools import PciPools
 from kilonova.pci.request import allocated_providers, as_list
 
 LOG = logging.getLogger(__name__)
+# The text for operators of a device that is MISSING.
+_MISSING = 'its host no longer has it, or the configuration no longer names it'
 
 
 class Owner(NamedTuple):
@@ -141,8 +143,8 @@ class _Entry:
         if self.held and not self.gone:
             LOG.warning("Unable to remove device with status '%s' and ownership %s because of it being in use; "
                         '%s is removed when it is freed', self.device.status, self.device.instance_uuid,
-                        self.device.address)
-        lost = _with_info(self, {MISSING: 'its host has it no more, or gives it out no more'}) if self.held else self
+                        self.device.address, instance_uuid=self.device.instance_uuid)
+        lost = _with_info(self, {MISSING: _MISSING}) if self.held else self
         return replace(lost, gone=True, later=None)
 
     def given(self, owner: Owner | None) -> _Entry:

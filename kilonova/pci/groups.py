@@ -50,38 +50,38 @@ class Grouping:
             return None
         name, by, size = (given.get(key) for key in KEYS)
         if not isinstance(name, str) or NAME.fullmatch(name) is None:
-            raise PciConfigInvalidSpec(reason=f"group: {name!r} is not accepted: 1 to 64 letters, digits, '_', '.' or "
-                                              "'-' are")
+            raise PciConfigInvalidSpec(reason=f"group: {name!r} is invalid: it must be 1 to 64 letters, digits, '_', "
+                                              "'.' or '-'")
         beside = [key for key in EXCLUDED if key in entry]
         if beside:
             raise PciConfigInvalidSpec(reason=f"group {name}: '{beside[0]}' is not supported for devices of a group")
         if isinstance(by, list):
             if size is not None:
-                raise PciConfigInvalidSpec(reason=f'group {name}: group_size is only said with group_by '
+                raise PciConfigInvalidSpec(reason=f'group {name}: group_size is valid only with group_by '
                                                   f"{' or '.join(RULES)}")
             return cls(name, lists=_lists(name, by))
         if by not in RULES:
-            raise PciConfigInvalidSpec(reason=f"group {name}: group_by: {by!r} is not accepted: {', '.join(RULES)} or "
-                                              'lists of addresses are')
+            raise PciConfigInvalidSpec(reason=f"group {name}: group_by: {by!r} is invalid: it must be "
+                                              f"{', '.join(RULES)} or lists of addresses")
         if not isinstance(size, int) or isinstance(size, bool) or not LEAST <= size <= MOST:
-            raise PciConfigInvalidSpec(reason=f'group {name}: group_size: {size!r} is not accepted: a number from '
-                                              f'{LEAST} to {MOST} is')
+            raise PciConfigInvalidSpec(reason=f'group {name}: group_size: {size!r} is invalid: it must be a number '
+                                              f'from {LEAST} to {MOST}')
         return cls(name, str(by), size)
 
 
 def _lists(name: str, given: list[object]) -> tuple[tuple[str, ...], ...]:
     if not 1 <= len(given) <= MOST_LISTS:
-        raise PciConfigInvalidSpec(reason=f'group {name}: group_by has {len(given)} lists, 1 to {MOST_LISTS} are '
-                                          'accepted')
+        raise PciConfigInvalidSpec(reason=f'group {name}: group_by has {len(given)} lists, but must have 1 to '
+                                          f'{MOST_LISTS}')
     lists, seen = [], set[str]()
     for members in given:
         if not isinstance(members, list) or not LEAST <= len(members) <= MOST:
-            raise PciConfigInvalidSpec(reason=f'group {name}: group_by: {members!r} is not accepted: a list of {LEAST} '
-                                              f'to {MOST} addresses is')
+            raise PciConfigInvalidSpec(reason=f'group {name}: group_by: {members!r} is invalid: it must be a list of '
+                                              f'{LEAST} to {MOST} addresses')
         addresses = tuple(_address(name, member) for member in members)
         for address in addresses:
             if address in seen:
-                raise PciConfigInvalidSpec(reason=f'group {name}: {address} is there twice')
+                raise PciConfigInvalidSpec(reason=f'group {name}: {address} is listed twice')
             seen.add(address)
         lists.append(addresses)
     return tuple(lists)
@@ -91,7 +91,8 @@ def _address(name: str, member: object) -> str:
     try:
         return str(parse(member if isinstance(member, str) else ''))
     except PciDeviceWrongAddressFormat:
-        raise PciConfigInvalidSpec(reason=f'group {name}: {member!r} is no PCI address such as 0000:81:00.0') from None
+        raise PciConfigInvalidSpec(reason=f'group {name}: {member!r} is not a PCI address such as '
+                                          '0000:81:00.0') from None
 
 
 def check_same(groupings: Iterable[Grouping | None]) -> None:
@@ -99,8 +100,8 @@ def check_same(groupings: Iterable[Grouping | None]) -> None:
     known: dict[str, Grouping] = {}
     for grouping in groupings:
         if grouping is not None and known.setdefault(grouping.name.lower(), grouping) != grouping:
-            raise PciConfigInvalidSpec(reason=f'group {grouping.name}: two specs name it and say different things of '
-                                              'group_by or group_size')
+            raise PciConfigInvalidSpec(reason=f'group {grouping.name}: two specs name it, but with different group_by '
+                                              'or group_size')
 
 
 @dataclass
@@ -143,8 +144,8 @@ def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) 
         if not absent:
             _add(formed, addresses)
             continue
-        why = (f"group {grouping.name}: {', '.join(absent)} of {', '.join(addresses)} is not among the devices of this "
-               'host that its specs name')
+        why = (f"group {grouping.name}: {', '.join(absent)} of {', '.join(addresses)} is not a device of this host "
+               'that matches a spec of the group')
         formed.problems.update({address: why for address in addresses if address in devices})
     listed = {address for addresses in grouping.lists for address in addresses}
     for address in devices.keys() - listed:
@@ -163,8 +164,8 @@ def _by_rule(formed: Formed, grouping: Grouping, devices: Mapping[str, Found]) -
         if len(addresses) == grouping.size:
             _add(formed, addresses)
             continue
-        why = (f"group {grouping.name}: {', '.join(sorted(addresses))} of one {grouping.by} are {len(addresses)}, "
-               f'group_size is {grouping.size}')
+        why = (f'group {grouping.name}: group_size is {grouping.size}, but the number of devices in one {grouping.by} '
+               f"is {len(addresses)} ({', '.join(sorted(addresses))})")
         formed.problems.update(dict.fromkeys(addresses, why))
 
 

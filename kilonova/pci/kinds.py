@@ -6,11 +6,11 @@ its devices (``virt.parts.host.Devices``).
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import Protocol
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova.objects import PciDevice
 from kilonova.pci import carved, groups
@@ -116,7 +116,7 @@ class PciFunctions:
         formed = groups.form((one, spec.grouping) for one, spec in named if one['address'] not in withheld)
         withheld |= formed.problems
         for address in sorted(withheld.keys() - self._withheld.keys()):
-            LOG.warning('PCI device %s is given to no server: %s', address, withheld[address])
+            LOG.warning('PCI device %s is not offered to servers: %s', address, withheld[address])
         self._withheld = withheld
         made = {}
         for one, spec in named:

@@ -12,7 +12,6 @@ type's resource class.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import uuid
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 
 import os_traits
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.conf.devices import mdev_section
@@ -81,8 +81,8 @@ class ChosenTypes:
             assert all(_ADDRESS.fullmatch(parent) and _TYPE.fullmatch(name) for parent, name in types.items())
         except (ValueError, AttributeError, TypeError, AssertionError):
             raise InvalidLibvirtMdevConfig(
-                reason=f"{path} is not what 'kilonova-manage device set-type' wrote; without it cards have the types "
-                       'of the configuration') from None
+                reason=f"{path} does not have the form that 'kilonova-manage device set-type' writes; without the file "
+                       'all cards have the types of the configuration') from None
         self.types = types
 
     def set(self, parent: str, name: str) -> None:
@@ -112,8 +112,8 @@ class MdevTypes:
         self._chosen = chosen
         for parent, name in (chosen.types if chosen is not None else {}).items():
             if name not in self._by_name:
-                LOG.warning('%s was chosen for %s by an operator, and is not enabled any more: it has the type of the '
-                            'configuration', name, parent)
+                LOG.warning('Type %s, which an operator set for card %s, is no longer enabled; the card has the type '
+                            'of the configuration', name, parent)
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> MdevTypes:
@@ -131,7 +131,7 @@ class MdevTypes:
                 address = text.strip().lower()
                 if _ADDRESS.fullmatch(address) is None:
                     raise InvalidLibvirtMdevConfig(reason=f'incorrect device address: {text!r} in [mdev_{name}]'
-                                                          'device_addresses is no PCI address such as 0000:84:00.0')
+                                                          'device_addresses is not a PCI address such as 0000:84:00.0')
                 if address in of_parent:
                     raise InvalidLibvirtMdevConfig(reason=f'duplicate types for PCI ID {address}: '
                                                           f'{of_parent[address].name} and {name}')
@@ -139,8 +139,8 @@ class MdevTypes:
             if not section.device_addresses:
                 if default is not None:
                     raise InvalidLibvirtMdevConfig(
-                        reason=f'{default.name} and {name} both have no device_addresses; only one type can be that of '
-                               'all other cards')
+                        reason=f'{default.name} and {name} both have no device_addresses; only one type may have none, '
+                               'because it is the type of all other cards')
                 default = types[-1]
         return cls(types, of_parent, default, ChosenTypes(os.path.join(conf.state_path, 'mdev_types.json')))
 
@@ -166,14 +166,14 @@ def mdev_types(conf: cfg.ConfigOpts) -> list[str]:
     """Return the names of the enabled types. Raises InvalidLibvirtMdevConfig if the option is wrong."""
     names: list[str] = conf.devices.enabled_mdev_types
     if len(names) > MOST_TYPES:
-        raise InvalidLibvirtMdevConfig(reason=f'[devices]enabled_mdev_types has {len(names)} types, at most '
-                                              f'{MOST_TYPES} are accepted')
+        raise InvalidLibvirtMdevConfig(reason=f'[devices]enabled_mdev_types has {len(names)} types, but may have at '
+                                              f'most {MOST_TYPES}')
     for number, name in enumerate(names):
         if _TYPE.fullmatch(name) is None:
-            raise InvalidLibvirtMdevConfig(reason=f'{name!r} in [devices]enabled_mdev_types is no type: letters, '
-                                                  'digits, . _ and - are accepted, at most 64')
+            raise InvalidLibvirtMdevConfig(reason=f'{name!r} in [devices]enabled_mdev_types is not the name of a '
+                                                  'type: it must be 1 to 64 letters, digits, . _ or -')
         if name in names[:number]:
-            raise InvalidLibvirtMdevConfig(reason=f'{name!r} is twice in [devices]enabled_mdev_types')
+            raise InvalidLibvirtMdevConfig(reason=f'{name!r} is listed twice in [devices]enabled_mdev_types')
     return names
 
 
@@ -198,12 +198,13 @@ class MediatedDevices:
         for parent, mdev_type in self._parents(functions):
             where = f'{parent["address"]} has mediated devices of type {mdev_type.name}'
             if self._is_whole(parent, functions):
-                raise InvalidLibvirtMdevConfig(reason=f'{where}, and [pci]device_spec names it (or its physical '
-                                                      'function): a card is given away whole or in parts')
+                raise InvalidLibvirtMdevConfig(reason=f'{where}, but [pci]device_spec also names it (or its '
+                                                      'physical function): a card can be offered whole or in parts, '
+                                                      'not both')
             if parent['address'] in self._types.named and mdev_type.name not in parent.get('mdev_types', {}):
                 supported = ', '.join(sorted(parent.get('mdev_types', {}))) or 'none'
                 raise InvalidLibvirtMdevConfig(
-                    reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, and supports only {supported}')
+                    reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, but supports only {supported}')
 
     def checked(self, found: Collection[Found], address: str, name: str) -> str:
         """Return the name of a type if the card at ``address`` may have it.
@@ -219,7 +220,7 @@ class MediatedDevices:
         if name not in supported:
             raise errors.Invalid(f'{address} supports {", ".join(supported) or "no mediated devices"}, not {name}')
         if self._is_whole(parent, functions):
-            raise errors.Invalid(f'[pci]device_spec gives {address} away whole')
+            raise errors.Invalid(f'{address} cannot have mediated devices: [pci]device_spec offers it as a whole')
         return name
 
     def choose(self, address: str, name: str) -> None:
@@ -338,8 +339,8 @@ class MediatedDevices:
     def _tell(self, parent: str, mdev_type: str) -> None:
         if parent not in self._told:
             self._told.add(parent)
-            LOG.warning('%s gives no mediated devices of type %s: it does not support the type for guests (%s), or '
-                        '[pci]device_spec gives it away whole', parent, mdev_type, VFIO)
+            LOG.warning('Card %s provides no mediated devices of type %s: it does not support the type for guests (%s) '
+                        'or [pci]device_spec offers the card as a whole', parent, mdev_type, VFIO)
 
 
 def _functions(found: Collection[Found]) -> dict[str, Found]:

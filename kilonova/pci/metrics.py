@@ -22,9 +22,9 @@ DEVICES, BARRED, ALLOCATED, CELL = (f'kilonova_{name}' for name in (
     'devices', 'devices_barred', 'device_allocations', 'cell_up'))
 _HELP = {
     DEVICES: 'Devices of each host by kind and status.',
-    BARRED: 'Devices that are given to no server, or no server any more, by reason.',
+    BARRED: 'Devices that are not offered to servers, by reason. A server may still hold one.',
     ALLOCATED: 'Devices that the servers of a project hold, by kind.',
-    CELL: 'Whether the database of a cell answered; the devices of one that did not are missing.',
+    CELL: '1 if the database of a cell answered; 0 if not, and then the devices of the cell are missing.',
 }
 
 

@@ -67,8 +67,8 @@ def words(request: InstancePCIRequest) -> str:
     """Return a readable text of what a port's request asks for."""
     network = request.spec[0].get(NETWORK)
     kinds = [word for key, word in _KINDS.items() if request.spec[0].get(key)]
-    return ' '.join([*kinds, f'{request.spec[0]["dev_type"]} devices of ']) + (
-        f'physical network {network}' if network is not None else 'no physical network')
+    return ' '.join([*kinds, f'{request.spec[0]["dev_type"]} devices ']) + (
+        f'of physical network {network}' if network is not None else 'without physical network')
 
 
 def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRequests | None:

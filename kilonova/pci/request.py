@@ -155,7 +155,7 @@ def _parse_alias(text: str, pci_in_placement: bool) -> Alias:
     entry.pop('capability_type', None)
     beside = [key for key in ('vendor_id', 'product_id', 'device_type', 'live_migratable') if key in entry]
     if 'group' in entry and beside:
-        raise PciInvalidAlias(reason=f"{beside[0]!r} says nothing of a group in '{text}'")
+        raise PciInvalidAlias(reason=f"{beside[0]!r} cannot be combined with 'group' in '{text}'")
     if 'group' not in entry and not (pci_in_placement and 'resource_class' in entry):
         missing = [key for key in ('vendor_id', 'product_id') if key not in entry]
         if missing:
@@ -192,7 +192,7 @@ def _merge(old: Alias, new: Alias, pci_in_placement: bool) -> Alias:
         raise PciInvalidAlias(reason=f"NUMA policy mismatch for alias '{new.name}'")
     types = {one.get('dev_type') for one in (*old.specs, *new.specs)}
     if None in types:
-        raise PciInvalidAlias(reason=f"a repeated alias needs a device_type: '{new.name}'")
+        raise PciInvalidAlias(reason=f"alias '{new.name}' is defined several times: each definition needs device_type")
     if len(types) > 1:
         raise PciInvalidAlias(reason=f"Device type mismatch for alias '{new.name}'")
     return Alias(old.name, old.numa_policy, old.specs + new.specs)
@@ -269,8 +269,8 @@ def request_groups(requests: Iterable[InstancePCIRequest] | InstancePCIRequests)
 
 def _group(request: InstancePCIRequest, index: int) -> RequestGroup:
     if len(request.spec) != 1:
-        raise PciInvalidAlias(reason=f"alias '{request.alias_name}' has several specifications, which "
-                                     'Placement cannot be asked for')
+        raise PciInvalidAlias(reason=f"alias '{request.alias_name}' has several specifications, which is "
+                                     'not supported with pci_in_placement')
     wanted = request.spec[0]
     resource_class = _class_of(wanted)
     required = set(device_spec.traits(wanted.get('traits') or ''))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping
@@ -22,6 +21,7 @@ from typing import Any
 import os_resource_classes
 import os_traits
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import strutils
 
 from kilonova import errors
@@ -184,7 +184,7 @@ class DeviceSpecs:
         if lines != self._told:
             self._told = lines
             for number, line in enumerate(lines, start=1):
-                LOG.info('[pci]device_spec %d: %s', number, line or 'no device of this host')
+                LOG.info('[pci]device_spec entry %d matches %s', number, line or 'no device of this host')
 
     def __len__(self) -> int:
         return len(self.specs)
@@ -236,8 +236,8 @@ def _check_names(names: Iterable[str]) -> None:
     for name in names:
         meant = difflib.get_close_matches(name.lower(), KEYS, n=1, cutoff=LIKE)
         if name not in KEYS and meant:
-            raise PciConfigInvalidSpec(reason=f"'{name}' is no key of a spec. Did you mean '{meant[0]}'? A tag of your "
-                                              'own needs a name that is less like it')
+            raise PciConfigInvalidSpec(reason=f"'{name}' is not a known key. Did you mean '{meant[0]}'? If it is a tag "
+                                              'of your own, choose a less similar name')
 
 
 def _id(name: str, value: Any) -> str:

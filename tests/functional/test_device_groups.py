@@ -173,8 +173,8 @@ def test_a_member_leaves(cloud_of: Callable[..., Cloud], held: bool) -> None:
 
 
 @pytest.mark.parametrize(('gpus', 'spec', 'why'), [
-    (GPUS['gpu1'][:1], AUDIO[:1], 'group gpu-with-audio: 0000:08:00.0 of one slot are 1, group_size is 2'),
-    (GPUS['gpu1'][:1], PAIR, 'group pair: 0000:09:00.0 of 0000:08:00.0, 0000:09:00.0 is not among the devices')])
+    (GPUS['gpu1'][:1], AUDIO[:1], 'group gpu-with-audio: group_size is 2, but the number of devices in one slot is'),
+    (GPUS['gpu1'][:1], PAIR, 'group pair: 0000:09:00.0 of 0000:08:00.0, 0000:09:00.0 is not a device of this host')])
 def test_a_host_that_lacks_a_member_does_not_start(cloud_of: Callable[..., Cloud], gpus: list[str], spec: list[str],
                                                     why: str) -> None:
     with pytest.raises(PciConfigInvalidSpec, match=why):

@@ -173,7 +173,7 @@ def test_a_device_that_its_host_has_no_more(make_cloud):
     from tests.functional.test_devices_that_leave import unplugged
     cloud = make_cloud(ONE)
     server = cloud.boot(cloud.flavor(gpus=1))
-    text = 'Device 0000:08:00.0 is missing: its host has it no more, or gives it out no more'
+    text = 'Device 0000:08:00.0 is missing: its host no longer has it, or the configuration no longer names it'
     for times in (1, 2):
         with unplugged(cloud, 'gpu1', '0000:08:00.0'):
             cloud.computes['gpu1'].node.update()

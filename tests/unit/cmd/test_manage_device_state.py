@@ -57,7 +57,7 @@ def test_what_the_host_did(cloud: Any, host: Host, arguments: tuple[str, ...], d
 @pytest.mark.parametrize(('reason', 'named'), [(' ', "' '"), ('a\nb', "'a\\nb'"), ('x' * 256, f"'{'x' * 255}'")])
 def test_a_reason_that_is_none(cloud: Any, host: Host, reason: str, named: str) -> None:
     assert cloud('device', 'disable', 'gpu1', GPU, '--reason', reason) == (
-        2, [f'The reason {named} is not accepted: one line of 1 to 255 printable characters is.'])
+        2, [f'Invalid reason {named}: it must be one line of 1 to 255 printable characters.'])
     assert host.asked == []
 
 

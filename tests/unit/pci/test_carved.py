@@ -66,8 +66,8 @@ def test_it_is_said_once_and_again_when_it_is_so_again(caplog: pytest.LogCapture
     for types, said in (([0, 1519], 1), ([0, 1519], 0), ([1519, 1519], 0), ([0, 1519], 1)):
         caplog.clear()
         kind.columns(carved(CARD, types))
-        lines = [record.getMessage() for record in caplog.records if 'given to no server' in record.getMessage()]
+        lines = [record.getMessage() for record in caplog.records if 'not offered to servers' in record.getMessage()]
         assert len(lines) == said
     (line,) = lines
-    assert line == ('PCI device 0000:3b:10.0 is given to no server: its nvidia/current_vgpu_type is 0: it has no vGPU '
-                    'type')
+    assert line == ('PCI device 0000:3b:10.0 is not offered to servers: its nvidia/current_vgpu_type is 0: it has no '
+                    'vGPU type')

@@ -109,7 +109,7 @@ def test_held_device_that_disappears(caplog: pytest.LogCaptureFixture) -> None:
     before = given(host([found(G0)]), A, G0)
     made = before.looked([])
     (row,) = made.unwritten().updated
-    assert row.extra_info == {'missing': 'its host has it no more, or gives it out no more'}
+    assert row.extra_info == {'missing': 'its host no longer has it, or the configuration no longer names it'}
     assert row.obj_what_changed() == {'extra_info'}
     assert [device.address for device in made.barred_since(before)] == [G0]
     made = saved(made)

@@ -26,25 +26,25 @@ def specs(*entries: dict[str, Any]) -> DeviceSpecs:
 
 # --- what may be written ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(('change', 'why'), [
-    ({'group': ''}, "group: '' is not accepted"), ({'group': 5}, 'group: 5 is not accepted'),
-    ({'group': 'a b'}, "group: 'a b' is not accepted"), ({'group': 'x' * 65}, 'is not accepted: 1 to 64 letters'),
-    ({'group': None}, 'group: None is not accepted'),
-    ({'group_by': 'bus'}, "group_by: 'bus' is not accepted: slot, iommu_group or lists of addresses are"),
-    ({'group_by': None}, 'group_by: None is not accepted'), ({'group_size': None}, 'group_size: None is not accepted'),
-    ({'group_size': 1}, 'group_size: 1 is not accepted: a number from 2 to 16 is'),
+    ({'group': ''}, "group: '' is invalid"), ({'group': 5}, 'group: 5 is invalid'),
+    ({'group': 'a b'}, "group: 'a b' is invalid"), ({'group': 'x' * 65}, 'is invalid: it must be 1 to 64 letters'),
+    ({'group': None}, 'group: None is invalid'),
+    ({'group_by': 'bus'}, "group_by: 'bus' is invalid: it must be slot, iommu_group or lists of addresses"),
+    ({'group_by': None}, 'group_by: None is invalid'), ({'group_size': None}, 'group_size: None is invalid'),
+    ({'group_size': 1}, 'group_size: 1 is invalid: it must be a number from 2 to 16'),
     ({'group_size': 17}, 'group_size: 17'), ({'group_size': '2'}, "group_size: '2'"),
     ({'group_size': True}, 'group_size: True'), ({'group_size': 2.0}, r'group_size: 2\.0'),
     ({'group_by': [], 'group_size': ...}, 'group_by has 0 lists'),
-    ({'group_by': [[A, B]]}, 'group_size is only said with group_by slot'),
-    ({'group_by': [A, B], 'group_size': ...}, f"'{A}' is not accepted: a list of 2 to 16 addresses is"),
-    ({'group_by': [[A]], 'group_size': ...}, 'a list of 2 to 16 addresses is'),
+    ({'group_by': [[A, B]]}, 'group_size is valid only with group_by slot'),
+    ({'group_by': [A, B], 'group_size': ...}, f"'{A}' is invalid: it must be a list of 2 to 16 addresses"),
+    ({'group_by': [[A]], 'group_size': ...}, 'a list of 2 to 16 addresses'),
     ({'group_by': [[f'0000:{bus:02x}:00.0' for bus in range(17)]], 'group_size': ...}, 'a list of 2 to 16'),
     ({'group_by': [[f'{each:04x}:00:00.0', f'{each:04x}:00:01.0'] for each in range(257)], 'group_size': ...},
-     'group_by has 257 lists, 1 to 256 are accepted'),
-    ({'group_by': [[A, A]], 'group_size': ...}, f'{A} is there twice'),
-    ({'group_by': [[A, B], [C, B]], 'group_size': ...}, f'{B} is there twice'),
-    ({'group_by': [[A, '82:00.0']], 'group_size': ...}, "'82:00.0' is no PCI address"),
-    ({'group_by': [[A, 7]], 'group_size': ...}, '7 is no PCI address'),
+     'group_by has 257 lists, but must have 1 to 256'),
+    ({'group_by': [[A, A]], 'group_size': ...}, f'{A} is listed twice'),
+    ({'group_by': [[A, B], [C, B]], 'group_size': ...}, f'{B} is listed twice'),
+    ({'group_by': [[A, '82:00.0']], 'group_size': ...}, "'82:00.0' is not a PCI address"),
+    ({'group_by': [[A, 7]], 'group_size': ...}, '7 is not a PCI address'),
     ({'one_time_use': True}, "'one_time_use' is not supported for devices of a group"),
     ({'live_migratable': 'yes'}, "'live_migratable' is not supported"), ({'remote_managed': 'no'}, "'remote_managed'"),
     ({'physical_network': 'net'}, "'physical_network'")])
@@ -62,21 +62,21 @@ def test_one_key_alone(alone: str) -> None:
 
 def test_two_specs_of_one_group() -> None:
     assert len(specs({**SLOT, 'product_id': '1'}, {**SLOT, 'product_id': '2'})) == 2
-    with pytest.raises(PciConfigInvalidSpec, match='group G: two specs name it and say different things'):
+    with pytest.raises(PciConfigInvalidSpec, match='group G: two specs name it, but with different group_by'):
         specs({**SLOT, 'product_id': '1'}, {**SLOT, 'product_id': '2', 'group': 'G', 'group_size': 3})
 
 
 def test_a_mistyped_key() -> None:
-    with pytest.raises(PciConfigInvalidSpec, match=r"'groupby' is no key of a spec\. Did you mean 'group_by'"):
+    with pytest.raises(PciConfigInvalidSpec, match=r"'groupby' is not a known key\. Did you mean 'group_by'"):
         specs({**SLOT, 'groupby': 'slot'})
 
 
 @pytest.mark.parametrize(('alias', 'why'), [
     ({'group': 'a b'}, "'a b' does not match"), ({'group': 5}, "5 is not of type 'string'"),
-    ({'group': 'g', 'vendor_id': '10de'}, "'vendor_id' says nothing of a group"),
-    ({'group': 'g', 'product_id': '10de'}, "'product_id' says nothing"),
-    ({'group': 'g', 'device_type': 'type-PF'}, "'device_type' says nothing"),
-    ({'group': 'g', 'live_migratable': True}, "'live_migratable' says nothing")])
+    ({'group': 'g', 'vendor_id': '10de'}, "'vendor_id' cannot be combined with 'group'"),
+    ({'group': 'g', 'product_id': '10de'}, "'product_id' cannot be combined"),
+    ({'group': 'g', 'device_type': 'type-PF'}, "'device_type' cannot be combined"),
+    ({'group': 'g', 'live_migratable': True}, "'live_migratable' cannot be combined")])
 def test_a_bad_alias(alias: dict[str, Any], why: str) -> None:
     with pytest.raises(PciInvalidAlias, match=why):
         Aliases.parse([json.dumps({'name': 'a', **alias})])
@@ -98,7 +98,7 @@ def formed(grouping: Grouping, *devices: dict[str, Any]) -> groups.Formed:
 def test_by_slot() -> None:
     made = formed(Grouping('g', 'slot', 2), *(found(f'0000:81:00.{number}') for number in (1, 0)), found(B))
     assert made.heads == {'0000:81:00.0': '0000:81:00.0', '0000:81:00.1': '0000:81:00.0'}
-    assert made.problems == {B: f'group g: {B} of one slot are 1, group_size is 2'}
+    assert made.problems == {B: f'group g: group_size is 2, but the number of devices in one slot is 1 ({B})'}
 
 
 def test_by_iommu_group() -> None:
@@ -113,7 +113,7 @@ def test_by_lists() -> None:
                   found('0000:d1:00.0'))
     assert made.heads == {A: A, B: A}
     assert made.problems == {
-        C: f'group g: {D} of {C}, {D} is not among the devices of this host that its specs name',
+        C: f'group g: {D} of {C}, {D} is not a device of this host that matches a spec of the group',
         '0000:d1:00.0': 'group g: 0000:d1:00.0 is in none of the lists of group_by'}
 
 
@@ -129,9 +129,9 @@ def test_what_is_in_no_whole_group_is_not_offered(caplog: pytest.LogCaptureFixtu
     audio = found('0000:81:00.1')
     for _ in range(2):
         assert list(kind.columns([found(A), found(B, product_id='2330')])) == [B]
-    assert caplog.text.count(f'PCI device {A} is given to no server') == 1
+    assert caplog.text.count(f'PCI device {A} is not offered to servers') == 1
     assert sorted(kind.columns([found(A), audio])) == [A, '0000:81:00.1']
-    assert kind.columns([found(A)]) == {} and caplog.text.count('is given to no server') == 2
+    assert kind.columns([found(A)]) == {} and caplog.text.count('is not offered to servers') == 2
 
 
 def test_a_claim_that_is_sent_again() -> None:

@@ -60,9 +60,9 @@ def by_parent(devices: HostDevices) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(('types', 'sections', 'text'), [
-    ('nvidia-35,nvidia-35', {}, "'nvidia-35' is twice"),
-    ('nvidia 35', {}, "'nvidia 35' in [devices]enabled_mdev_types is no type"),
-    (','.join(f'a{number}' for number in range(65)), {}, '65 types, at most 64'),
+    ('nvidia-35,nvidia-35', {}, "'nvidia-35' is listed twice"),
+    ('nvidia 35', {}, "'nvidia 35' in [devices]enabled_mdev_types is not the name of a type"),
+    (','.join(f'a{number}' for number in range(65)), {}, '65 types, but may have at most 64'),
     ('a,b', {}, 'a and b both have no device_addresses'),
     ('a', {'a': {'device_addresses': ['84:00.0']}}, "incorrect device address: '84:00.0' in [mdev_a]"),
     ('a', {'a': {'device_addresses': ['mtty_mtty']}}, "incorrect device address: 'mtty_mtty'"),
@@ -76,7 +76,7 @@ def test_bad_configuration_is_refused(types, sections, text):
 
 
 @pytest.mark.parametrize(('spec', 'found', 'text'), [
-    ({'address': ONE}, [parent(ONE)], f'{ONE} has mediated devices of type nvidia-35, and [pci]device_spec names it'),
+    ({'address': ONE}, [parent(ONE)], f'{ONE} has mediated devices of type nvidia-35, but [pci]device_spec also names'),
     ({'address': TWO}, [builders.found(TWO, dev_type='type-PF'), parent(ONE, dev_type='type-VF', parent_addr=TWO)],
      f'{ONE} has mediated devices'),
     (None, [parent(ONE, mdev_type='nvidia-36')], 'supports only nvidia-36'),
@@ -110,13 +110,13 @@ def test_a_card_given_away_whole_later_has_no_parts(caplog):
     """A spec may name a card that is plugged in while the host runs."""
     look = host(conf('nvidia-35', [json.dumps({'vendor_id': '10de'})]), parent(ONE))
     assert [(one.address, one.dev_type) for one in look.all()] == [(ONE, 'type-PCI')]
-    assert f'{ONE} gives no mediated devices of type nvidia-35' in caplog.text
+    assert f'{ONE} provides no mediated devices of type nvidia-35' in caplog.text
 
 
 @pytest.mark.parametrize('card', [parent(ONE, api='ccw'), parent(ONE, mdev_type='nvidia-36')])
 def test_a_card_whose_type_is_not_for_guests_has_none(card, caplog):
     assert host(conf('nvidia-35'), card).all() == []
-    assert f'{ONE} gives no mediated devices of type nvidia-35' in caplog.text
+    assert f'{ONE} provides no mediated devices of type nvidia-35' in caplog.text
 
 
 def test_those_that_exist_count_and_the_rest_keep_their_uuids():
@@ -220,7 +220,7 @@ def test_what_was_chosen_counts_more_than_the_configuration(tmp_path: Path, capl
         assert [again.of(one).name for one in (ONE, TWO)] == ['nvidia-36', 'nvidia-35']  # type: ignore[union-attr]
     made.set_override('enabled_mdev_types', ['nvidia-35'], 'devices')
     assert MdevTypes.from_conf(made).of(ONE).name == 'nvidia-35'  # type: ignore[union-attr]
-    assert f'nvidia-36 was chosen for {ONE} by an operator, and is not enabled any more' in caplog.text
+    assert f'Type nvidia-36, which an operator set for card {ONE}, is no longer enabled' in caplog.text
 
 
 @pytest.mark.parametrize('text', ['', '{', '[]', '5', '{"0000:84:00.0": 5}', '{"84:00.0": "nvidia-35"}',
@@ -229,5 +229,5 @@ def test_a_file_that_somebody_else_wrote(tmp_path: Path, text: str) -> None:
     made = conf('nvidia-35')
     made.set_override('state_path', str(tmp_path))
     (tmp_path / 'mdev_types.json').write_text(text)
-    with pytest.raises(InvalidLibvirtMdevConfig, match=r'mdev_types\.json is not what'):
+    with pytest.raises(InvalidLibvirtMdevConfig, match=r'mdev_types\.json does not have the form'):
         MdevTypes.from_conf(made)

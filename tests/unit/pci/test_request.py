@@ -78,7 +78,7 @@ def test_repeated_names_are_alternatives():
         ({**M4000, 'device_type': 'type-VF'}, "Device type mismatch for alias 'QuadroM4000-video'"),
         (
             {key: value for key, value in M4000.items() if key != 'device_type'},
-            "device_type: 'QuadroM4000-video'",
+            "alias 'QuadroM4000-video' is defined several times: each definition needs device_type",
         ),
     ],
 )

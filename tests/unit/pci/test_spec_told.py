@@ -21,7 +21,7 @@ def test_a_key_like_a_real_one_is_refused_with_both_names(key: str, meant: str) 
     """Finding 7.4: it was a tag, and the host offered every device of the vendor."""
     with pytest.raises(PciConfigInvalidSpec) as caught:
         DeviceSpecs.parse([json.dumps({'vendor_id': '10de', key: '13f1'})])
-    assert f"'{key}' is no key of a spec. Did you mean '{meant}'?" in str(caught.value)
+    assert f"'{key}' is not a known key. Did you mean '{meant}'?" in str(caught.value)
 
 
 @pytest.mark.parametrize('key', ['rack', 'generation', 'switch', 'tier', 'group_name', 'numa_pool', 'owner', 'network'])
@@ -43,9 +43,10 @@ def test_each_spec_tells_what_it_matched_and_again_when_that_changes(caplog: pyt
         return lines
     made = HostDevices((PciFunctions(specs),), 1)
     made.looked(devices)
-    assert told() == ['[pci]device_spec 1: 2 × 10de:13f1', '[pci]device_spec 2: 1 × 10de:20b5, 1 × 10de:2330',
-                      '[pci]device_spec 3: no device of this host']
+    assert told() == ['[pci]device_spec entry 1 matches 2 × 10de:13f1',
+                      '[pci]device_spec entry 2 matches 1 × 10de:20b5, 1 × 10de:2330',
+                      '[pci]device_spec entry 3 matches no device of this host']
     made.looked(devices)
     assert told() == []
     made.looked(devices[1:])
-    assert told()[0] == '[pci]device_spec 1: 1 × 10de:13f1'
+    assert told()[0] == '[pci]device_spec entry 1 matches 1 × 10de:13f1'
