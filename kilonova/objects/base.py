@@ -184,7 +184,7 @@ class KilonovaObject(ovo.VersionedObject):
     def obj_load_attr(self, attrname: str) -> None:
         """Give an unset field its default value when it is read; raises UnsetField if the field has no default."""
         if attrname not in self._empty:
-            raise UnsetField(f"{self.obj_name()} has no '{attrname}' here")
+            raise UnsetField(f"field '{attrname}' of this {self.obj_name()} is not set")
         value = self._empty[attrname]()
         if isinstance(value, ovo.VersionedObject):
             value.obj_reset_changes()

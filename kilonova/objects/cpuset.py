@@ -30,10 +30,10 @@ def parse(spec: str, among: Set[int] = frozenset()) -> set[int]:
             raise ValueError(f"'{part}' is neither a number nor a range of numbers")
         first, last = int(found['first']), int(found['last'] or found['first'])
         if last < first or last >= MOST:
-            raise ValueError(f"'{part}' is no range of CPUs")
+            raise ValueError(f"'{part}' is not a range of CPU numbers from 0 to {MOST - 1}")
         named += last - first + 1
         if named > 2 * MOST:
-            raise ValueError('too many CPUs are named')
+            raise ValueError(f'the list has more than {2 * MOST} CPU numbers')
         (drop if found['not'] else take).update(range(first, last + 1))
     return (take or set(among)) - drop
 

@@ -59,7 +59,7 @@ class ImageMetaProps(KilonovaObject):
                   if key.startswith('trait:') and value == 'required']
         for trait in traits:
             if _TRAIT.fullmatch(trait) is None:
-                raise InvalidImageProperty(name=f'trait:{trait[:MOST_NAME]}', reason='this is no name of a trait')
+                raise InvalidImageProperty(name=f'trait:{trait[:MOST_NAME]}', reason='it is not a valid trait name')
         if traits:
             values['traits_required'] = traits
         self = cls()
@@ -107,11 +107,11 @@ def check_texts(properties: Mapping[str, Any]) -> None:
         text = str(value)
         total += len(name) + len(text)
         if len(name) > MOST_NAME or total > MOST_TEXT:
-            raise InvalidImageProperty(name=name[:MOST_NAME], reason=f'names may have {MOST_NAME} characters, all '
-                                       f'properties together {MOST_TEXT}')
+            raise InvalidImageProperty(name=name[:MOST_NAME], reason=f'a name may have at most {MOST_NAME} '
+                                       f'characters, all properties together at most {MOST_TEXT}')
         if not _fits_xml(name) or not _fits_xml(text):
             raise InvalidImageProperty(name=''.join(char if char.isprintable() else '?' for char in name),
-                                       reason='it has control characters')
+                                       reason='its name or value contains control characters')
 
 
 def _fits_xml(text: str) -> bool:
@@ -126,14 +126,14 @@ def _check_value(name: str, value: Any) -> None:
     Raises InvalidImageProperty if not.
     """
     if isinstance(value, str) and any(unicodedata.category(char) == 'Cc' for char in value):
-        raise InvalidImageProperty(name=name, reason='it has control characters')
+        raise InvalidImageProperty(name=name, reason='its value contains control characters')
     if isinstance(PROPERTIES[name], fields.IntegerField):
         try:
             number = int(value)
         except (ValueError, TypeError) as exc:
             raise InvalidImageProperty(name=name, reason=exc) from exc
         if abs(number) > MOST_NUMBER:
-            raise InvalidImageProperty(name=name, reason=f'a number is no larger than {MOST_NUMBER}')
+            raise InvalidImageProperty(name=name, reason=f'the number must be from -{MOST_NUMBER} to {MOST_NUMBER}')
 
 
 def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
@@ -150,7 +150,7 @@ def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
         if sorted(numbers) != list(range(len(numbers))):
             raise InvalidImageProperty(name=name, reason='cells must be numbered from 0 without a gap')
         if len(numbers) > MOST_CELLS:
-            raise InvalidImageProperty(name=name, reason=f'no guest has more than {MOST_CELLS} cells')
+            raise InvalidImageProperty(name=name, reason=f'a guest may have at most {MOST_CELLS} cells')
         try:
             found[name] = parse([str(properties[f'{name}.{number}']) for number in range(len(numbers))])
         except ValueError as exc:
@@ -165,14 +165,14 @@ def _cpus(texts: list[str]) -> list[set[int]]:
         cells.append(cpuset.parse(text))
         # Many cells that each name all CPUs could together fill the memory.
         if sum(map(len, cells)) > 2 * cpuset.MOST:
-            raise ValueError('too many CPUs are named')
+            raise ValueError(f'the cells have more than {2 * cpuset.MOST} CPU numbers')
     return cells
 
 
 def _mib(texts: list[str]) -> list[int]:
     found = [int(text) for text in texts]
     if any(not 0 <= number <= MOST_NUMBER for number in found):
-        raise ValueError(f'a number of MiB is no larger than {MOST_NUMBER}')
+        raise ValueError(f'a number of MiB must be from 0 to {MOST_NUMBER}')
     return found
 
 

@@ -8,9 +8,10 @@ After a restore of the database or a script of an operator, a text may be cut or
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.context import RequestContext
@@ -45,7 +46,7 @@ def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, le
             problem = errors.ServerUnreadable(uuid=uuid, column=name, reason=f'{type(error).__name__}: {error}')
             if not lenient:
                 raise problem from error
-            LOG.error('%s', problem)
+            LOG.error('%s', problem, instance_uuid=uuid)
             values.update(_INSTEAD.get(name, {name: None}))
     if 'keypairs' in values and values['keypairs'] is None:
         del values['keypairs']
@@ -66,7 +67,7 @@ def _flavors(ctxt: RequestContext | None, uuid: str, name: str, text: str | None
         envelope = stored[key] if field == 'flavor' else stored.get(key)
         found[field] = Flavor.obj_from_primitive(envelope, ctxt) if envelope is not None else None
     if not isinstance(found['flavor'], Flavor):
-        raise TypeError('there is no flavor in it')
+        raise TypeError('it contains no flavor')
     return found
 
 

@@ -225,7 +225,7 @@ class RequestSpec(KilonovaObject):
                      'requested_destination', 'retry', 'instance_group', 'requested_resources'):
             setattr(spec, name, values.pop(name, None))
         if values:
-            raise TypeError(f'no fields of a request: {sorted(values)}')
+            raise TypeError(f'unknown fields of a request: {sorted(values)}')
         return spec
 
     # -- values for the scheduler --------------------------------------------------------------------------------------

@@ -49,10 +49,10 @@ _SWITCH, _TRUNK = 'br-int', 'tbr-'
 class Plug(enum.Enum):
     """The devices that the host must create before a guest can start with a port."""
 
-    HYBRID = 'a bridge of Linux, with a pair of devices between it and Open vSwitch'
-    TRUNK = 'a bridge of Open vSwitch for the trunk alone'
-    VHOST_USER = 'a port of Open vSwitch that is the socket'
-    REPRESENTOR = "a port of Open vSwitch that is the function's representor"
+    HYBRID = 'a Linux bridge, with a veth pair between it and Open vSwitch'
+    TRUNK = 'an Open vSwitch bridge for the trunk only'
+    VHOST_USER = 'an Open vSwitch port that is the vhost-user socket'
+    REPRESENTOR = "an Open vSwitch port that is the function's representor"
 
 
 def trusts(profile: Mapping[str, Any]) -> bool:

@@ -58,7 +58,7 @@ def test_unset_fields_are_absent_and_cant_be_read() -> None:
     device = PciDevice(address='0000:81:00.0')
     assert device.primitive_data() == {'address': '0000:81:00.0'}
     assert 'status' not in device
-    with pytest.raises(UnsetField, match="PciDevice has no 'status' here"):
+    with pytest.raises(UnsetField, match="field 'status' of this PciDevice is not set"):
         device.status  # noqa: B018
 
 

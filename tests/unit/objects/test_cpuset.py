@@ -20,7 +20,7 @@ def test_exceptions_alone_are_taken_from_all() -> None:
 
 @pytest.mark.parametrize('text', ['a', '3-1', '1-', '-1', '0-99999999', '1;2', '^'])
 def test_what_is_no_list(text: str) -> None:
-    with pytest.raises(ValueError, match=r'neither|no range'):
+    with pytest.raises(ValueError, match=r'neither|not a range'):
         cpuset.parse(text)
 
 
@@ -28,7 +28,7 @@ def test_what_is_no_list(text: str) -> None:
     '0-99999999', f'0-{cpuset.MOST}', f'{cpuset.MOST}', '0-65535,' * 100, '^0-65535,' * 100, '9' * 5000, '1' * 10])
 def test_no_list_grows_beyond_what_a_machine_has(text: str) -> None:
     """Finding 6.1: one range, and all ranges of a list together."""
-    with pytest.raises(ValueError, match=r'no range|neither|too many'):
+    with pytest.raises(ValueError, match=r'not a range|neither|more than'):
         cpuset.parse(text)
 
 
