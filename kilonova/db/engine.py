@@ -136,7 +136,7 @@ class Database:
     def _turn(self) -> Iterator[None]:
         me = threading.get_ident()
         if me in self._writing:
-            raise RuntimeError(f'nested transaction on {self!r}')
+            raise RuntimeError(f'a write transaction on {self!r} cannot be nested')
         # SQLite allows one writer. Waiting here instead of in its C code lets other green threads run, so that the one
         # that holds the lock can finish even if it yields.
         if self._lock is not None and not self._lock.acquire(timeout=SQLITE_BUSY):

@@ -36,7 +36,7 @@ def check_urls(conf: cfg.ConfigOpts) -> None:
             raise cfg.ConfigFileValueError(f'{option}: there is no dialect or driver {parsed.drivername!r}; sqlite, '
                                            'mysql+pymysql and postgresql+psycopg2 are supported') from None
         except ImportError as error:
-            raise cfg.ConfigFileValueError(f'{option}: {parsed.drivername} needs a package: {error}') from None
+            raise cfg.ConfigFileValueError(f'{option}: {parsed.drivername} lacks a package: {error}') from None
 
 
 def name(database: engine.Database, databases: engine.Databases) -> str:
@@ -63,8 +63,8 @@ def line(databases: engine.Databases | None, error: BaseException) -> str | None
     where = name(database, databases)
     if failures.is_missing(error):
         other = "map another one with 'kilonova-manage cell_v2 update_cell'" if _is_of_cell(database, databases) \
-            else 'name another one there'
-        return f'{where} does not exist: {reason(error)}. Create it with the rights of its account, or {other}.'
+            else 'set the option to another one'
+        return f'{where} does not exist: {reason(error)}. Create it and grant its account rights on it, or {other}.'
     if failures.is_refused(error):
         return f'{where} refuses the account of its URL: {reason(error)}'
     if engine.is_unreachable(error):

@@ -39,7 +39,7 @@ def compiled(pattern: str) -> Any:
         reason = error.args[0] if error.args else error
         raise BadExpression(reason.decode(errors='replace') if isinstance(reason, bytes) else str(reason)) from None
     except UnicodeEncodeError:
-        raise BadExpression('it is no text') from None
+        raise BadExpression('it is not valid Unicode text') from None
 
 
 def find(pattern: str, text: object) -> bool | None:

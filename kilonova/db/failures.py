@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import logging
 import random
 import re
 import sqlite3
@@ -20,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from oslo_log import log as logging
 from sqlalchemy import exc
 from sqlalchemy.engine import ExceptionContext
 
@@ -174,7 +174,7 @@ def before_repeating(function: Callable[..., object], number: int, error: exc.DB
 
     If the connection was lost, ``repeated()`` returns True from then on.
     """
-    LOG.debug('%s is tried again: %s', getattr(function, '__name__', function), error.orig)
+    LOG.debug('Retrying %s after a database error: %s', getattr(function, '__name__', function), error.orig)
     if error.connection_invalidated:
         REPEATED.set(True)
     time.sleep(pause(number))

@@ -30,13 +30,13 @@ _DIRECTORY = pathlib.Path(__file__).parent / 'migrations'
 class UnknownRevision(errors.Invalid):
     """The schema has no revision of this name."""
 
-    msg_fmt = '%(version)s is no revision of the %(schema)s database.'
+    msg_fmt = 'The %(schema)s database has no revision %(version)s.'
 
 
 class NoDowngrade(errors.Invalid):
     """The database has a newer revision than the requested one, and can't be downgraded."""
 
-    msg_fmt = 'The %(schema)s database is at %(current)s and can not go back to %(version)s.'
+    msg_fmt = 'The %(schema)s database is at revision %(current)s and cannot be downgraded to %(version)s.'
 
 
 def config(schema: Schema) -> Config:

@@ -41,7 +41,7 @@ def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Ro
         return
     if any(row.keys() != rows[0].keys() for row in rows):
         # An executemany would silently omit columns that the first row doesn't have.
-        raise ValueError(f'rows of {table.name} with different columns')
+        raise ValueError(f'all rows of {table.name} must have the same columns')
     statement: sa.Insert
     if connection.dialect.name in ('mysql', 'mariadb'):
         key = next(iter(table.primary_key.columns))

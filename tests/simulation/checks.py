@@ -30,7 +30,7 @@ from tests.simulation.users import GONE, Users
 # Virtual seconds in which all operations must have ended when nothing is wrong any more.
 BOUND = 900.0
 # What a compare-and-swap says that met somebody else's write: no reason for a server to end in ERROR.
-UNKNOWN_FAULT = 'changed under this operation'
+UNKNOWN_FAULT = 'was changed during this operation'
 # What Cyborg says of requests that are bound twice: no reason for anything to fail.
 BOUND_TWICE = 'already has accelerator requests'
 # Tables whose rows say who owns what.

@@ -38,7 +38,7 @@ def _alternatives(pattern: str) -> list[list[str]]:
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if token is None:
-            raise BadExpression(f'{pattern[at:at + 2]!r} is not understood in addresses')
+            raise BadExpression(f'{pattern[at:at + 2]!r} is not supported in address patterns')
         at, text = token.end(), token[0].lower()
         depth += {'(': 1, ')': -1}.get(text, 0)
         if text == '|' and not depth:
@@ -52,5 +52,5 @@ def _within_quotes(tokens: list[str]) -> str:
     first, last = tokens[:1] == ['^'], tokens[-1:] == ['$']
     inner = tokens[first:len(tokens) - last]
     if '^' in inner or '$' in inner:
-        raise BadExpression('^ and $ stand at the ends of alternatives only')
+        raise BadExpression('^ and $ are supported only at the ends of alternatives')
     return ('' if first else f'{_ANY}*') + ''.join(inner) + ('' if last else f'{_ANY}*')

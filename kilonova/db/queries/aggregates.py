@@ -118,7 +118,7 @@ def create(connection: sa.Connection, name: str, metadata: dict[str, str] | None
             raise AggregateNameExists(aggregate_name=name) from error
         raise
     if key is None:
-        raise LookupError(f'the insert of aggregate {name} told no id')
+        raise LookupError(f'the insert of aggregate {name} returned no id')
     aggregate_id = key[0]
     # No updated_at is set: schedulers notice a new aggregate without it, and it would say that the aggregate was
     # changed.

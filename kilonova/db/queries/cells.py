@@ -9,7 +9,6 @@ The functions that follow ``Cells`` do the work of kilonova-manage cell_v2. They
 """
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.db.engine import Database, Databases, is_unreachable
@@ -126,7 +126,7 @@ def fill(template: str, local_url: str | None) -> str:
     def value(match: re.Match[str]) -> str:
         name = match.group(1)
         if name not in parts:
-            raise errors.Invalid(f'the local URL has nothing for {{{name}}} of the cell mapping')
+            raise errors.Invalid(f'The cell mapping contains {{{name}}}, but the local URL has no such part.')
         return parts[name]
     return _TEMPLATE.sub(value, template)
 
@@ -217,7 +217,7 @@ class Cells:
         except Exception as error:
             if not is_unreachable(error):
                 raise
-            LOG.warning('The cell mappings could not be read again: %s', error)
+            LOG.warning('Could not reload the cell mappings; continuing with the known ones: %s', error)
 
     def enabled(self) -> list[Database]:
         """Return the databases of the cells in which new servers may be created: neither cell0 nor disabled ones."""

@@ -176,7 +176,7 @@ def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = 
     if row.written.startswith(key + _UNDONE):
         raise HostRejected(row.written.removeprefix(key + _UNDONE))
     if host is not None and row.forced:
-        raise ReleasePending(f'Host {host} is forced down and begins nothing before that mark is taken away.')
+        raise ReleasePending(f'Host {host} is forced down: it starts no work until forced_down is unset.')
     if host is not None and row.waiting:
         raise ReleasePending(host=host)
 
@@ -237,7 +237,7 @@ def _refuse(conn: sa.Connection, request: Claim) -> None:
     row = conn.execute(sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(
         operations.c.uuid == parse(request.key)[0]), {'of_host': request.host}).first()
     if row is not None and row.forced:
-        raise HostRejected(f'Host {request.host} is forced down and takes no server before that mark is taken away.')
+        raise HostRejected(f'Host {request.host} is forced down: it accepts no servers until forced_down is unset.')
     if row is None or row.written != f'{request.key}:claim':
         raise HostRejected(ReleasePending(host=request.host).message)
 
@@ -336,7 +336,7 @@ def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
             return
         raise Conflict(str(instance_queries.refuse(conn, uuid, event)))
     if not instance_queries.update(conn, uuid, values, request.expect) and not lenient:
-        raise Conflict(f'Instance {uuid} changed under this operation (expected {request.expect or None}).')
+        raise Conflict(f'Instance {uuid} was changed during this operation (expected {request.expect or None}).')
 
 
 def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:

@@ -29,7 +29,7 @@ instances = Instance.__table__
 class NodeExists(errors.Conflict):
     """The host has a node of this name with another uuid (HTTP 409)."""
 
-    msg_fmt = 'Node %(node)s of host %(host)s exists under another uuid.'
+    msg_fmt = 'Node %(node)s of host %(host)s already exists with another uuid.'
 
 
 LIVE = compute_nodes.c.deleted == 0

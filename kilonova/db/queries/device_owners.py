@@ -1,6 +1,6 @@
 """Find the holders of PCI devices, and release devices whose holder does not exist any more.
 
-    for row in lost(connection, busy=set()):    # row['why']: 'allocated by 5c…, which is no server of this cell'
+    for row in lost(connection, busy=set()):    # row['why']: 'allocated by 5c…, which is not a server of this cell'
         release(connection, row['id'], row['instance_uuid'])
 
 A device of a server with an operation isn't lost, because the operation releases it. This may be a pending release,
@@ -59,8 +59,8 @@ def lost(connection: sa.Connection, busy: Collection[str]) -> list[Row]:
 
 def _why(row: Row) -> str:
     if row['instance_uuid'] is None:
-        return f"{row['status']} by nobody"
-    return f"{row['status']} by {row['instance_uuid']}, which is no server of this cell"
+        return f"{row['status']} without a server"
+    return f"{row['status']} by {row['instance_uuid']}, which is not a server of this cell"
 
 
 def release(connection: sa.Connection, device_id: int, owner: str | None) -> bool:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import datetime
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 
 from kilonova.db.models import cell as models
 
@@ -61,7 +61,8 @@ def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]
         before = json.loads(seen or '[]')
         vifs = [change(vif) for vif in before]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        LOG.error('The info cache of %s cannot be read (%r): a conductor is told to look at its ports.', uuid, error)
+        LOG.error('Could not read the info cache of server %s (%r); a conductor will rebuild it from the ports', uuid,
+                  error, instance_uuid=uuid)
         return
     if vifs != before:
         replace(conn, uuid, seen, vifs)

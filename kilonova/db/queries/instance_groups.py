@@ -9,11 +9,11 @@ not read any more, and is deleted together with the mapping.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 from sqlalchemy import Connection, exc
 
 from kilonova import errors, texts
@@ -65,7 +65,7 @@ def _read(row: Row) -> Row:
     try:
         rules = {name: int(value) for name, value in texts.mapping(row['rules']).items()}
     except (ValueError, TypeError) as error:
-        LOG.error('The rules of server group %s cannot be read (%s: %s): its policy %s holds without them.',
+        LOG.error('Could not read the rules of server group %s (%s: %s); its policy %s is applied without them',
                   row['uuid'], type(error).__name__, error, row['policy'])
     return {**row, 'rules': {name: str(value) for name, value in rules.items()}, 'members': []}
 

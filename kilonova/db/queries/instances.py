@@ -242,7 +242,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     Raises ValueError if a state is among them, because only ``_move`` writes states.
     """
     if not STATES.isdisjoint(values):
-        raise ValueError(f'states are written by a transition, not as {values}')
+        raise ValueError(f'states are changed only by a transition, not by these values: {values}')
     return dict(values)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import datetime
 import json
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 from sqlalchemy import exc
 
@@ -103,7 +103,8 @@ class Operation:
         reason, lost = texts.split(row, ['error'])
         values['error'] = reason.get('error') or None
         if lost:
-            LOG.error('The column %s of operation %s cannot be read: its reason is lost.', lost, row.get('uuid'))
+            LOG.error('Could not read column %s of operation %s; the reason of its failure is lost', lost,
+                      row.get('uuid'))
         return cls(**values, unreadable=why)
 
     def columns(self) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def insert(conn: sa.Connection, rows: Iterable[Operation]) -> None:
 class TookTooLong(Unavailable):
     """The request took so long that the planned undo of its resources has begun (HTTP 503)."""
 
-    msg_fmt = 'The request took too long: what was made for it is given back. Ask again.'
+    msg_fmt = ('The request took too long and is being rolled back: the resources that were created for it are '
+               'deleted. Please retry.')
 
 
 @engine.retried

@@ -19,13 +19,13 @@ _SLOW_MYSQL, _SLOW_POSTGRESQL = frozenset((1969, 3024)), '57014'
 class InvalidPattern(Invalid):
     """The database rejects a user's regular expression as malformed (HTTP 400)."""
 
-    msg_fmt = 'A filter is no regular expression that the database understands: %(reason)s'
+    msg_fmt = 'The database does not accept the regular expression of a filter: %(reason)s'
 
 
 class SlowPattern(Invalid):
     """A statement with a user's regular expression takes the database too long (HTTP 400)."""
 
-    msg_fmt = 'A filter takes the database too long: %(pattern)s'
+    msg_fmt = 'The database takes too long to evaluate the filter %(pattern)s'
 
 
 @contextmanager

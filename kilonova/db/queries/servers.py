@@ -9,12 +9,12 @@ from __future__ import annotations
 import datetime
 import functools
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
+from oslo_log import log as logging
 from sqlalchemy import Connection
 
 from kilonova import texts
@@ -284,8 +284,8 @@ def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
         try:
             found.append(from_request(row))
         except texts.BROKEN as error:
-            LOG.error('The build request of %s cannot be read (%s: %s): lists leave the server out.',
-                      row['instance_uuid'], type(error).__name__, error)
+            LOG.error('Could not read the build request of server %s (%s: %s); lists omit the server',
+                      row['instance_uuid'], type(error).__name__, error, instance_uuid=row['instance_uuid'])
     return found
 
 
@@ -336,8 +336,8 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
             data = json.loads(text)['nova_object.data']
             found[uuid] = {'zone': data.get('availability_zone'), 'hints': dict(data.get('scheduler_hints') or {})}
         except texts.BROKEN as error:
-            LOG.error('The request spec of %s cannot be read (%s: %s): its zone and hints are not shown.', uuid,
-                      type(error).__name__, error)
+            LOG.error('Could not read the request spec of server %s (%s: %s); its availability zone and hints are not '
+                      'shown', uuid, type(error).__name__, error, instance_uuid=uuid)
     return found
 
 

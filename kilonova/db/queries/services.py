@@ -111,7 +111,7 @@ def create(connection: sa.Connection, values: Row) -> Row:
     connection.execute(sa.insert(services).values(values))
     row = get(connection, uuid=values['uuid'])
     if row is None:
-        raise LookupError(f"service {values['uuid']} vanished")
+        raise LookupError(f"service {values['uuid']} was deleted right after its creation")
     return row
 
 

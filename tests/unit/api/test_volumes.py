@@ -537,7 +537,8 @@ def test_a_create_that_takes_too_long_is_none(site, cinder):
             conn.execute(operations.operations.update().values(owner='a conductor'))
     cinder.after = taken
     code, message = refused(site, BLANK)
-    assert code == 503 and message == ('The request took too long: what was made for it is given back. Ask again.')
+    assert code == 503 and message == ('The request took too long and is being rolled back: the resources that were '
+                                       'created for it are deleted. Please retry.')
 
 
 def test_servers_that_are_taken_back_leave_no_volume(make_site, cinder, monkeypatch):

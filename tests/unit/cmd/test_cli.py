@@ -213,7 +213,7 @@ CELL0 = 'mysql+pymysql://a:secret@db/kilonova_cell0'
 
 @pytest.mark.parametrize(('said', 'told'), [
     ((1049, "Unknown database 'kilonova_cell0'"),
-     ('does not exist: (1049, "Unknown database \'kilonova_cell0\'"). Create it with the rights of its account, or '
+     ('does not exist: (1049, "Unknown database \'kilonova_cell0\'"). Create it and grant its account rights on it, or '
       "map another one with 'kilonova-manage cell_v2 update_cell'.")),
     ((1045, "Access denied for user 'a'@'h' (using password: YES)"),
      'refuses the account of its URL: (1045, "Access denied for user \'a\'@\'h\' (using password: YES)")'),
@@ -243,7 +243,7 @@ def test_a_database_that_is_not_there_is_told_with_its_option_found_1_16(write_c
     assert code == 255
     assert shown == (f'kilonova-manage: {option} (mysql+pymysql://a:***@db/x) does not exist: '
                      '(1049, "Unknown database \'x\'"). '
-                     'Create it with the rights of its account, or name another one there.')
+                     'Create it and grant its account rights on it, or set the option to another one.')
 
 
 def test_tables_of_a_former_release_are_told_as_such_found_1_16(cloud: Any, write_conf: Any, parse: Any,

@@ -17,7 +17,7 @@ def test_versions_and_sync(run):
     assert run('db', 'sync', '--local_cell') == (0, [])
     assert run('db', 'version') == (0, [migration.newest('cell')])
     assert run('api_db', 'version') == (0, [migration.newest('api')])
-    assert run('db', 'sync', 'nope') == (1, ['nope is no revision of the cell database.'])
+    assert run('db', 'sync', 'nope') == (1, ['The cell database has no revision nope.'])
 
 
 def test_db_sync_without_cell0_says_so(write_conf, capsys):

@@ -107,9 +107,9 @@ def soft_deleted() -> Any:
 
 
 @pytest.mark.parametrize(('happen', 'owner', 'why'), [
-    (soft_deleted, S1, f'allocated by {S1}, which is no server of this cell'),
+    (soft_deleted, S1, f'allocated by {S1}, which is not a server of this cell'),
     (lambda: DEVICES.update().where(DEVICES.c.address == HELD).values(instance_uuid=None, status='claimed'), None,
-     'claimed by nobody')])
+     'claimed without a server')])
 def test_a_device_without_an_owner_is_found_and_given_back(cloud: Any, cell: Any, happen: Callable[[], Any],
                                                            owner: str | None, why: str) -> None:
     """Finding 7.11: only SQL gave it back."""

@@ -31,9 +31,10 @@ def test_fixed_addresses_that_are_found(cell):
 
 
 @pytest.mark.parametrize(('pattern', 'why'), [
-    ('"', """'"' is not understood in addresses"""), ('[^1]', "'[^' is not understood in addresses"),
-    ('(?:1)', "'(?' is not understood in addresses"), (r'\S', r"'\\S' is not understood in addresses"),
-    ('1^', '^ and $ stand at the ends of alternatives only'), ('$1', '^ and $ stand at the ends of alternatives only'),
+    ('"', """'"' is not supported in address patterns"""), ('[^1]', "'[^' is not supported in address patterns"),
+    ('(?:1)', "'(?' is not supported in address patterns"), (r'\S', r"'\\S' is not supported in address patterns"),
+    ('1^', '^ and $ are supported only at the ends of alternatives'),
+    ('$1', '^ and $ are supported only at the ends of alternatives'),
     ('.' * 30, 'it has more than 255 characters')])
 def test_expressions_that_no_address_fits(pattern, why):
     with pytest.raises(BadExpression) as caught:

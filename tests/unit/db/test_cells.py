@@ -228,7 +228,7 @@ def test_mappings_are_read_again_when_they_are_old(databases, cell1, monkeypatch
         yield
     monkeypatch.setattr(databases.api(), 'read', refuse)
     assert len(known.databases()) == 3
-    assert 'could not be read again' in caplog.text
+    assert 'Could not reload the cell mappings' in caplog.text
 
 
 def test_the_queue_of_a_host(databases, cell1, statements):

@@ -25,7 +25,7 @@ def test_rows_that_are_there_stay(cell, statements):
 
 
 def test_rows_of_one_insert_have_the_same_columns(cell):
-    with cell.write() as connection, pytest.raises(ValueError, match='different columns'):
+    with cell.write() as connection, pytest.raises(ValueError, match='same columns'):
         insert_missing(connection, services, [row('a'), row('b', version=2)])
 
 
