@@ -345,7 +345,7 @@ class DBNotAllowed(KilonovaError):
 class ServerUnreadable(KilonovaError):
     """A text in a server's row is cut or has another form. Other servers are not affected."""
 
-    msg_fmt = 'The column %(column)s of server %(uuid)s can not be read (%(reason)s).'
+    msg_fmt = 'The column %(column)s of server %(uuid)s cannot be read (%(reason)s).'
     cause = Cause.REQUEST
 
 
@@ -372,14 +372,14 @@ class MigrationError(KilonovaError):
 class DisksUnmovable(HostRejected):
     """A server's disks can't be moved from one host to another. An alternate host may be reachable."""
 
-    msg_fmt = 'The disks can not be carried from %(source)s to %(dest)s: %(reason)s'
+    msg_fmt = 'The disks cannot be moved from %(source)s to %(dest)s: %(reason)s'
     safe = True
 
 
 class NoRoom(HostRejected):
     """A file system has too little space for a file. ``need`` and ``free`` are in bytes."""
 
-    msg_fmt = 'There is no room for %(what)s: it needs %(need)d bytes, %(free)d are free'
+    msg_fmt = 'Not enough disk space for %(what)s: it needs %(need)d bytes, %(free)d are free'
     safe = True
 
 
@@ -391,7 +391,7 @@ class DevicesFailed(HostRejected):
     is empty and ``reason`` is ''.
     """
 
-    msg_fmt = 'Device(s) %(devices)s can not be used: %(reason)s'
+    msg_fmt = 'Device(s) %(devices)s cannot be used: %(reason)s'
     cause = Cause.DEVICE
 
     def __init__(self, message: str | None = None, *, addresses: Iterable[str] = (), reason: str = '') -> None:
@@ -403,7 +403,7 @@ class DevicesMissing(HostRejected):
     """PCI devices that a server holds are no longer on its host, because they were unplugged or fell off the bus."""
 
     cause = Cause.DEVICE
-    msg_fmt = 'PCI device(s) %(addresses)s of instance %(uuid)s are not on its host any more.'
+    msg_fmt = 'PCI device(s) %(addresses)s of instance %(uuid)s are no longer on its host.'
 
 
 class GroupPolicyViolated(HostRejected):
@@ -450,7 +450,7 @@ class KeyGone(KilonovaError):
     The host must undo the work that it did for the key, without reporting an error.
     """
 
-    msg_fmt = 'No operation stands at %(key)s.'
+    msg_fmt = 'Operation step %(key)s is no longer current'
 
 
 class ClaimConflict(Conflict):
@@ -485,7 +485,7 @@ class BuildTimedOut(KilonovaError):
 class LeaseLost(KilonovaError):
     """Another conductor owns the operation now."""
 
-    msg_fmt = 'Operation %(operation)s has another owner.'
+    msg_fmt = 'Operation %(operation)s belongs to another conductor now.'
 
 
 class ReleasePending(KilonovaError):
@@ -494,7 +494,7 @@ class ReleasePending(KilonovaError):
     It starts no new work for the server before that.
     """
 
-    msg_fmt = 'What an earlier operation left of the server on host %(host)s is still to be given back.'
+    msg_fmt = ('Host %(host)s must first clean up an earlier operation of this server (pending release)')
 
 
 REMOTE_MODULES = ['kilonova.errors']

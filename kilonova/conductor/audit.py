@@ -131,7 +131,7 @@ class Audit:
             again, changing = [line for line in changing if line in still], []
             for line in again:
                 (changing if last.changed_since(before, line) else wrong).append(line)
-        in_flight = report.in_flight + [f'changed at each look: {line}' for line in changing]
+        in_flight = report.in_flight + [f'changed during each check: {line}' for line in changing]
         return Report(wrong, in_flight, [f'{who}: {why}' for who, why in silent.items()], report.checked)
 
 
@@ -210,7 +210,7 @@ class _Look:
             what = f"{row['kind']} of {row['instance_uuid']}"
             why = flows.unreadable(row)
             if why:
-                self._wrong(f"database: operation {row['uuid']} ({what}) can not be read: {why}. No conductor runs or "
+                self._wrong(f"database: operation {row['uuid']} ({what}) cannot be read: {why}. No conductor runs or "
                             "undoes it: 'kilonova-manage operation list' says what to do")
             else:
                 self._report.in_flight.append(what)
@@ -262,7 +262,8 @@ class _Look:
             if row['kind'] in WITHOUT_TASK or row['cancelled'] or working is None:
                 continue
             if working['task_state'] is None and working['vm_state'] != 'building':
-                self._wrong(f"database: operation {row['kind']} of {row['instance_uuid']}, which has no task state")
+                self._wrong(f"database: operation {row['kind']} works on server {row['instance_uuid']}, which has "
+                            'no task state')
         for row in cell['migrations']:
             if row['instance_uuid'] not in busy and row['status'] != 'finished':
                 self._wrong(f"database: migration {row['uuid']} is {row['status']} and no operation works on it")
@@ -302,7 +303,7 @@ class _Look:
             lambda host: compute.describe_host(self._ctxt, server=host),
             at_once=AT_ONCE, seconds=PATIENCE, until=self._until)
         silent.update((host, f'it did not answer in time ({IN_TIME})') for host in answers.late)
-        silent.update((host, f'time was up before it was asked ({IN_TIME})') for host in answers.unasked)
+        silent.update((host, f'the time limit was reached before it was asked ({IN_TIME})') for host in answers.unasked)
         views: Rows = {}
         for host, answer in answers.given.items():
             try:
@@ -317,7 +318,7 @@ class _Look:
             owner, where = device['instance_uuid'], f"{device['host']} {device['address']}"
             if owner is None:
                 if device['status'] in ('claimed', 'allocated'):
-                    self._wrong(f"database: device {where} is {device['status']} by nobody")
+                    self._wrong(f"database: device {where} is {device['status']}, but no server owns it")
                 continue
             if owner in busy:
                 continue
@@ -330,7 +331,7 @@ class _Look:
             if move:
                 places |= {move['source_compute'], move['dest_compute']}
             if device['host'] not in places:
-                self._wrong(f'database: device {where} belongs to {owner}, which is not there')
+                self._wrong(f'database: device {where} belongs to server {owner}, which is not on this host')
 
     def _barred(self, devices: list[Row], busy: set[str]) -> None:
         """Report servers that hold devices which are not offered again.
@@ -344,8 +345,8 @@ class _Look:
             info = _info(device)
             for why in TOLD:
                 if why in info:
-                    self._wrong(f"host: {device['host']} device {device['address']} is {why} ({info[why]}), {owner} "
-                                'holds it')
+                    self._wrong(f"host: {device['host']} device {device['address']} is {why} ({info[why]}), "
+                                f'and server {owner} holds it')
 
     def _pools(self, nodes: list[dict[str, Any]], devices: list[Row]) -> None:
         """Compare the device pools of each node, which schedulers read, with its device rows.
@@ -359,7 +360,7 @@ class _Look:
             try:
                 pools = PciDevicePoolList.from_column(node['pci_stats'])
             except texts.BROKEN as error:
-                self._wrong(f"database: the column pci_stats of node {node['node']} can not be read "
+                self._wrong(f"database: the column pci_stats of node {node['node']} cannot be read "
                             f'({type(error).__name__}: {error})')
                 continue
             offered = sum(pool.count for pool in pools.objects) if pools is not None else 0
@@ -377,7 +378,7 @@ class _Look:
         for uuid, devices in owned.items():
             for device in devices:
                 if device['host'] == host and device['address'] in missing and uuid not in busy:
-                    self._wrong(f"host: {host} has no device {device['address']} any more, which {uuid} holds")
+                    self._wrong(f"host: {host} no longer has device {device['address']}, which server {uuid} holds")
 
     def _domains(self, host: str, view: dict[str, Any], servers: Rows, moving: Rows,
                  owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:
@@ -390,7 +391,7 @@ class _Look:
                 continue
             move = moving.get(uuid)
             if server is None or (server['host'] != host and not (move and move['source_compute'] == host)):
-                self._wrong(f'libvirt: {host} has domain {uuid}, which is no server of it')
+                self._wrong(f'libvirt: {host} has domain {uuid}, which is not a server of this host')
                 continue
             if server['host'] != host:
                 continue
@@ -415,9 +416,9 @@ class _Look:
             server, move = servers.get(uuid), moving.get(uuid)
             if kind == 'resize':
                 if not (move and move['source_compute'] == host):
-                    self._wrong(f'files: {host} keeps {name}, which no move needs')
+                    self._wrong(f'files: {host} has directory {name}, which no move needs')
             elif kind or server is None or server['host'] != host:
-                self._wrong(f'files: {host} keeps {name}, which is no server of it')
+                self._wrong(f'files: {host} has directory {name}, which belongs to no server of this host')
 
     def _guests(self, servers: Rows, hosts: Rows, busy: set[str]) -> None:
         for uuid, server in servers.items():

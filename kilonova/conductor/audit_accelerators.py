@@ -124,7 +124,7 @@ class Accelerators:
             held = self._of(server)
             bound = [one for one in held if one.state == accel_request.BOUND]
             if server['host'] is not None and server['vm_state'] != 'error' and not bound:
-                self._wrong.append(f'accelerators: server {uuid} has a device profile and no bound request')
+                self._wrong.append(f'accelerators: server {uuid} has a device profile and no bound accelerator request')
             if server['host'] is None and held:
                 self._wrong.append(f'accelerators: server {uuid} has no host and holds {_named(held)}')
 
@@ -134,7 +134,7 @@ class Accelerators:
         Requests that belong to no server are reported only if no operation is in flight, because an operation may be
         about to bind them.
         """
-        lost = [f'accelerators: {_named(requests)} belong to {uuid}, which is no server'
+        lost = [f'accelerators: {_named(requests)} belong to {uuid}, which is not a server'
                 for uuid, held in (self._held or {}).items() if uuid not in self._known
                 and (requests := [one for one in held if one.uuid not in self._released])]
         unbound = [] if self._busy or not self._unbound else [

@@ -94,8 +94,8 @@ class Allocations:
                  for address in (device['address'], device['parent_addr'])
                  if (name := self.others[device['node']].get(address)) is not None}
         for host, address, name in sorted(found):
-            self._wrong(f'Placement: {host} gives out {address} by its [pci]device_spec or [devices] options, and '
-                        f'provider {name} of another service offers it, too')
+            self._wrong(f'Placement: {host} offers {address} through its [pci]device_spec or [devices] options, and '
+                        f'provider {name} of another service offers it as well')
 
     def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], owned: Mapping[str, list[Row]],
                 trees: dict[str, dict[str, str]], busy: set[str]) -> None:
@@ -148,7 +148,7 @@ class Allocations:
         """Report consumers that are not in ``known``, the uuids of the servers and moves of all cells."""
         for consumer, held in self.consumers.items():
             if consumer not in known:
-                self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is no server or move')
+                self._wrong(f'Placement: consumer {consumer} holds {_held(held)} and is not a server or a move')
 
 
 def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:

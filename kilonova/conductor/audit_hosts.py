@@ -50,11 +50,11 @@ class Hosts:
         for node in rows['nodes']:
             if node['host'] not in hosts:
                 self._wrong(f"database: node {node['node']} of host {node['host']} has no compute service: start "
-                            'nova-compute there; if the host is to go, delete the service afterwards')
+                            'nova-compute there; if the host is to be removed, delete the service afterwards')
         for service in rows['services']:
             if service['host'] not in with_node and service['age'] > STARTED:
                 self._wrong(f"database: the compute service of {service['host']} has no node: its log says why it does "
-                            f"not start; 'openstack compute service delete {service['uuid']}' if the host is gone")
+                            f"not start; if the host is gone, run 'openstack compute service delete {service['uuid']}'")
 
     def compare(self, mappings: Sequence[Row], aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
         """Compare the API database and Placement with the cells that ``learn`` has added.
@@ -66,14 +66,14 @@ class Hosts:
             if (row['cell_id'], row['host']) not in self._served and row['host'] not in self._leaving:
                 cell = row['cell_uuid']
                 self._wrong(f"database: host {row['host']} is mapped to cell {row['cell_name'] or cell}, which has no "
-                            "compute service of it: start nova-compute there, or 'kilonova-manage cell_v2 delete_host "
-                            f"--cell_uuid {cell} --host {row['host']}'")
+                            "compute service for this host: start nova-compute there, or run 'kilonova-manage cell_v2 "
+                            f"delete_host --cell_uuid {cell} --host {row['host']}'")
         hosts = {host for _, host in self._served}
         for row in aggregates:
             for host in row['hosts']:
                 if host not in hosts and host not in self._leaving:
                     self._wrong(f"database: host {host} of aggregate {row['name']} has no compute service: "
-                                f"'openstack aggregate remove host {row['name']} {host}'")
+                                f"run 'openstack aggregate remove host {row['name']} {host}'")
         self._compare_members(aggregates, operations)
         self._compare_providers()
         self._compare_removed()
@@ -89,7 +89,8 @@ class Hosts:
                 if wanted != (uuid in found) and (row['uuid'], node['host']) not in changing:
                     is_in, host_is_in = ('is not', 'is') if wanted else ('is', 'is not')
                     self._wrong(f"Placement: provider {uuid} ({node['node']}) {is_in} in aggregate {row['name']}, its "
-                                f"host {node['host']} {host_is_in}: 'kilonova-manage placement sync_aggregates'")
+                                f"host {node['host']} {host_is_in}: run 'kilonova-manage placement "
+                                "sync_aggregates'")
 
     def _compare_providers(self) -> None:
         """Report providers of compute nodes that no longer exist."""
@@ -103,8 +104,9 @@ class Hosts:
             if provider['parent_provider_uuid'] is None and uuid not in self._nodes and uuid not in self._removed:
                 held = ''.join(f', and consumer {consumer} holds {given} of it'
                                for consumer, given in self._held(uuid).items())
-                self._wrong(f'Placement: provider {uuid} ({name}) is of no compute node{held}: stop nova-compute there '
-                            "if it runs; then 'openstack resource provider delete' for its children and for it")
+                self._wrong(f'Placement: provider {uuid} ({name}) belongs to no compute node{held}: stop nova-compute '
+                            "there if it runs; then run 'openstack resource provider delete' for its children and for "
+                            'the provider itself')
 
     def _compare_removed(self) -> None:
         """Report providers of removed hosts that can't be deleted, because a consumer holds resources of them."""
@@ -113,8 +115,9 @@ class Hosts:
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
                     self._wrong(f"Placement: provider {provider['uuid']} ({provider['name']}) of host "
                                 f"{operation['host']}, whose service was deleted, is held by consumer {consumer} "
-                                f"({amounts(held)}): 'openstack resource provider allocation delete {consumer}' if "
-                                f"nobody needs it; then operation {operation['uuid']} completes the removal")
+                                f"({amounts(held)}): if nothing needs the allocation, run 'openstack resource provider "
+                                f"allocation delete {consumer}'; then operation {operation['uuid']} completes the "
+                                'removal')
 
     def _held(self, root: str) -> dict[str, str]:
         """Return the amounts that each consumer holds of a provider tree, as text."""

@@ -24,7 +24,7 @@ from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 # The event of a detach, and texts that say when a server whose state forbids it now will detach a port.
 DETACH = states.TRANSITIONS['detach_interface.start']
 LATER = {'resized': 'its resize is confirmed or reverted'}
-AWAKE = 'Neutron tells of it while the server is active, paused or stopped'
+AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
 # {provider: {resource class: amount}}
 Held = Mapping[str, Mapping[str, int]]
 
@@ -101,16 +101,17 @@ class Ports:
             kept = _kept(server, [vif for vif in cached.values() if vif.id not in held])
             self._guarantees(server, held.values(), kept.values(), allocated.get(uuid, {}))
             for port_id in kept:
-                self.in_flight.append(f'ports: port {port_id} of server {uuid} is gone, and what the server holds for '
-                                      f'it is given back when {LATER.get(server["vm_state"], AWAKE)}')
+                when = LATER.get(server['vm_state'], AWAKE)
+                self.in_flight.append(f'ports: port {port_id} of server {uuid} is deleted; the devices and resources '
+                                      f'that the server holds for it are released when {when}')
             for port_id, vif in cached.items():
                 # A server keeps its accelerator even if the port is deleted.
                 if port_id not in held and port_id not in kept and vif.vnic_type not in ACCELERATED:
-                    self._wrong.append(f'ports: server {uuid} has port {port_id} in its info cache, and Neutron does '
-                                       f'not give it to the server')
+                    self._wrong.append(f'ports: server {uuid} has port {port_id} in its info cache, and in Neutron '
+                                       f'the port does not belong to the server')
             for port_id, port in held.items():
                 if port_id not in cached:
-                    self._wrong.append(f'ports: port {port_id} belongs to server {uuid}, and its info cache lacks it')
+                    self._wrong.append(f'ports: port {port_id} belongs to server {uuid}, and is not in its info cache')
                 elif port.host != server['host']:
                     self._wrong.append(f'ports: port {port_id} of server {uuid} is bound to '
                                        f'{port.host or "no host"}, and the server is on {server["host"] or "none"}')
@@ -135,5 +136,5 @@ class Ports:
     def disagreements(self) -> list[str]:
         """Return all disagreements, after all cells have been compared."""
         return self._wrong + [
-            f'ports: port {port_id} belongs to {uuid}, which is no server'
+            f'ports: port {port_id} belongs to {uuid}, which is not a server'
             for uuid, held in (self._held or {}).items() if uuid not in self._known for port_id in held]

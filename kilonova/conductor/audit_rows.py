@@ -71,7 +71,7 @@ def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str
         except errors.ServerUnreadable as error:
             found[uuid] = str(error)
         except texts.BROKEN as error:
-            found[uuid] = f'The flavor of server {uuid} can not be read ({type(error).__name__}: {error}).'
+            found[uuid] = f'The flavor of server {uuid} cannot be read ({type(error).__name__}: {error}).'
     return found
 
 

@@ -62,16 +62,16 @@ class Volumes:
             for volume in map(AttachedVolume.read, rows.get(uuid, ())):
                 attachment = held.pop(volume.attachment_id or '', None)
                 if attachment is None:
-                    self._wrong.append(f'volumes: server {uuid} has volume {volume.volume_id} by attachment '
-                                       f'{volume.attachment_id}, which Cinder does not have')
+                    self._wrong.append(f'volumes: server {uuid} has volume {volume.volume_id} with attachment '
+                                       f'{volume.attachment_id}, which does not exist in Cinder')
                 elif volume.host != server['host']:
                     self._wrong.append(f'volumes: volume {volume.volume_id} of server {uuid} is attached to '
                                        f'{volume.host or "no host"}, and the server is on {server["host"] or "none"}')
             self._wrong += [f'volumes: attachment {one.id} of volume {one.volume_id} belongs to server {uuid}, which '
-                            f'has no row of it' for one in held.values()]
+                            f'has no row for it' for one in held.values()]
 
     def disagreements(self) -> list[str]:
         """Return all disagreements, after all cells have been compared."""
         return self._wrong + [
-            f'volumes: attachment {one.id} of volume {one.volume_id} belongs to {uuid}, which is no server'
+            f'volumes: attachment {one.id} of volume {one.volume_id} belongs to {uuid}, which is not a server'
             for uuid, held in (self._held or {}).items() if uuid not in self._known for one in held.values()]

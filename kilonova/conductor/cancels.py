@@ -6,8 +6,9 @@ lost.
 """
 from __future__ import annotations
 
-import logging
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import hosts_of
@@ -50,7 +51,7 @@ class Cancels:
             for row in rows:
                 self._cancel(db, row, instance)
         except Exception as error:  # noqa: BLE001 - the next sweep tries again
-            LOG.warning('cancel of what runs before %s not sent: %s', uuid, error)
+            LOG.warning('Could not cancel the running operation that operation %s waits for: %s', uuid, error)
 
     def again(self, db: Database, uuid: str) -> None:
         """Cancel a cancelled operation again at its hosts, because the first cancel may have been lost."""

@@ -1,11 +1,11 @@
 """``Environment``, which gives flows their databases, other daemons, external services and the runner."""
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova.accel import client as accel_client
 from kilonova.accel.client import AcceleratorClient
@@ -53,6 +53,8 @@ class HostsSilent(Unanswered):
     The scheduler replied, and claimed nothing. The operation is retried.
     """
 
+    msg_fmt = 'No host is chosen yet, because %(who)s did not report while messaging was interrupted (%(reason)s)'
+
 
 class Environment:
     """The databases, other daemons and external services that the flows of a conductor process use.
@@ -96,7 +98,7 @@ class Environment:
         try:
             self.images.delete(image_id)
         except Forbidden as error:
-            LOG.warning('Image %s stays: %s', image_id, error)
+            LOG.warning('Image %s could not be deleted and is kept: %s', image_id, error)
 
     @property
     def accelerators(self) -> AcceleratorClient:
@@ -105,7 +107,7 @@ class Environment:
         Raises Unanswered if this conductor has no account for it.
         """
         if self._accelerators is None:
-            raise Unanswered(who=accel_client.WHO, reason='neither [cyborg] nor [keystone_authtoken] has an account')
+            raise Unanswered(who=accel_client.WHO, reason='no account is set in [cyborg] or [keystone_authtoken]')
         return self._accelerators
 
     @property
@@ -115,7 +117,7 @@ class Environment:
         Raises Unanswered if this conductor has no account for it.
         """
         if self._networks is None:
-            raise Unanswered(who=network_refusals.WHO, reason='[neutron] has no account')
+            raise Unanswered(who=network_refusals.WHO, reason='no account is set in [neutron]')
         return self._networks
 
     @property
@@ -125,7 +127,7 @@ class Environment:
         Raises Unanswered if this conductor has no account for it.
         """
         if self._volumes is None:
-            raise Unanswered(who=volume_client.WHO, reason='[cinder] has no account')
+            raise Unanswered(who=volume_client.WHO, reason='no account is set in [cinder]')
         return self._volumes
 
     def select_destinations(self, ctxt: RequestContext, **request: Any) -> Any:
@@ -148,4 +150,4 @@ class Environment:
                 silent = [host for db in self.cells.databases() for host in self.hearing.unsure(db, asked)]
             if not silent:
                 raise
-            raise HostsSilent(who=', '.join(silent), reason=f'nobody could report for a while; {error}') from error
+            raise HostsSilent(who=', '.join(silent), reason=str(error)) from error

@@ -12,12 +12,12 @@ between a conductor and a simultaneous request of a user.
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import accelerators
@@ -75,7 +75,7 @@ def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
     uuid: str | None = operations.accept_delete(
         db, instance_uuid=due.server, event='reclaim.start', action=_action('delete', ctxt.request_id),
         operation=operations.Operation.new(ctxt, 'delete', due.server, {}))
-    LOG.info('Reclaiming deleted instance %s', due.server)
+    LOG.info('Reclaiming deleted instance %s', due.server, instance_uuid=due.server)
     return uuid
 
 
@@ -88,7 +88,7 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
     row = operations.Operation.new(ctxt, 'confirm', due.server, {'migration_uuid': due.row})
     operations.accept(db, instance_uuid=due.server, event='confirm.start', operation=row,
                       action=_action('confirmResize', ctxt.request_id), migration=(due.row, 'finished', 'confirming'))
-    LOG.info('Automatically confirming migration %s for instance %s', due.row, due.server)
+    LOG.info('Automatically confirming migration %s for instance %s', due.row, due.server, instance_uuid=due.server)
     return row.uuid
 
 
@@ -99,7 +99,7 @@ def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.D
         row = operations.Operation.new(ctxt, kind, due.server, {})
         operations.accept(db, instance_uuid=due.server, event=event, operation=row,
                           action=_action(action, ctxt.request_id))
-        LOG.info('%s of instance %s, its time is over', action, due.server)
+        LOG.info('A time limit of the server is over; starting action %s', action, instance_uuid=due.server)
         return row.uuid
     return accept
 
@@ -112,7 +112,7 @@ def end_build(env: Environment, db: engine.Database, due: Due) -> None:
     error = BuildTimedOut(instance_uuid=due.server)
     reason = {'class': type(error).__name__, 'message': str(error), 'code': error.code, 'details': None}
     if operations.cancel_with(db, due.row, reason):
-        LOG.warning('%s Instance %s', error, due.server)
+        LOG.warning('%s', error, instance_uuid=due.server)
         env.runner.was_cancelled(db, due.row)
 
 
@@ -177,7 +177,7 @@ class Expiry:
             try:
                 accepted += self._of(db, expires)
             except Exception as error:  # noqa: BLE001 - a database that is silent holds up no other
-                LOG.warning('%s: not done in %s now: %s', expires.name, db.name, error)
+                LOG.warning('%s failed in database %s; the next run tries again: %s', expires.name, db.name, error)
         return accepted
 
     def purge_tokens(self) -> int:
@@ -199,7 +199,7 @@ class Expiry:
         try:
             return accelerators.drop_abandoned(self._env)
         except (Unanswered, Invalid) as error:
-            LOG.debug('%s: not done now: %s', ACCELERATORS, error)
+            LOG.debug('%s failed; the next run tries again: %s', ACCELERATORS, error)
             return 0
 
     def heal(self) -> int:
@@ -226,7 +226,7 @@ class Expiry:
             try:
                 done += act(cell)
             except Exception as error:  # noqa: BLE001 - as above
-                LOG.warning('%s: not done in %s now: %s', name, cell.name, error)
+                LOG.warning('%s failed in database %s; the next run tries again: %s', name, cell.name, error)
         return done
 
     def _of(self, db: engine.Database, expires: Expires) -> int:
@@ -237,7 +237,7 @@ class Expiry:
             try:
                 uuid = expires.accept(self._env, db, due)
             except (InstanceInvalidState, InstanceNotFound) as error:
-                LOG.debug('%s: server %s is left as it is: %s', expires.name, due.server, error)
+                LOG.debug('%s leaves the server unchanged: %s', expires.name, error, instance_uuid=due.server)
                 continue
             accepted += 1
             if uuid is not None:

@@ -10,9 +10,10 @@ Progress is in the row, so any conductor that owns the row can continue. The flo
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Generic
+
+from oslo_log import log as logging
 
 from kilonova.conductor.row import Chosen, OutputsT
 from kilonova.conductor.work import Parked, Step, Work
@@ -84,7 +85,8 @@ class Flow(Generic[OutputsT]):
             else:
                 work.close()
         except LeaseLost:
-            LOG.info('Operation %s (%s) went on elsewhere.', work.uuid, self.name)
+            LOG.info('Operation %s (%s): another conductor has taken it over; stopping here', work.uuid, self.name,
+                     instance_uuid=work.instance_uuid)
             work.lost()
         except Parked:
             raise
@@ -114,13 +116,15 @@ class Flow(Generic[OutputsT]):
         is retried instead, unless ``may_end`` returns True.
         """
         if self.forward_only and not self.may_end(work, error):
-            LOG.error('%s of %s will be tried again', self.name, work.instance_uuid, exc_info=error)
+            LOG.error('Operation %s (%s) failed; it will be retried', work.uuid, self.name, exc_info=error,
+                      instance_uuid=work.instance_uuid)
             work.give_back(error)
             return
         if isinstance(error, KilonovaError):
-            LOG.info('%s of %s failed: %s', self.name, work.instance_uuid, error)
+            LOG.info('Operation %s (%s) failed: %s', work.uuid, self.name, error, instance_uuid=work.instance_uuid)
         else:
-            LOG.error('%s of %s failed', self.name, work.instance_uuid, exc_info=error)
+            LOG.error('Operation %s (%s) failed', work.uuid, self.name, exc_info=error,
+                      instance_uuid=work.instance_uuid)
         try:
             work.fail(error)
             self.unwind(work)
@@ -152,7 +156,8 @@ class Flow(Generic[OutputsT]):
                 except (LeaseLost, Unanswered, Parked):
                     raise
                 except Exception as error:
-                    LOG.exception('%s: undo of %s failed for %s', self.name, step.name, work.instance_uuid)
+                    LOG.exception('Operation %s (%s): the undo of step %s failed; it will be retried', work.uuid,
+                                  self.name, step.name, instance_uuid=work.instance_uuid)
                     work.give_back(error)
                     return
         try:
@@ -160,7 +165,8 @@ class Flow(Generic[OutputsT]):
         except (LeaseLost, Unanswered):
             raise
         except Exception as error:
-            LOG.exception('%s: the end of %s could not be written', self.name, work.instance_uuid)
+            LOG.exception('Operation %s (%s): could not write its end state; it will be retried', work.uuid, self.name,
+                          instance_uuid=work.instance_uuid)
             work.give_back(error)
         else:
             work.close()
@@ -173,8 +179,8 @@ class Flow(Generic[OutputsT]):
         """
         if step.again_from is None or not self.more_attempts(work):
             return False
-        LOG.info('%s of %s: attempt %s failed (%s); trying the next host', self.name, work.instance_uuid,
-                 work.attempt, error)
+        LOG.info('Operation %s (%s): attempt %s failed (%s); trying the next host', work.uuid, self.name, work.attempt,
+                 error, instance_uuid=work.instance_uuid)
         work.undo_attempt(self.index(step.again_from), error)
         self._undo_attempt(work)
         return True

@@ -167,7 +167,7 @@ class Hearing:
         with self._lock:
             cell = self._cells.get(db.url)
             if not unsure and cell is not None and cell.cleared >= asked:
-                return ['hosts that are heard again']
+                return ['hosts that report again now']
         return unsure
 
     def _waited_for(self, key: str, quiet: list[services.Heard]) -> list[services.Heard]:

@@ -10,12 +10,12 @@ An expired lease is never renewed. The process takes a new lease as a new owner,
 """
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova.db.engine import Database
@@ -70,9 +70,9 @@ class Leases:
             try:
                 self._renew(lease)
             except Exception as error:
-                raise LeaseLost(operation=f'of {owner}: {error}') from error
+                raise LeaseLost(f'The lease of owner {owner} could not be renewed: {error}') from error
         if lease.owner != owner:
-            raise LeaseLost(operation=f'of {owner}')
+            raise LeaseLost(f'The lease of owner {owner} has expired.')
 
     def renew(self, db: Database) -> None:
         """Renew the lease in a database, or take one.
@@ -82,7 +82,7 @@ class Leases:
         try:
             self._renew(self._of(db))
         except Exception as error:  # noqa: BLE001 - what one database comes to must not end the thread
-            LOG.warning('lease in %s not renewed: %s', db.name, error)
+            LOG.warning('Could not renew the lease in database %s: %s', db.name, error)
 
     def drop(self) -> None:
         """Release all rows of this process and delete its leases, because the process ends."""
@@ -90,7 +90,7 @@ class Leases:
             try:
                 operation_leases.drop_lease(lease.db, lease.owner)
             except Exception as error:  # noqa: BLE001 - as above
-                LOG.warning('lease in %s not given back: %s', lease.db.name, error)
+                LOG.warning('Could not delete the lease in database %s: %s', lease.db.name, error)
 
     def _of(self, db: Database) -> Lease:
         with self._lock:
@@ -104,8 +104,8 @@ class Leases:
                 if operation_leases.renew_lease(lease.db, lease.owner, self._seconds):
                     lease.renewed = before
                     return
-                LOG.warning('The lease in %s ran out: its operations are dropped, this process is a new owner',
-                            lease.db.name)
+                LOG.warning('The lease in database %s expired; other conductors take over its operations, and this '
+                            'process continues with a new lease', lease.db.name)
                 lost, lease.owner, lease.renewed = lease.owner, uuidutils.generate_uuid(), None
                 self._lost(lost)
             before = time.monotonic()

@@ -9,11 +9,11 @@ flow: each only wakes the runner (operations.md, rule 5).
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova.accel.client import AcceleratorClient
 from kilonova.clients.image import ImageClient

@@ -12,10 +12,11 @@ database that doesn't answer delays no other.
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import concurrency
 from kilonova.conductor import flows, process
@@ -98,7 +99,7 @@ class Runner:
             try:
                 self.env.cells.reload()
             except Exception as error:
-                LOG.warning('cells not read again: %s', error)
+                LOG.warning('Could not read the cell mappings again; continuing with those read before: %s', error)
 
     def _renew_forever(self, db: Database) -> None:
         while not self._tick.wait(self._renew_interval):
@@ -123,7 +124,7 @@ class Runner:
             try:
                 self.env.hearing.look(db)
             except Exception as error:
-                LOG.warning('reports of hosts in %s not read: %s', db.name, error)
+                LOG.warning('Could not read the reports of hosts in database %s: %s', db.name, error)
         self._free_of_lost_hosts()
 
     def _free_of_lost_hosts(self) -> None:
@@ -135,7 +136,7 @@ class Runner:
             try:
                 lost = {work.uuid for work in works if self.env.hearing.is_down(work.db, host)}
             except Exception as error:
-                LOG.warning('whether host %s is down was not read: %s', host, error)
+                LOG.warning('Could not find out whether host %s is down: %s', host, error)
                 continue
             for work in self.slots.unpark(lost):
                 self.workers.add(functools.partial(self._resume, work), work.is_urgent)
@@ -155,7 +156,8 @@ class Runner:
             self.env.ping()
         except Exception as error:
             self.env.hearing.cut_off()
-            LOG.warning('no host reports, and this conductor does not reach itself: %s', error)
+            LOG.warning('No compute is reporting and a ping through RabbitMQ failed: treating hosts as unknown, not '
+                        'down: %s', error)
 
     # -- work -----------------------------------------------------------------------------------------------------
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
@@ -186,7 +188,7 @@ class Runner:
             self.leases.check(db, owner)
             rows = operation_leases.take(db, uuids, owner)
         except Exception as error:
-            LOG.warning('operations %s not taken now: %s', ', '.join(uuids), error)
+            LOG.warning('Could not take operations %s; the next sweep tries again: %s', ', '.join(uuids), error)
             self._forget(uuids)
             return None
         works = [work for row in rows if (work := self._work(db, row, owner)) is not None]
@@ -215,13 +217,14 @@ class Runner:
                 return Work(row, db, self.env, owner, flows.FLOWS[row.kind].outputs)
             except Exception as error:
                 why = f'outputs or context ({type(error).__name__}: {error})'
-        LOG.error('Operation %s (%s) of %s cannot be read: %s. It is neither run nor undone, and looked at again in '
-                  "%.0f s; 'kilonova-manage operation list' says what to do.", row.uuid, row.kind, row.instance_uuid,
-                  why, UNREADABLE_PAUSE)
+        LOG.error('Operation %s (%s) of %s cannot be read: %s. It is neither run nor undone, and is checked again in '
+                  "%.0f s; 'kilonova-manage operation list' says what to do", row.uuid, row.kind, row.instance_uuid,
+                  why, UNREADABLE_PAUSE, instance_uuid=row.instance_uuid)
         try:
             operation_leases.set_aside(db, row.uuid, owner, UNREADABLE_PAUSE)
         except Exception as error:
-            LOG.warning('Operation %s could not be set aside now: %s', row.uuid, error)
+            LOG.warning('Could not postpone the next check of the unreadable operation %s: %s', row.uuid, error,
+                        instance_uuid=row.instance_uuid)
         return None
 
     def run(self, work: Work[Any]) -> None:
@@ -233,7 +236,8 @@ class Runner:
         except Parked:
             return
         except Exception:
-            LOG.exception('operation %s (%s) left its flow with an error', work.uuid, work.kind)
+            LOG.exception('Operation %s (%s): unexpected error; the next sweep takes it up again', work.uuid, work.kind,
+                          instance_uuid=work.instance_uuid)
             work.lost()
 
     def _go_on(self, work: Work[Any]) -> None:
@@ -247,7 +251,8 @@ class Runner:
         try:
             work.resumed()
         except LeaseLost:
-            LOG.info('Operation %s (%s) went on elsewhere while it waited.', work.uuid, work.kind)
+            LOG.info('Operation %s (%s): another conductor took it over while it waited; stopping here', work.uuid,
+                     work.kind, instance_uuid=work.instance_uuid)
             work.lost()
         except Exception as error:
             work.give_back(error)

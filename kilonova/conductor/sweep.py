@@ -7,8 +7,9 @@ It implements rules 1 and 7 of operations.md. ``runner.Runner`` calls it periodi
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+
+from oslo_log import log as logging
 
 from kilonova.conductor import process
 from kilonova.conductor.cancels import Cancels
@@ -58,7 +59,7 @@ class Sweep:
             for uuid in cancelled:
                 self._cancels.again(db, uuid)
         except Exception as error:  # noqa: BLE001 - what one database comes to must not end the thread
-            LOG.warning('sweep of %s: %s', db.name, error)
+            LOG.warning('Sweep of database %s failed; the next sweep tries again: %s', db.name, error)
             return 0
         return found
 
@@ -85,7 +86,8 @@ class Sweep:
         buried = False
         for owner, text in living:
             if owner != self._env.leases.owner_in(db) and process.is_dead(text, self._host):
-                LOG.info('Conductor process %s (%s) is dead: its operations in %s go on', owner, text, db.name)
+                LOG.info('Conductor process %s (%s) is dead; other conductors take over its operations in database %s',
+                         owner, text, db.name)
                 operation_leases.drop_lease(db, owner)
                 buried = True
         return buried

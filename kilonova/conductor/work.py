@@ -9,11 +9,12 @@ The steps of all flows (``conductor.flows``) receive the operation as a ``Work``
 from __future__ import annotations
 
 import json
-import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.conductor.environment import Environment, HostsSilent
@@ -55,6 +56,8 @@ class GuestMayRun(Unanswered):
 
 class NotYet(Unanswered):
     """Other work still uses what the operation needs, so it is retried after ``pause`` seconds."""
+
+    msg_fmt = 'Waiting for %(who)s: %(reason)s'
 
     def __init__(self, who: str, reason: str, pause: float) -> None:
         super().__init__(who=who, reason=reason)
@@ -181,7 +184,8 @@ class Work(OwnedRow[OutputsT]):
         with engine.silence():
             if not self.env.hearing.is_down(self.db, host):
                 return
-        LOG.warning('%s of %s: host %s does not answer and its service is down', method, self.instance_uuid, host)
+        LOG.warning('Host %s did not answer %s, and its compute service is down', host, method,
+                    instance_uuid=self.instance_uuid)
         raise HostGone(host=host) from None
 
     def ask(self, host: str, method: str, **kwargs: Any) -> Any:
@@ -298,11 +302,13 @@ class Work(OwnedRow[OutputsT]):
             # Hosts that resume reporting do so within a known time.
             longest = 2 * PAUSE if isinstance(error, HostsSilent) else LONGEST_PAUSE
             pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
-        LOG.info('Operation %s (%s) of %s waits %.0f s: %s', self.uuid, self.kind, self.instance_uuid, pause, error)
+        LOG.info('Operation %s (%s) will be retried in %.0f s: %s', self.uuid, self.kind, pause, error,
+                 instance_uuid=self.instance_uuid)
         try:
             self.release(pause)
         except Exception:  # noqa: BLE001 - the row stays ours then, the sweep takes what is in no runner
-            LOG.warning('Operation %s could not be given back now', self.uuid)
+            LOG.warning('Operation %s could not be released; the next sweep takes it up again', self.uuid,
+                        instance_uuid=self.instance_uuid)
         self.env.runner.finished(self, retry_in=pause)
 
     # -- ends -----------------------------------------------------------------------------------------------------

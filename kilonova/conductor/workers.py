@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
+
+from oslo_log import log as logging
 
 from kilonova import concurrency
 
@@ -120,7 +121,7 @@ class Workers:
                 while job is not None:
                     job = job()
             except Exception:
-                LOG.exception('a flow left the runner with an error')
+                LOG.exception('Unexpected error in a conductor worker thread')
             finally:
                 with self.lock:
                     self._running -= 1

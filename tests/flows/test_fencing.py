@@ -348,7 +348,7 @@ def test_nothing_new_comes_to_a_host_that_has_still_to_give_back(make_cloud):
     large = cloud.flavor(gpus=2)
     assert cloud.request('POST', f'/servers/{server}/action', {'resize': {'flavorRef': large}}).status_int == 202
     cloud.settle(30, kinds_left=('release',))
-    assert cloud.status(server) == 'ACTIVE' and 'still to be given back' in str(cloud.story(server))
+    assert cloud.status(server) == 'ACTIVE' and 'must first clean up an earlier operation' in str(cloud.story(server))
     silent[0] = False
     cloud.settle()
     cloud.action(server, 'resize', {'flavorRef': large})

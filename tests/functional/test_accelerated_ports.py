@@ -242,5 +242,5 @@ def test_a_function_that_is_programmed(site: Site) -> None:
     assert (site.cloud.status(server), told) == ('ACTIVE', [200])
     site.assert_at(server, port)
     site.cyborg.requests.clear()
-    assert f'accelerators: server {server} has a device profile and no bound request' in (
+    assert f'accelerators: server {server} has a device profile and no bound accelerator request' in (
         site.cloud.audit().disagreements)

@@ -58,8 +58,8 @@ def test_a_mapping_without_a_service(cloud: Cloud) -> None:
     with cloud.databases.api().write() as conn:
         cells.map_hosts(conn, cloud.cell.cell.id, ['gone'])
     uuid = cloud.cell.cell.uuid
-    line = ('database: host gone is mapped to cell cell1, which has no compute service of it: start nova-compute '
-            f"there, or 'kilonova-manage cell_v2 delete_host --cell_uuid {uuid} --host gone'")
+    line = ('database: host gone is mapped to cell cell1, which has no compute service for this host: start '
+            f"nova-compute there, or run 'kilonova-manage cell_v2 delete_host --cell_uuid {uuid} --host gone'")
     assert disagreements(cloud) == [line]
 
 
@@ -71,14 +71,14 @@ def test_a_mapping_to_another_cell_than_the_services(make_cloud: Callable[..., C
             cell_id=cloud.cell_named('cell1').cell.id))
     # Messages to it take the wrong queue.
     (line,) = look(cloud, compute=None)[0].disagreements
-    assert line.startswith('database: host gpu2 is mapped to cell cell1, which has no compute service of it')
+    assert line.startswith('database: host gpu2 is mapped to cell cell1, which has no compute service for this host')
 
 
 def test_a_member_of_an_aggregate_without_a_service(cloud: Cloud) -> None:
     made = aggregate(cloud, 'a', 'gpu1')
     with cloud.databases.api().write() as conn:
         conn.execute(AggregateHost.__table__.insert().values(aggregate_id=made['id'], host='gone'))
-    line = "database: host gone of aggregate a has no compute service: 'openstack aggregate remove host a gone'"
+    line = "database: host gone of aggregate a has no compute service: run 'openstack aggregate remove host a gone'"
     assert disagreements(cloud) == [line]
 
 
@@ -87,7 +87,7 @@ def test_a_node_without_a_service(cloud: Cloud) -> None:
         conn.execute(SERVICES.update().where(SERVICES.c.host == 'gpu1').values(deleted=SERVICES.c.id))
     lines = disagreements(cloud)
     assert lines[0] == ('database: node gpu1 of host gpu1 has no compute service: start nova-compute there; if the '
-                        'host is to go, delete the service afterwards')
+                        'host is to be removed, delete the service afterwards')
     assert len(lines) == 2 and lines[1].startswith('database: host gpu1 is mapped to cell cell1, which has no compute')
 
 
@@ -95,7 +95,7 @@ def test_a_node_without_a_service(cloud: Cloud) -> None:
 def test_a_service_without_a_node(cloud: Cloud, minutes: int, told: bool) -> None:
     service(cloud, 'gpu9', datetime.timedelta(minutes=minutes))
     line = ('database: the compute service of gpu9 has no node: its log says why it does not start; '
-            f"'openstack compute service delete {CONSUMER}' if the host is gone")
+            f"if the host is gone, run 'openstack compute service delete {CONSUMER}'")
     assert disagreements(cloud) == [line] * told
 
 
@@ -106,8 +106,8 @@ def test_a_provider_without_a_node(cloud: Cloud) -> None:
     client.sync_compute(STRAY, 'gone', {'VCPU': {'total': 4}}, (), {
         'gone_0000:08:00.0': {'resource_class': 'CUSTOM_GPU', 'traits': [OWNER], 'total': 1}})
     client.ensure_provider('storage', CONSUMER)
-    line = (f'Placement: provider {STRAY} (gone) is of no compute node%s: stop nova-compute there if it runs; then '
-            "'openstack resource provider delete' for its children and for it")
+    line = (f'Placement: provider {STRAY} (gone) belongs to no compute node%s: stop nova-compute there if it runs; '
+            "then run 'openstack resource provider delete' for its children and for the provider itself")
     assert disagreements(cloud) == [line % '']
     client.claim(CONSUMER, {STRAY: {'resources': {'VCPU': 2}}}, project_id='p', user_id='u', generation=None)
     assert disagreements(cloud) == [line % f', and consumer {CONSUMER} holds VCPU 2 of it']
@@ -119,7 +119,7 @@ def test_aggregates_that_differ(cloud: Cloud) -> None:
     client, one, two = cloud.placement.client, node_of(cloud, 'gpu1'), node_of(cloud, 'gpu2')
     client.set_member(one, first['uuid'], False)
     client.set_member(two, second['uuid'], True)
-    remedy = "'kilonova-manage placement sync_aggregates'"
+    remedy = "run 'kilonova-manage placement sync_aggregates'"
     assert disagreements(cloud) == [
         f'Placement: provider {one} (gpu1) is not in aggregate a, its host gpu1 is: {remedy}',
         f'Placement: provider {two} (gpu2) is in aggregate b, its host gpu2 is not: {remedy}']

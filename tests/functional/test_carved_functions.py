@@ -98,7 +98,7 @@ def test_a_stopped_server_whose_function_lost_its_type_is_not_started(make_cloud
         cloud.action(server, 'os-start')
         assert cloud.show(server)['OS-EXT-STS:power_state'] == PowerState.SHUTDOWN
         _action, _message, ((_event, result, details, _trace),) = cloud.story(server)[0]
-        assert (result, details) == ('Error', f'Device(s) {address} can not be used: its {said}')
+        assert (result, details) == ('Error', f'Device(s) {address} cannot be used: its {said}')
     carved.carve(address, 1519)
     cloud.action(server, 'os-start')
     assert cloud.status(server) == 'ACTIVE'

@@ -120,7 +120,7 @@ def test_its_holder_keeps_it_until_it_leaves(make_cloud, leave):
     server = cloud.boot(flavor)
     host, (address,) = cloud.host_of(server), cloud.hostdevs(server)
     assert disable(cloud, host, address) == [{'address': address, 'status': 'allocated', 'instance_uuid': server}]
-    line = f'host: {host} device {address} is disabled (ECC errors), {server} holds it'
+    line = f'host: {host} device {address} is disabled (ECC errors), and server {server} holds it'
     assert cloud.audit().disagreements == [line]
     told = [f'Device {address} is disabled: ECC errors']
     assert barred(cloud, server) == told

@@ -122,7 +122,7 @@ def test_whatever_starts_a_guest_looks(make_cloud: Any, action: str) -> None:
             cloud.action(server, action, body)
         assert find(server).is_active() == before
         if action != 'host boot':
-            assert f"domain '{name}'" in why(cloud, server) and f'Device(s) {GPU} can not be used' in why(cloud, server)
+            assert f"domain '{name}'" in why(cloud, server) and f'Device(s) {GPU} cannot be used' in why(cloud, server)
     if cloud.status(server) == 'SHUTOFF':
         cloud.action(server, 'os-start')
         assert cloud.status(server) == 'ACTIVE'

@@ -60,5 +60,5 @@ def test_none_in_reach(make_cloud: Callable[..., Cloud], far: set[str]) -> None:
     assert cloud.status(server) == 'ACTIVE' and (cloud.owned(server), cloud.xml(server)) == before
     story = repr(cloud.story(server))
     for host in ('gpu2', 'gpu3'):
-        assert f'The disks can not be carried from gpu1 to {host}: ssh 127.0.0.9 failed' in story
+        assert f'The disks cannot be moved from gpu1 to {host}: ssh 127.0.0.9 failed' in story
     cloud.assert_clean()

@@ -338,7 +338,7 @@ def test_a_port_with_another_name_is_not_taken(networked: Networked) -> None:
     """But by a server whose hostname is no name in DNS, as no top-level domain is a number."""
     own = networked.neutron.add_port(networked.network, PROJECT, dns_name='mail')
     server = networked.boot({'port': own}, status='ERROR', hostname='web')
-    assert networked.cloud.show(server)['fault']['message'].startswith(f"Port {own} has the name 'mail' in DNS")
+    assert networked.cloud.show(server)['fault']['message'].startswith(f"Port {own} has dns_name 'mail'")
     assert (networked.neutron.ports[own]['dns_name'], networked.neutron.ports[own]['device_id']) == ('mail', '')
     networked.boot({'port': own}, hostname='ubuntu-24.04')
     assert networked.neutron.ports[own]['dns_name'] == 'mail'
@@ -405,11 +405,12 @@ def test_the_audit_compares_ports(networked: Networked) -> None:
     stray = networked.neutron.add_port(networked.network, PROJECT, device_id=IMAGE_ID, device_owner='compute:nova')
     networked.neutron.add_port(networked.network, PROJECT, device_id='router', device_owner='network:router')
     assert sorted(networked.cloud.audit().disagreements) == sorted([
-        f'ports: server {server} has port {port["id"]} in its info cache, and Neutron does not give it to the server',
-        f'ports: port {extra} belongs to server {server}, and its info cache lacks it',
+        (f'ports: server {server} has port {port["id"]} in its info cache, and in Neutron the port does not belong to '
+         f'the server'),
+        f'ports: port {extra} belongs to server {server}, and is not in its info cache',
         (f'ports: port {second["id"]} of server {other} is bound to elsewhere, and the server is on '
          f'{networked.cloud.host_of(other)}'),
-        f'ports: port {stray} belongs to {IMAGE_ID}, which is no server'])
+        f'ports: port {stray} belongs to {IMAGE_ID}, which is not a server'])
     networked.neutron.before = lambda method, path: (_ for _ in ()).throw(networked.neutron.broken())
     (silent,) = networked.cloud.audit().silent
     assert silent.startswith('ports: The network service does not answer: ')
@@ -654,7 +655,7 @@ def test_a_live_migration_to_a_host_that_can_not_bind(networked: Networked, monk
     with monkeypatch.context() as patched:
         patched.setitem(DETAILS, 'ovs_hybrid_plug', True)
         cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})
-    assert f'is plugged in another way on host {other(source)}' in json.dumps(cloud.story(server))
+    assert f'would have another vif_type or bridge on host {other(source)}' in json.dumps(cloud.story(server))
     assert_at(networked, server, source, address)
     networked.neutron.hosts.discard(other(source))
     cloud.action(server, 'os-migrateLive', {'host': None, 'block_migration': 'auto'})

@@ -172,7 +172,7 @@ def test_a_card_that_comes_later(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hostdevs.HostDevices, 'missing_devices', lambda part, devices: list(missing), raising=True)
     late.cut()
     assert (late.state(), late.tries) == (('ACTIVE', 4), 0)
-    assert 'are not on its host any more' in late.told()
+    assert 'are no longer on its host' in late.told()
     missing.clear()
     late.assert_runs()
 
@@ -316,11 +316,12 @@ def test_it_ends_when_its_time_is_over(make_cloud: Callable[..., Cloud], monkeyp
     late.cut()
     cloud.settle()
     assert late.state() == ('SHUTOFF', 4)
-    assert late.told() == ('Error: It was not started again after its host went down: OSError on the compute host')
+    assert late.told() == ('Error: The server was not started again after its host went down: OSError on the compute '
+                           'host')
     with cloud.cell.read() as conn:
         from kilonova.db.models import cell as models
         (fault,) = conn.execute(models.InstanceFault.__table__.select()).mappings()
-    assert 'It was not started again after its host went down' in fault['message']
+    assert 'The server was not started again after its host went down' in fault['message']
     late.late = False
     cloud.action(late.server, 'os-start')
     late.assert_runs()
@@ -331,7 +332,8 @@ def test_what_no_later_try_can_change_ends_at_once(late: Late) -> None:
     late.cut()
     late.cloud.settle()
     assert late.state() == ('SHUTOFF', 4)
-    assert late.told().startswith('Error: It was not started again after its host went down: hw_machine_type nonsense')
+    assert late.told().startswith('Error: The server was not started again after its host went down: hw_machine_type '
+                                  'nonsense')
 
 
 def test_a_host_that_went_down_again_uses_up_no_time(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,8 +246,8 @@ def test_the_audit_waits_for_the_end_of_a_resize_with_a_port_that_is_gone(carded
     vanish(carded, server, port)
     report = cloud.audit()
     assert (report.disagreements, report.exit_code) == ([], 0)
-    assert report.in_flight == [(f'ports: port {port} of server {server} is gone, and what the server holds for it is '
-                                 f'given back when its resize is confirmed or reverted')]
+    assert report.in_flight == [(f'ports: port {port} of server {server} is deleted; the devices and resources that '
+                                 f'the server holds for it are released when its resize is confirmed or reverted')]
     cloud.action(server, 'confirmResize')
     cloud.action(server, 'reboot', {'type': 'HARD'})
     assert cloud.owned(server) == [], cloud.story(server)

@@ -285,7 +285,7 @@ def test_a_back_end_that_can_not_connect(storing: Storing) -> None:
     storing.cinder.fails.add('connect')
     volume = storing.volume()
     server = storing.boot(there(volume), status='ERROR')
-    assert f'Volume {volume} can not be connected to host' in storing.cloud.show(server)['fault']['message']
+    assert f'Volume {volume} cannot be connected to host' in storing.cloud.show(server)['fault']['message']
     storing.cloud.settle()
     storing.delete(server)
     storing.assert_empty(volume)
@@ -733,7 +733,7 @@ def test_a_live_migration_that_fails(storing: Storing, where: str) -> None:
     assert cloud.host_of(server) == source and cloud.status(server) == 'ACTIVE'
     assert storing.story(server) == ('live-migration', True)
     assert storing.volumes(server) == [kept, volume]
-    reason = {'back end': f'can not be connected to host {other(source)}', 'gone': 'Invalid volume'}.get(where, '')
+    reason = {'back end': f'cannot be connected to host {other(source)}', 'gone': 'Invalid volume'}.get(where, '')
     assert reason in json.dumps(cloud.story(server))
 
 
@@ -934,12 +934,13 @@ def test_the_audit_compares_volumes(storing: Storing) -> None:
         info = json.loads(row['connection_info']) | {'attached_to': 'elsewhere'}
         rows.change(conn, row['uuid'], row['attachment_id'], {'connection_info': json.dumps(info)})
     assert sorted(storing.cloud.audit().disagreements) == sorted([
-        f'volumes: server {server} has volume {volume} by attachment {lost["id"]}, which Cinder does not have',
-        (f'volumes: attachment {extra.id} of volume {extra.volume_id} belongs to server {server}, which has no row of '
+        (f'volumes: server {server} has volume {volume} with attachment {lost["id"]}, which does not exist '
+         f'in Cinder'),
+        (f'volumes: attachment {extra.id} of volume {extra.volume_id} belongs to server {server}, which has no row for '
          f'it'),
         (f'volumes: volume {elsewhere} of server {second} is attached to elsewhere, and the server is on '
          f'{storing.cloud.host_of(second)}'),
-        f'volumes: attachment {stray.id} of volume {stray.volume_id} belongs to {IMAGE_ID}, which is no server'])
+        f'volumes: attachment {stray.id} of volume {stray.volume_id} belongs to {IMAGE_ID}, which is not a server'])
     cinder.before = lambda method, path: (_ for _ in ()).throw(cinder.broken())
     (silent,) = storing.cloud.audit().silent
     assert silent.startswith('volumes: The volume service does not answer: ')

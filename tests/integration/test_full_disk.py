@@ -64,7 +64,8 @@ def test_a_full_disk_fails_one_server_and_no_other(rig: LibvirtRig, tmp_path: Pa
     # 2. Nothing at all is left.
     written.unlink()
     filled(rig)
-    for act, need in ((lambda: here.snapshots.snapshot(servers[0], 'snap', nothing, nothing), 'no room for image snap'),
+    for act, need in ((lambda: here.snapshots.snapshot(servers[0], 'snap', nothing, nothing),
+                       'Not enough disk space for image snap'),
                       (lambda: here.moves.check_move(servers[0], here.moves.prepare_move(), servers[0].flavor),
                        'they need')):
         with pytest.raises((errors.NoRoom, errors.DisksUnmovable)) as caught:
@@ -95,6 +96,6 @@ def test_images_are_counted_before_they_are_fetched(rig: LibvirtRig) -> None:
         raise errors.NoRoom(what=f'image {image_id}', need=free + 1, free=free)
     rig.here.disks._download = download
     instance: Any = new_instance()
-    with pytest.raises(errors.NoRoom, match='no room for image image-1'):
+    with pytest.raises(errors.NoRoom, match='Not enough disk space for image image-1'):
         rig.here.guests.spawn(instance, image_meta())
     assert asked == ['image-1'] and list(rig.file('gpu1', '_base').iterdir()) == []

@@ -35,7 +35,7 @@ sweep_interval = 2
 [oslo_messaging_rabbit]
 heartbeat_timeout_threshold = 6
 """
-RAN_OUT = ' ran out: its operations are dropped'
+RAN_OUT = ' expired; other conductors take over its operations'
 
 
 @pytest.fixture(scope='module')

@@ -127,7 +127,8 @@ class Accounts:
     def _requests(self, bound_to: str, ones: Sequence[dict[str, Any]], due: tuple[str, Wanted] | None) -> None:
         """What is bound to one uuid, and what should be."""
         if due is None:
-            self._wrong(f'accelerators: {len(ones)} requests are bound to {bound_to or "nothing"}, which is no server')
+            self._wrong(f'accelerators: {len(ones)} requests are bound to {bound_to or "nothing"}, which is '
+                        f'not a server')
             return
         uuid, wanted = due
         if Counter((one['device_profile_name'], one['device_profile_group_id']) for one in ones) != wanted:

@@ -91,18 +91,18 @@ PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {'': {
     'lost_cancel': ('boot, delete', ('162', '181', '140', '191')),
     'wall_clock': ('there is still: boot of', ('79', '113')),
 }, 'kinds': {
-    'kept_accelerators': ('which is no server', ('7', '13', '20')),
+    'kept_accelerators': ('which is not a server', ('7', '13', '20')),
     'deleted_with_accelerators': ('left over in Cyborg', ('2', '3', '4')),
     'unasked_binding': ('already has accelerator requests', ('29', '66', '51')),
     'swapped_holder': ('and Cyborg has {} bound to', ('19', '32', '39')),
     'silent_host': ('Cyborg has it bound to', ('20', '21', '38', '43')),
 }, 'ports': {
-    'kept_ports': ('which is no server', ('21', '50', '54')),
-    'blind_ports': ('its info cache lacks it', ('14', '15', '19')),
+    'kept_ports': ('which is not a server', ('21', '50', '54')),
+    'blind_ports': ('is not in its info cache', ('14', '15', '19')),
     'unmoved_ports': ('and the server is on', ('70', '10', '66')),
 }, 'volumes': {
-    'kept_volumes': ('which is no server', ('21', '78')),
-    'blind_volumes': ('which has no row of it', ('10', '11', '36')),
+    'kept_volumes': ('which is not a server', ('21', '78')),
+    'blind_volumes': ('which has no row for it', ('10', '11', '36')),
     'unplanned_volumes': ('left over in Cinder', ('9', '26')),
     'unmoved_volumes': ('revert of', ('10', '32', '8')),
 }, 'mixed': {

@@ -42,7 +42,7 @@ def test_faults_and_events_have_no_paths_their_details_do():
 def test_devices_that_failed_are_named_and_data():
     error = DevicesFailed(addresses=['0000:08:00.0', '0000:09:00.0'], reason='cold')
     assert (error.addresses, error.reason, error.cause) == (('0000:08:00.0', '0000:09:00.0'), 'cold', Cause.DEVICE)
-    assert str(error) == 'Device(s) 0000:08:00.0, 0000:09:00.0 can not be used: cold'
+    assert str(error) == 'Device(s) 0000:08:00.0, 0000:09:00.0 cannot be used: cold'
     # As it comes out of a message between daemons.
     assert str(DevicesFailed(str(error))) == str(error)
 

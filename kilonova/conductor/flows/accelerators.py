@@ -12,11 +12,12 @@ answer.
 from __future__ import annotations
 
 import datetime
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.accel import holder as holders
@@ -63,7 +64,7 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
         of_ports: dict[str, str] = {}
         for port, name in wanted:
             work.before_sending()
-            LOG.debug('Creating ARQs for device profile %s', name)
+            LOG.debug('Creating ARQs for device profile %s', name, instance_uuid=work.instance_uuid)
             try:
                 new = work.env.accelerators.create(name)
             except KilonovaError:
@@ -83,7 +84,7 @@ def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
     A pending release does it if the accelerator service does not answer or refuses.
     """
     if uuids:
-        beside.now_or_later(work, 'Accelerator requests', lambda: work.env.accelerators.delete(uuids),
+        beside.now_or_later(work, 'Deleting accelerator requests', lambda: work.env.accelerators.delete(uuids),
                             lambda: beside.add_release(work, {beside.ACCELERATOR_REQUESTS: list(uuids)},
                                                        (beside.ACCELERATOR_REQUESTS,)))
 
@@ -108,7 +109,7 @@ def bind(work: Work[Any], profile: str | None, host: Choice, holder: str,
     there = {one.uuid: one for one in bound if one.uuid in ours}
     if not there:
         work.before_sending()
-        LOG.debug('Binding ARQs.')
+        LOG.debug('Binding ARQs.', instance_uuid=work.instance_uuid)
         client.bind({request: _provider(host, group, outputs.accelerated.get(request, ''))
                      for request, group in ours.items()}, instance_uuid=uuid, hostname=host.node or host.host,
                     project_id=work.ctxt.project_id)
@@ -128,7 +129,7 @@ def await_releases(work: Work[Any], holder: str) -> None:
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
     if any(row.kind == 'release' and row.args.get(beside.ACCELERATORS_OF) == holder for row in rows):
-        raise Unanswered(who=WHO, reason='accelerators that the server had before are not given back yet')
+        raise Unanswered(who=WHO, reason='accelerator requests that the server had before are not deleted yet')
 
 
 def _provider(host: Choice, group: int, port: str) -> str:
@@ -136,7 +137,7 @@ def _provider(host: Choice, group: int, port: str) -> str:
     if not providers:
         of = f'of port {port}' if port else 'of the flavor'
         raise AcceleratorRequestOpFailed(op='bind', msg=f'Placement allocated nothing for group {group} of the device '
-                                                        f'profile {of}; it was changed meanwhile')
+                                                        f'profile {of}; the profile was changed meanwhile')
     return providers[0]
 
 
@@ -154,7 +155,8 @@ def unbind(work: Work[Any]) -> None:
             raise GuestMayRun(host=host)
         work.env.accelerators.delete(uuids)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
-        LOG.info('Failed to delete ARQs %s of %s now: %s', ', '.join(uuids), work.instance_uuid, error)
+        LOG.info('Failed to delete ARQs %s; a pending release will retry it: %s', ', '.join(uuids), error,
+                 instance_uuid=work.instance_uuid)
         beside.add_release(work, {beside.ACCELERATOR_REQUESTS: uuids, beside.ACCELERATORS_AT: host},
                            (beside.ACCELERATOR_REQUESTS,))
     work.outputs.accelerators, work.outputs.accelerated = None, {}
@@ -173,7 +175,7 @@ def drop_abandoned(env: Environment) -> int:
     """
     found = [one.uuid for one in env.accelerators.abandoned(ABANDONED)]
     for uuid in found:
-        LOG.warning('Deleting ARQ %s, which was made and never bound', uuid)
+        LOG.warning('Deleting ARQ %s, which was created but never bound', uuid)
     env.accelerators.delete(found)
     return len(found)
 
@@ -190,7 +192,8 @@ def drop(work: Work[Any], holder: str) -> None:
             raise GuestMayRun(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)
     except (Unanswered, AcceleratorRequestOpFailed) as error:
-        LOG.info('Failed to delete ARQs of %s now: %s', holder, error)
+        LOG.info('Failed to delete ARQs of %s; a pending release will retry it: %s', holder, error,
+                 instance_uuid=work.instance_uuid)
         beside.add_release(work, {beside.ACCELERATORS_OF: holder}, (beside.ACCELERATORS_OF,))
 
 

@@ -24,7 +24,7 @@ from kilonova.objects.volume import AttachedVolume
 class VolumeGone(KilonovaError):
     """The server does not have the volume any more."""
 
-    msg_fmt = 'Server %(server)s has no volume %(volume_id)s any more.'
+    msg_fmt = 'Server %(server)s no longer has volume %(volume_id)s.'
 
 
 def volume_of(work: Work[Any]) -> AttachedVolume:

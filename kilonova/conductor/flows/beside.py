@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.clients import aggregates
@@ -78,12 +79,13 @@ def ask_to_undo(work: Work[Any], host: str, method: str, write: Write | None = N
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
     except VersionCapError as error:
-        LOG.info('Host %s has nothing of %s to give back: it is of an older release: %s', host, method, error)
+        LOG.info('Skipping %s on host %s: its compute is too old to have started it (%s)', method, host, error,
+                 instance_uuid=work.instance_uuid)
     except KilonovaError as error:
         if not work.undoing and work.outputs.tries < UNDO_TRIES:
             raise
-        LOG.warning('%s of %s on host %s failed, it is left to a pending release: %s', method, work.instance_uuid,
-                    host, error)
+        LOG.warning('%s failed on host %s; it will be retried as a pending release: %s', method, host, error,
+                    instance_uuid=work.instance_uuid)
         pend(work, host, method, write, **kwargs)
     return None
 
@@ -126,14 +128,18 @@ def add(work: Work[Any], row: Operation, same: Sequence[str], *, delay: float = 
 
 
 def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], release: Callable[[], None]) -> None:
-    """Call ``give_back``, and call ``release`` to do it later if the service does not answer or refuses."""
+    """Call ``give_back``, and call ``release`` to do it later if the service does not answer or refuses.
+
+    ``what`` names the act at the beginning of a log line, for example 'Deleting ports'.
+    """
     try:
         give_back()
     except Unanswered as error:
-        LOG.info('%s of %s are given back later: %s', what, work.instance_uuid, error)
+        LOG.info('%s is not possible now; a pending release will retry it: %s', what, error,
+                 instance_uuid=work.instance_uuid)
         release()
     except KilonovaError as error:
-        LOG.warning('%s of %s could not be given back now: %s', what, work.instance_uuid, error)
+        LOG.warning('%s failed; a pending release will retry it: %s', what, error, instance_uuid=work.instance_uuid)
         release()
 
 
@@ -142,7 +148,8 @@ def drop_image(work: Work[Any], image_id: str) -> None:
     try:
         work.env.drop_image(image_id)
     except Unanswered as error:
-        LOG.info('Image %s is deleted later: %s', image_id, error)
+        LOG.info('Could not delete image %s now; a pending release will retry it: %s', image_id, error,
+                 instance_uuid=work.instance_uuid)
         # The undo of an operation, and above all a delete, must not wait for the image service.
         add_release(work, {'image_id': image_id}, ('image_id',))
 
@@ -271,7 +278,7 @@ def at_rest(work: Work[Any]) -> None:
 
 def _check_rest(conn: engine.Connection, uuid: str) -> None:
     if any(row.slot in (operations.RUN, operations.WAIT) for row in operations.of_instance(conn, uuid)):
-        raise Unanswered(who=f'server {uuid}', reason='an operation works on it')
+        raise Unanswered(f'Another operation works on server {uuid}')
 
 
 def _release_ports(work: Work[Outputs]) -> None:
@@ -320,7 +327,7 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
         else:
             client.delete_attachment(one.id)
     if written is not None:
-        raise Unanswered(who=f'volume {written}', reason='an image is being written to it')
+        raise Unanswered(f'An image is being written to volume {written}')
     for volume_id in delete:
         client.delete_volume(volume_id)
 
@@ -335,8 +342,8 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
         if client.volume(None, volume_id).migrating:
             client.complete_migration(volume_id, target_id, failed=not swapped)
     except (VolumeNotFound, VolumeInvalid) as error:
-        LOG.warning('The volume service knows nothing any more of a move of volume %s to %s: %s', volume_id, target_id,
-                    error)
+        LOG.warning('The volume service no longer has a migration of volume %s to volume %s: %s', volume_id, target_id,
+                    error, instance_uuid=work.instance_uuid)
     held = client.attachments(work.instance_uuid)
     with contextlib.suppress(VolumeNotFound):
         # The volume service sets the status that the volume had when its migration began, even if it was detached
@@ -353,7 +360,8 @@ def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
         for row in volumes.of_servers(conn, [work.instance_uuid]).get(work.instance_uuid, ()):
             known = held.get(row['attachment_id'] or '', volume_id)
             if row['volume_id'] == volume_id != known:
-                LOG.warning('Volume %s of %s is %s from now on', volume_id, work.instance_uuid, known)
+                LOG.warning('The server has volume %s instead of %s from now on, as the volume service says', known,
+                            volume_id, instance_uuid=work.instance_uuid)
                 volumes.change(conn, row['uuid'], row['attachment_id'], {'volume_id': known})
 
 
@@ -395,8 +403,8 @@ def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str 
     try:
         work.env.volumes.tell_snapshot(snapshot_id, status, progress)
     except (SnapshotNotFound, VolumeInvalid) as error:
-        LOG.warning('The volume service does not take that snapshot %s of %s is %s: %s', snapshot_id,
-                    work.instance_uuid, status, error)
+        LOG.warning("The volume service refused the status '%s' of snapshot %s: %s", status, snapshot_id, error,
+                    instance_uuid=work.instance_uuid)
         return str(error)
     except Unanswered:
         raise
@@ -418,8 +426,8 @@ def _rotate(work: Work[Outputs]) -> None:
     ours = [record['id'] for record in found if all(record.get(name) == value for name, value in wanted.items())]
     newest_first = sorted(ours, key=lambda image_id: image_id != work.args['image_id'])
     for image_id in newest_first[work.args['rotation']:]:
-        LOG.info('Deleting image %s of %s: there are more than %s backups', image_id, work.instance_uuid,
-                 work.args['rotation'])
+        LOG.info('Deleting image %s: the server has more than %s backups', image_id, work.args['rotation'],
+                 instance_uuid=work.instance_uuid)
         work.env.drop_image(image_id)
 
 

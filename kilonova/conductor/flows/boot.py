@@ -7,10 +7,11 @@ its cell with the state ERROR. Its fault has the reason.
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects, states
 from kilonova.clients.placement import PlacementInvalid, same_allocations
@@ -380,7 +381,8 @@ def build(work: BootWork) -> None:
     spec = spec_of(work)
     spec.pci_requests = instance.pci_requests
     alternates = [other.host for other in work.outputs.hosts[attempt:]]
-    LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates)
+    LOG.debug('Selected host: %s; Selected node: %s; Alternates: %s', host.host, host.node, alternates,
+              instance_uuid=work.instance_uuid)
     instance.availability_zone = host.availability_zone or instance.availability_zone
     port_vifs.cached(instance, work.outputs.vifs or ())
     if work.env.notify.enabled:
@@ -448,16 +450,17 @@ class Boot(Flow[BootOutputs]):
                 try:
                     work.fail(error)
                 except (LeaseLost, Cancelled, Unanswered) as other:
-                    LOG.info('operation %s: %s', work.uuid, other)
+                    LOG.info('Operation %s: %s', work.uuid, other, instance_uuid=work.instance_uuid)
             return
         for work, plan in zip(works, plans, strict=True):
             try:
                 work.outputs.select = plan
                 work.done(self.steps[0])
             except Cancelled:
-                LOG.info('operation %s was cancelled while its host was chosen', work.uuid)
+                LOG.info('Operation %s was cancelled while its host was chosen', work.uuid,
+                         instance_uuid=work.instance_uuid)
             except (LeaseLost, Unanswered) as other:
-                LOG.info('operation %s: %s', work.uuid, other)
+                LOG.info('Operation %s: %s', work.uuid, other, instance_uuid=work.instance_uuid)
                 work.position = 0
 
     def next_attempt(self, work: BootWork, step: Step[BootOutputs], error: HostRejected) -> bool:
@@ -491,8 +494,8 @@ class Boot(Flow[BootOutputs]):
         if work.db is not work.env.api:
             try:
                 if _is_orphan(work):
-                    LOG.warning('Operation %s of %s was left behind by a hand-over that never was: it goes', work.uuid,
-                                work.instance_uuid)
+                    LOG.warning("Deleting operation %s of server %s: this cell never became the server's home",
+                                work.uuid, work.instance_uuid, instance_uuid=work.instance_uuid)
                     _take_out_of_cell(work, work.db)
                     work.lost()
                     return

@@ -38,8 +38,8 @@ EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
 class NotFenced(Conflict):
     """The compute service of the source host is not forced down, so its hypervisor may still run the guest."""
 
-    msg_fmt = ('The compute service of host %(host)s is not forced down (any more): its hypervisor may run the server, '
-               'so it is not started anywhere else.')
+    msg_fmt = ('The compute service of host %(host)s is not forced down (any more): its hypervisor may still run the '
+               'server, so the server is not started on another host.')
 
 
 def begin(work: ResizeWork) -> None:

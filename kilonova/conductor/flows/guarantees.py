@@ -39,7 +39,7 @@ Mappings = Mapping[str, Sequence[str]]
 class NoRoomForPort(Conflict):
     """The server's host does not have the resources that a port guarantees."""
 
-    msg_fmt = 'Host %(host)s can not guarantee what port %(port_id)s asks for: %(wanted)s.'
+    msg_fmt = 'Host %(host)s cannot guarantee the resources that port %(port_id)s requests: %(wanted)s.'
 
 
 def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]]:

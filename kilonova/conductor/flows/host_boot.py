@@ -6,9 +6,10 @@ priority.
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
@@ -29,7 +30,7 @@ LOOK = 1.0
 class NotResumed(KilonovaError):
     """The last try to start the server failed."""
 
-    msg_fmt = 'It was not started again after its host went down: %(reason)s'
+    msg_fmt = 'The server was not started again after its host went down: %(reason)s'
 
 
 @dataclass
@@ -83,7 +84,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
         raise NotYet(f'server {work.instance_uuid}', 'it changed meanwhile', LOOK)
     tries = work.outputs.failures
     _finish(work, f'Started after {tries} failed tries; the last one: {work.outputs.told}' if tries else
-            f'Runs again. Before: {work.outputs.told}' if work.outputs.told else 'Runs again.',
+            f'Runs again. Reason of the delay: {work.outputs.told}' if work.outputs.told else 'Runs again.',
             lambda conn: instances.transition(conn, work.instance_uuid, 'host.resumed',
                                               {'power_state': answer['power_state']}, {'host': host}))
 
@@ -91,9 +92,9 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
 def _needless(server: objects.Instance, host: str) -> str | None:
     """Return the reason why the host needn't start the server any more, or None if the server should run there."""
     if server.host != host:
-        return f'Not started there: it belongs to {"host " + server.host if server.host else "no host"} by now.'
+        return f'Not started on this host: the server is now on {"host " + server.host if server.host else "no host"}.'
     if server.vm_state not in resumes.WANTED_RUNNING:
-        return f'Not started: it is {server.vm_state} by now.'
+        return f'Not started: the server is now {server.vm_state}.'
     return None
 
 
@@ -118,7 +119,7 @@ def _finish(work: Work[ResumeOutputs], details: str, write: Callable[[engine.Con
     def end(conn: engine.Connection) -> None:
         write(conn)
         resumes.finish(conn, work.instance_uuid, work.request_id, 'Success', details)
-    LOG.info('%s', details, extra={'instance_uuid': work.instance_uuid})
+    LOG.info('%s', details, instance_uuid=work.instance_uuid)
     work.end(end)
 
 

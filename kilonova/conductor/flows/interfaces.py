@@ -17,10 +17,11 @@ removed that port from the info cache, there is nothing to unplug, and the argum
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.conductor.flow import Flow
@@ -55,7 +56,7 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
     def end(conn: engine.Connection) -> None:
         uuid = work.instance_uuid
         if not info_caches.replace(conn, uuid, seen, vifs):
-            raise Unanswered(who=f'server {uuid}', reason='its ports were changed meanwhile')
+            raise Unanswered(f'The ports of server {uuid} were changed meanwhile')
         forget(conn)
         instances.add_events(conn, uuid, work.request_id, [work.event(event, host=row['host'])])
         instances.finish_action(conn, uuid, work.request_id, 'Error' if work.failed else None)
@@ -252,7 +253,8 @@ def _free_function(work: Work[Outputs], request_id: str) -> None:
             work.ask(host, 'free_function', instance=server, request_id=request_id)
             return
         except HostGone as error:
-            LOG.info('Device of request %s of %s is freed later: %s', request_id, work.instance_uuid, error)
+            LOG.info('A pending release will free the device of PCI request %s: %s', request_id, error,
+                     instance_uuid=work.instance_uuid)
     beside.pend(work, host, 'free_function', instance=server, request_id=request_id)
 
 

@@ -12,9 +12,10 @@ down, so that a server never has two guests.
 from __future__ import annotations
 
 import functools
-import logging
 from dataclasses import dataclass
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.accel import holder
@@ -73,8 +74,8 @@ def _check_release(work: LiveWork, host: str, said: dict[str, Any]) -> None:
     Computes of that release can't migrate a running guest with volumes.
     """
     if work.instance().volumes and 'volumes' not in said:
-        raise MigrationPreCheckError(reason=f'the compute service of host {host} is of an older release, which moves '
-                                            f'no running guest with volumes')
+        raise MigrationPreCheckError(reason=f'the compute service of host {host} is of an older release, which cannot '
+                                            f'live migrate a server with volumes')
 
 
 def undo_check_source(work: LiveWork) -> None:
@@ -383,7 +384,8 @@ class LiveMigrate(Choosing[LiveOutputs]):
         except (LeaseLost, Unanswered, Parked):
             raise
         except Exception as error:
-            LOG.exception('%s: the end of %s could not be found', self.name, work.instance_uuid)
+            LOG.exception('Operation %s (%s): could not find out whether the guest has moved; it will be retried',
+                          work.uuid, self.name, instance_uuid=work.instance_uuid)
             work.give_back(error)
             return
         if gone:

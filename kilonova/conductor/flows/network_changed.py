@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import states
 from kilonova.clients.network import NetworkClient
@@ -75,7 +76,7 @@ def refresh(work: Work[ChangedOutputs]) -> None:
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]
             return
-    raise Unanswered(who=f'server {work.instance_uuid}', reason='its ports were changed meanwhile')
+    raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile')
 
 
 def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
@@ -91,7 +92,7 @@ def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
         except PortChanged as error:
             raise NotYet(f'port {port.id}', 'it was changed meanwhile', BUSY) from error
         except NetworkInvalid as error:
-            LOG.warning('Port %s of %s keeps its name in DNS: %s', port.id, port.device_id, error)
+            LOG.warning('Could not set the dns_name of port %s: %s', port.id, error, instance_uuid=port.device_id)
 
 
 def _held(work: Work[Any]) -> list[str]:
@@ -161,8 +162,9 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
             operations.accept(work.db, instance_uuid=uuid, event=DETACH, operation=detach, write=check, action={
                 'action': 'detach_interface', 'request_id': ctxt.request_id, 'user_id': None, 'project_id': None})
     except InstanceInvalidState as error:
-        raise NotYet(f'server {uuid}', 'an operation works on it', BUSY) from error
-    LOG.info('Port %s of %s is gone: what the server has for it is given back', port_id, uuid)
+        raise NotYet(f'server {uuid}', 'another operation works on it', BUSY) from error
+    LOG.info('Port %s was deleted; releasing the device and the resources that the server holds for it', port_id,
+             instance_uuid=uuid)
     work.env.runner.wake(work.db, [detach.uuid])
 
 

@@ -157,8 +157,8 @@ def announce(work: Work[Any], host: Choice, requests: objects.InstancePCIRequest
             raise ports.PortBindingFailed(port_id=vif.id, host=host.host) from error
         if binding.vif_type != vif.type or (
                 not vif.is_function and _plug(binding.vif_details) != _plug(vif.details)):
-            raise HostRejected(f'Port {vif.id} is plugged in another way on host {host.host}: a running guest can not '
-                               f'be moved there.')
+            raise HostRejected(f'Cannot live migrate: port {vif.id} would have another vif_type or bridge on host '
+                               f'{host.host}')
 
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -19,7 +19,8 @@ def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> Non
     ``own`` are the ids of the ports that the user created. A pending release does it if the network service does not
     answer or refuses.
     """
-    beside.now_or_later(work, 'Ports', lambda: beside.give_back_ports(work, own, keep), lambda: release(work, own))
+    beside.now_or_later(work, 'Releasing ports', lambda: beside.give_back_ports(work, own, keep),
+                        lambda: release(work, own))
 
 
 def drop_one(work: Work[Any], vif: Vif) -> None:
@@ -37,7 +38,7 @@ def drop_one(work: Work[Any], vif: Vif) -> None:
                     client.unbind(port)
                 else:
                     client.delete_port(port.id)
-    beside.now_or_later(work, 'Ports', give_back,
+    beside.now_or_later(work, 'Releasing a port', give_back,
                         lambda: release(work, [vif.id] if vif.preserve_on_delete else []))
 
 
@@ -49,7 +50,7 @@ def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None)
     if wanted is None:
         return
     beside.now_or_later(
-        work, 'Guarantees of ports',
+        work, 'Releasing the resources of a port',
         lambda: guarantees.settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id),
         lambda: give_back_later(work, port_id, wanted))
 

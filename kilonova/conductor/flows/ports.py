@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.clients.network import NetworkClient
 from kilonova.clients.neutron.ports import Port, name_in_dns
@@ -52,15 +53,15 @@ class PortBindingFailed(HostRejected):
 class PortNeedsBandwidth(Invalid):
     """The network of a created port guarantees resources that were not requested from Placement."""
 
-    msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate, for which no host was '
-               'asked: make a port of it, and ask for that one.')
+    msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate, which was not requested '
+               'from Placement. Create a port in this network first, and request that port.')
 
 
 class PortNamed(Invalid):
     """The port has a name in DNS that differs from the server's hostname."""
 
-    msg_fmt = ("Port %(port_id)s has the name '%(name)s' in DNS, and the server's hostname is '%(hostname)s': a port "
-               "without a name gets the server's, or make the two one.")
+    msg_fmt = ("Port %(port_id)s has dns_name '%(name)s', but the server's hostname is '%(hostname)s'. Clear the "
+               "port's dns_name or use the same name.")
 
 
 @dataclass
@@ -179,7 +180,7 @@ def _make(work: Work[Any], wish: port_wishes.Wish, host: str, zone: str | None, 
         # The port may be created nevertheless, even after the next check.
         port_releases.release(work, own, delay=LATE)
         raise
-    LOG.info('Port %s of %s was made, bound to %s', port.id, work.instance_uuid, host)
+    LOG.info('Created port %s, bound to host %s', port.id, host, instance_uuid=work.instance_uuid)
     return _bound(_plain(port), host)
 
 
@@ -252,7 +253,7 @@ def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uu
             claims.check(conn, key)
     check()
     if client is None:
-        raise BuildAbort(instance_uuid=uuid, reason='[neutron] has no account at the conductor')
+        raise BuildAbort(instance_uuid=uuid, reason='the conductor has no account in [neutron]')
     there = {port.id: port for port in client.ports(device_id=uuid)}
     with engine.silence(), db.read() as conn:
         cached = {vif['id'] for vif in json.loads(operations.instance_or_404(conn, uuid)['extra_network_info'] or '[]')}
@@ -275,7 +276,7 @@ def bind_devices(client: NetworkClient | None, db: engine.Database, key: str, uu
         with engine.silence(), db.write() as conn:
             if info_caches.replace(conn, uuid, seen, stored):
                 return stored
-    raise Unanswered(who=f'server {uuid}', reason='its ports were changed meanwhile')
+    raise Unanswered(f'The ports of server {uuid} were changed meanwhile')
 
 
 def _owner(work: Work[Any], zone: str | None) -> str:

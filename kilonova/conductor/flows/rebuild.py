@@ -9,9 +9,10 @@ to write the image, leaves the server unchanged. A later failure leaves it in ER
 from __future__ import annotations
 
 import datetime
-import logging
 from dataclasses import dataclass
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects, states
 from kilonova.clients.volume import Volume
@@ -208,7 +209,8 @@ def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -
             work.outputs.asked = was_asked and (found.status not in volumes.THERE or
                                                 found.image_metadata.get('image_id') == work.args['reimage'])
             raise
-        LOG.warning('Volume %s was refused an image, and gets one', volume_id, exc_info=True)
+        LOG.warning('The volume service refused to write an image to volume %s, but an image is being written; waiting '
+                    'for its end', volume_id, exc_info=True, instance_uuid=work.instance_uuid)
 
 
 def _await_written(work: Work[Any], found: Volume, since: datetime.datetime) -> None:

@@ -100,7 +100,8 @@ def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
         with engine.silence():
             if _save(work.env.api, seen, spec.to_json()):
                 return
-    raise Unanswered(who='the api database', reason=f'the request spec of {work.instance_uuid} changes all the time')
+    raise Unanswered(f'The request spec of server {work.instance_uuid} was changed during each of {SAVES} attempts '
+                     f'to store it')
 
 
 @engine.retried

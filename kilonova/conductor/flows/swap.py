@@ -10,9 +10,10 @@ first id remains. The server gets no task state.
 """
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.conductor.flows import beside, volumes
 from kilonova.conductor.flows.attachments import OneVolume, end_with, volume_of
@@ -77,8 +78,8 @@ def swap(work: Work[SwapOutputs]) -> None:
     except HostGone:
         if not work.env.hearing.is_fenced(work.db, host):
             raise GuestMayRun(host=host) from None
-        LOG.warning('Volume %s of %s goes on as its copy %s: host %s is off', work.args['volume_id'],
-                    work.instance_uuid, work.args['copy'], host)
+        LOG.warning('Replacing volume %s of the server by its copy %s: host %s is off', work.args['volume_id'],
+                    work.args['copy'], host, instance_uuid=work.instance_uuid)
     work.outputs.swapped = True
     work.together(lambda conn: _write(work, conn))
     work.changed()

@@ -15,10 +15,11 @@ The server gets no task state.
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.clients.volume import SnapshotNotFound
 from kilonova.conductor.flows import beside
@@ -38,9 +39,9 @@ DONE, LOOK = '90%', 1.0
 
 
 class SnapshotRefused(KilonovaError):
-    """The volume service does not want the snapshot any more."""
+    """The volume service rejected the snapshot."""
 
-    msg_fmt = 'The volume service does not want snapshot %(snapshot)s any more: %(reason)s'
+    msg_fmt = 'The volume service rejected snapshot %(snapshot)s: %(reason)s'
 
 
 @dataclass
@@ -102,8 +103,8 @@ def take(work: Work[SnapshotOutputs]) -> None:
         work.outputs.kept = True
         raise
     except HostGone as error:
-        LOG.warning('Volume %s of %s goes on in file %s: %s', work.args['volume_id'], work.instance_uuid,
-                    work.args['files']['new'], error)
+        LOG.warning('Volume %s uses file %s from now on: %s', work.args['volume_id'], work.args['files']['new'], error,
+                    instance_uuid=work.instance_uuid)
     work.outputs.done = True
     work.together(_is_in(work, work.args['files']['new'], QCOW2))
     work.changed()
@@ -157,7 +158,7 @@ def tell(work: Work[SnapshotOutputs]) -> None:
     if not _is_taken(work):
         work.outputs.refused = True
         _withdraw(work)
-        raise SnapshotRefused(snapshot=work.args['snapshot_id'], reason=reason or 'it could not make it')
+        raise SnapshotRefused(snapshot=work.args['snapshot_id'], reason=reason or 'it could not create the snapshot')
     end_with(work, Create.event)
 
 
@@ -171,7 +172,7 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
     try:
         _ask(work, 'withdraw_volume_snapshot', 'files')
     except HostGone:
-        _say_where(work, 'its host is off')
+        _say_where(work, "the server's host is off")
         raise
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
@@ -184,8 +185,9 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
 
 def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
     """Log for operators which file has the data that they must merge (docs/admin/volumes.md)."""
-    LOG.error('What %s wrote to volume %s is in file %s, of which the volume service does not know: %s',
-              work.instance_uuid, work.args['volume_id'], work.args['files']['new'], why)
+    LOG.error('Data that server %s wrote to volume %s is in file %s, which the volume service does not know: %s',
+              work.instance_uuid, work.args['volume_id'], work.args['files']['new'], why,
+              instance_uuid=work.instance_uuid)
 
 
 def _is_taken(work: Work[SnapshotOutputs]) -> bool:
@@ -219,7 +221,7 @@ class Create(OneVolume[SnapshotOutputs]):
             _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
         if taken and not work.cancelled and not _is_taken(work):
             # At this point hosts are called only to undo.
-            _say_where(work, 'its host has failed before')
+            _say_where(work, "the server's host failed before")
             taken = False
         if taken:
             end_with(work, self.event)
@@ -233,7 +235,7 @@ def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None
     An undo does not wait for the volume service.
     """
     told = [work.args['snapshot_id'], status, progress]
-    beside.now_or_later(work, 'Snapshots', lambda: beside.tell_snapshot(work, *told),
+    beside.now_or_later(work, 'Notifying the volume service of a snapshot', lambda: beside.tell_snapshot(work, *told),
                         lambda: beside.add_release(work, {SNAPSHOT_TOLD: told}, (SNAPSHOT_TOLD,)))
 
 

@@ -16,10 +16,11 @@ still be created after the request for it got no reply.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.clients.volume import Attachment, Volume, VolumeBackendFailed, VolumeInvalid, VolumeNotFound
@@ -143,12 +144,14 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | N
                         is_complete=volume.volume_id != but)
             except (VolumeNotFound, VolumeInvalid, HostRejected) as error:
                 if isinstance(error, VolumeNotFound) and volume.attachment_id is not None and not volume.is_root:
-                    LOG.warning('Volume %s of %s is gone: the server has it no more', volume.volume_id, server.uuid)
+                    LOG.warning('Volume %s does not exist any more; removing it from the server', volume.volume_id,
+                                instance_uuid=server.uuid)
                     _write(work, functools.partial(rows.remove, row_uuid=volume.uuid))
                     continue
                 if not work.failed or volume.attachment_id is None:
                     raise
-                LOG.warning('Volume %s of %s is not attached to %s: %s', volume.volume_id, server.uuid, host, error)
+                LOG.warning('Could not attach volume %s to host %s: %s', volume.volume_id, host, error,
+                            instance_uuid=server.uuid)
                 _write(work, functools.partial(rows.change, row_uuid=volume.uuid, seen=volume.attachment_id, values={
                     'connection_info': volume.connection_info(server.uuid)}))
         work.changed()
@@ -178,7 +181,7 @@ def _attach(work: Work[Any], volume: AttachedVolume, host: str, connector: Mappi
             is_complete: bool) -> None:
     """Create a new attachment for a volume that replaces its present one."""
     made = _make(work, volume, host, connector, device, is_complete=is_complete)
-    LOG.info('Volume %s of %s is attached to %s', volume.volume_id, work.instance_uuid, host)
+    LOG.info('Attached volume %s to host %s', volume.volume_id, host, instance_uuid=work.instance_uuid)
     _keep(work, volume, {'attachment_id': made.id, 'device_name': device, 'connection_info': volume.connection_info(
         work.instance_uuid, host, made.connection, connector)})
 
@@ -188,7 +191,7 @@ def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping
     client = work.env.volumes
     if volume.host is None and volume.attachment_id is not None and (
             client.volume(None, volume.volume_id).is_written):
-        raise VolumeInvalid(detail=f'Volume {volume.volume_id} can not be attached while an image is written to it.')
+        raise VolumeInvalid(detail=f'Volume {volume.volume_id} cannot be attached while an image is written to it.')
     work.before_sending()
     try:
         made = client.create_attachment(volume.volume_id, work.instance_uuid, {**connector, 'mountpoint': device})
@@ -203,7 +206,7 @@ def _make(work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping
             raise
         raise Unanswered(who=f'volume {volume.volume_id}', reason=f'{error}') from error
     except VolumeBackendFailed as error:
-        raise HostRejected(f'Volume {volume.volume_id} can not be connected to host {host}: {error}') from error
+        raise HostRejected(f'Volume {volume.volume_id} cannot be connected to host {host}: {error}') from error
     except Unanswered:
         _release(work, (), delay=LATE)
         raise
@@ -217,7 +220,7 @@ def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> 
     """
     def write(conn: engine.Connection) -> None:
         if not rows.change(conn, volume.uuid, volume.attachment_id, values):
-            raise Unanswered(who=f'server {work.instance_uuid}', reason='its volumes were changed meanwhile')
+            raise Unanswered(f'The volumes of server {work.instance_uuid} were changed meanwhile')
     _write(work, write)
 
 
@@ -235,7 +238,8 @@ def _free(work: Work[Any], attachment_id: str) -> None:
     except Unanswered:
         raise
     except KilonovaError as error:
-        LOG.warning('Attachment %s of %s could not be deleted now: %s', attachment_id, work.instance_uuid, error)
+        LOG.warning('Could not delete attachment %s; a pending release will retry it: %s', attachment_id, error,
+                    instance_uuid=work.instance_uuid)
         _release(work, ())
 
 
@@ -319,7 +323,8 @@ def announce(work: Work[Any], host: str) -> None:
         connector, _names = _connector(work, server, host)
         for volume in left:
             made = _make(work, volume, host, connector, volume.device, is_complete=False)
-            LOG.info('Volume %s of %s is attached to %s besides', volume.volume_id, server.uuid, host)
+            LOG.info('Attached volume %s to host %s as well, for the live migration', volume.volume_id, host,
+                     instance_uuid=server.uuid)
             _put(work, volume, {'connection_info': volume.besides_at(
                 server.uuid, host, made.id, made.connection, connector)})
 
@@ -341,8 +346,8 @@ def arrived(work: Work[Any], host: str) -> None:
             raise
         except KilonovaError as error:
             # The guest uses the volume nevertheless.
-            LOG.warning('Attachment %s of %s could not be completed: %s', there.attachment_id, work.instance_uuid,
-                        error)
+            LOG.warning('Attachment %s could not be completed; the guest uses the volume nevertheless: %s',
+                        there.attachment_id, error, instance_uuid=work.instance_uuid)
         _put(work, volume, {'attachment_id': there.attachment_id, 'connection_info': volume.connection_info(
             work.instance_uuid, host, there.connection, volume.known_at[host]['connector'])})
 
@@ -370,7 +375,8 @@ def forget_source(work: Work[Any], *, later: bool = False) -> None:
     if later:
         _release(work, (), delay=LATE)
         return
-    beside.now_or_later(work, 'Volumes', lambda: _drop_strays(work, work.instance(fresh=True).volumes),
+    beside.now_or_later(work, 'Deleting unused volume attachments',
+                        lambda: _drop_strays(work, work.instance(fresh=True).volumes),
                         lambda: _release(work, ()))
 
 
@@ -417,7 +423,7 @@ def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -
         _drop_strays(work, work.instance(fresh=True).volumes)
         beside.end_migration(work, volume_id, copy_id, swapped=False)
 
-    beside.now_or_later(work, 'Volumes', give_back, lambda: beside.add_release(
+    beside.now_or_later(work, 'Releasing the volumes of a swap', give_back, lambda: beside.add_release(
         work, {VOLUMES_OF: work.instance_uuid, VOLUME_SWAPPED: [volume_id, copy_id, has_copy]},
         (VOLUMES_OF, VOLUME_SWAPPED)))
 
@@ -428,7 +434,7 @@ def drop(work: Work[Any], delete: Sequence[str]) -> None:
 
     A pending release does it if the volume service does not answer or refuses.
     """
-    beside.now_or_later(work, 'Volumes', lambda: beside.give_back_volumes(work, (), delete),
+    beside.now_or_later(work, 'Releasing volumes', lambda: beside.give_back_volumes(work, (), delete),
                         lambda: _release(work, delete))
 
 
@@ -439,7 +445,8 @@ def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
     volume's row is deleted.
     """
     kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
-    beside.now_or_later(work, 'Volumes', lambda: beside.give_back_volumes(work, [one for one in kept if one], ()),
+    beside.now_or_later(work, 'Releasing volumes',
+                        lambda: beside.give_back_volumes(work, [one for one in kept if one], ()),
                         lambda: _release(work, ()))
 
 

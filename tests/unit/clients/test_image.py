@@ -136,7 +136,7 @@ def test_room_is_looked_for_before_the_bytes_are_asked_for(client, service, size
         if size is None:
             assert client.download('a3f7', file) == len(DATA)
             return
-        with pytest.raises(errors.NoRoom, match=rf'no room for image a3f7: it needs {1 << 60} bytes, \d+ are free'):
+        with pytest.raises(errors.NoRoom, match=rf'space for image a3f7: it needs {1 << 60} bytes, \d+ are free'):
             client.download('a3f7', file)
     assert [path for path, _ in service.asked] == ['/v2/images/a3f7']
 

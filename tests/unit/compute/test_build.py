@@ -152,7 +152,7 @@ def test_a_device_that_fails_is_told_to_the_flow_as_it_is(cloud):
     manager, instance = cloud.host('gpu1', GPUS), cloud.cell.new_instance(1)
     cloud.drivers['gpu1'].fail('spawn', errors.DevicesFailed(addresses=['0000:08:00.0'], reason='vfio: no such group'))
     cloud.cell.saves.clear()
-    with pytest.raises(errors.DevicesFailed, match=r'^Device\(s\) 0000:08:00.0 can not be used: vfio: no such group$'):
+    with pytest.raises(errors.DevicesFailed, match=r'^Device\(s\) 0000:08:00.0 cannot be used: vfio: no such group$'):
         build(manager, instance)
     # Once: the undo of the claim says why.
     (save,) = cloud.cell.saves

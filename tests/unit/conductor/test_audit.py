@@ -236,17 +236,17 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
     'task state': (lambda sound: sound.server(task_state='rebooting'), [
         f'database: server {SERVER} is rebooting and no operation works on it']),
     'no task state': (lambda sound: sound.operation('stop'), [
-        f'database: operation stop of {SERVER}, which has no task state']),
+        f'database: operation stop works on server {SERVER}, which has no task state']),
     'a move without work': (lambda sound: sound.write(
         migrations.migrations, migrations.migrations.c.uuid == MOVE, status='migrating'), [
         f'database: migration {MOVE} is migrating and no operation works on it',
         f'database: server {MOVED} is resized and no move of it waits to be confirmed'][:1]),
     'rows': (forget_spec, [f'database: server {SERVER} has no request spec']),
     'claimed without an owner': (lambda sound: sound.devices('gpu1', FREE, status='claimed'), [
-        f'database: device gpu1 {FREE} is claimed by nobody',
+        f'database: device gpu1 {FREE} is claimed, but no server owns it',
         'database: node1 offers 1 devices, its rows say that 0 are available']),
     'allocated without an owner': (lambda sound: sound.devices('gpu1', FREE, status='allocated'), [
-        f'database: device gpu1 {FREE} is allocated by nobody',
+        f'database: device gpu1 {FREE} is allocated, but no server owns it',
         'database: node1 offers 1 devices, its rows say that 0 are available']),
     'available with an owner': (lambda sound: sound.devices('gpu1', ADDRESS, status='available'), [
         f'database: device gpu1 {ADDRESS} is available and has owner {SERVER}',
@@ -255,34 +255,35 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
         f'database: device gpu1 {ADDRESS} is claimed by {SERVER} and no operation works on it']),
     'of a server that is elsewhere': (lambda sound: sound.devices(
         'gpu2', FREE, status='allocated', instance_uuid=SERVER), [
-        f'database: device gpu2 {FREE} belongs to {SERVER}, which is not there',
+        f'database: device gpu2 {FREE} belongs to server {SERVER}, which is not on this host',
         'database: node2 offers 1 devices, its rows say that 0 are available']),
     'of a server that is gone': (lambda sound: sound.devices(
         'gpu2', FREE, status='allocated', instance_uuid=uuid('gone')), [
-        f"database: device gpu2 {FREE} belongs to {uuid('gone')}, which is not there",
+        f"database: device gpu2 {FREE} belongs to server {uuid('gone')}, which is not on this host",
         'database: node2 offers 1 devices, its rows say that 0 are available']),
     'unplugged': (lambda sound: sound.views['gpu1']['missing_devices'].append(ADDRESS), [
-        f'host: gpu1 has no device {ADDRESS} any more, which {SERVER} holds']),
+        f'host: gpu1 no longer has device {ADDRESS}, which server {SERVER} holds']),
     'a guest of no server': (lambda sound: sound.views['gpu3']['domains'].append(
         {'uuid': uuid('gone'), 'state': 1, 'hostdevs': []}), [
-        f"libvirt: gpu3 has domain {uuid('gone')}, which is no server of it"]),
+        f"libvirt: gpu3 has domain {uuid('gone')}, which is not a server of this host"]),
     'a guest of another host': (lambda sound: sound.views['gpu3']['domains'].append(
-        {'uuid': MOVED, 'state': 1, 'hostdevs': []}), [f'libvirt: gpu3 has domain {MOVED}, which is no server of it']),
+        {'uuid': MOVED, 'state': 1, 'hostdevs': []}), [
+            f'libvirt: gpu3 has domain {MOVED}, which is not a server of this host']),
     'a guest with other devices': (lambda sound: domain(sound, 'gpu1').update(hostdevs=[FREE, ADDRESS]), [
         f'libvirt: domain {SERVER} on gpu1 has devices {[ADDRESS, FREE]}, its rows say {[ADDRESS]}']),
     'a device of two': (lambda sound: sound.views['gpu1']['domains'].append(
         {'uuid': MOVED, 'state': 1, 'hostdevs': [ADDRESS]}), [
         f'libvirt: gpu1 device {ADDRESS} is in 2 domains: {SERVER}, {MOVED}']),
     'files of no server': (lambda sound: sound.views['gpu3']['directories'].append(uuid('gone')), [
-        f"files: gpu3 keeps {uuid('gone')}, which is no server of it"]),
+        f"files: gpu3 has directory {uuid('gone')}, which belongs to no server of this host"]),
     'files of another host': (lambda sound: sound.views['gpu3']['directories'].append(SERVER), [
-        f'files: gpu3 keeps {SERVER}, which is no server of it']),
+        f'files: gpu3 has directory {SERVER}, which belongs to no server of this host']),
     'files of another kind': (lambda sound: sound.views['gpu1']['directories'].append(f'{SERVER}_del'), [
-        f'files: gpu1 keeps {SERVER}_del, which is no server of it']),
+        f'files: gpu1 has directory {SERVER}_del, which belongs to no server of this host']),
     'disks put aside': (lambda sound: sound.views['gpu1']['directories'].append(f'{SERVER}_resize'), [
-        f'files: gpu1 keeps {SERVER}_resize, which no move needs']),
+        f'files: gpu1 has directory {SERVER}_resize, which no move needs']),
     'disks put aside elsewhere': (lambda sound: sound.views['gpu2']['directories'].append(f'{MOVED}_resize'), [
-        f'files: gpu2 keeps {MOVED}_resize, which no move needs']),
+        f'files: gpu2 has directory {MOVED}_resize, which no move needs']),
     'no directory': (lambda sound: sound.views['gpu1']['directories'].remove(SERVER), [
         f'files: server {SERVER} has no directory on gpu1']),
     'off': (lambda sound: domain(sound, 'gpu1').update(state=5), [
@@ -314,7 +315,7 @@ WRONG: dict[str, tuple[Callable[[Sound], Any], list[str]]] = {
     'no device': (lambda sound: sound.hold(MOVED, 'gpu2', None, 2), [
         f'Placement: server {MOVED} holds devices [], its rows say {[OTHER]}']),
     'an unknown consumer': (lambda sound: sound.hold(uuid('gone'), 'gpu3', None, 1), [
-        f"Placement: consumer {uuid('gone')} holds {uuid('gpu3')} {SIZES} and is no server or move"]),
+        f"Placement: consumer {uuid('gone')} holds {uuid('gpu3')} {SIZES} and is not a server or a move"]),
 }
 
 
@@ -392,11 +393,11 @@ def test_what_is_passed_over_hides_nothing(sound: Sound) -> None:
         instance_mappings.create(conn, [{'instance_uuid': gone, 'project_id': 'p', 'user_id': 'u', 'cell_id': 2,
                                          'queued_for_delete': False}])
     assert sorted(sound.look().disagreements) == sorted([
-        f'database: operation stop of {MOVED}, which has no task state',
-        f'database: device gpu1 {FREE} belongs to {gone}, which is not there',
+        f'database: operation stop works on server {MOVED}, which has no task state',
+        f'database: device gpu1 {FREE} belongs to server {gone}, which is not on this host',
         'database: node1 offers 1 devices, its rows say that 0 are available',
-        f'libvirt: gpu1 has domain {gone}, which is no server of it',
-        f'files: gpu1 keeps {gone}, which is no server of it',
+        f'libvirt: gpu1 has domain {gone}, which is not a server of this host',
+        f'files: gpu1 has directory {gone}, which belongs to no server of this host',
         f'libvirt: server {gone} is active, its guest on gpu3 is not running',
         f'files: server {gone} has no directory on gpu3',
         f'Placement: server {gone} is on gpu3 and holds nothing'])
@@ -410,8 +411,8 @@ def test_an_old_end_and_what_is_wrong_hide_nothing(sound: Sound) -> None:
     sound.site.placement.client.delete_allocations(SERVER)
     sound.site.placement.client.delete_allocations(MOVED)
     assert sorted(sound.look().disagreements) == sorted([
-        f'libvirt: gpu1 has domain {unknown}, which is no server of it',
-        f'libvirt: gpu1 has domain {another}, which is no server of it',
+        f'libvirt: gpu1 has domain {unknown}, which is not a server of this host',
+        f'libvirt: gpu1 has domain {another}, which is not a server of this host',
         f'Placement: server {MOVED} is on gpu2 and holds nothing'])
 
 
@@ -450,7 +451,7 @@ def test_what_changes_at_each_look_is_not_judged(sound: Sound) -> None:
         sound.server(updated_at=moments.pop())
     sound.between = touch
     report = sound.look()
-    assert report.disagreements == [] and report.in_flight == [f'changed at each look: {line}']
+    assert report.disagreements == [] and report.in_flight == [f'changed during each check: {line}']
     assert sound.pauses == [audit.PAUSE] * (audit.LOOKS - 1)
 
 

@@ -19,6 +19,6 @@ def test_requests_of_a_failed_move_that_a_release_deletes_are_not_missed():
     assert audit.read() is None
     audit.give_back([{beside.ACCELERATOR_REQUESTS: ['a1']}, {'consumer': FAILED_MOVE}])
     audit.compare({}, {}, set())
-    assert audit.disagreements() == [f'accelerators: requests a2 belong to {FAILED_MOVE}, which is no server']
+    assert audit.disagreements() == [f'accelerators: requests a2 belong to {FAILED_MOVE}, which is not a server']
     audit.give_back([{beside.ACCELERATOR_REQUESTS: ['a2']}])
     assert audit.disagreements() == []

@@ -53,7 +53,7 @@ def test_no_host_while_some_may_be_back(site: Site, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(site.env.hearing, 'unsure', unsure)
     monkeypatch.setattr(site.env.hearing, 'now', lambda: 17.0)
     with pytest.raises(HostsSilent, match=(
-            r'gpu1, gpu2 does not answer: nobody could report for a while; No valid host was found. none')):
+            r'because gpu1, gpu2 did not report while messaging was interrupted \(No valid host was found. none\)')):
         select(site)
     assert asked == [(site.cell0, 17.0), (site.cell, 17.0)]
 

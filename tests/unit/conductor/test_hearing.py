@@ -186,8 +186,8 @@ def test_a_doubt_that_ends_while_the_scheduler_is_asked_counts_once_more(site: S
     asked = site.now
     site.sleep(10, 'gpu1', 'gpu2')
     site._write()
-    assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
-    assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
+    assert site.hearing.unsure(site.db, asked) == ['hosts that report again now']
+    assert site.hearing.unsure(site.db, asked) == ['hosts that report again now']
     site.sleep(10, 'gpu1', 'gpu2')
     assert site.hearing.unsure(site.db, site.now) == []
 
@@ -199,7 +199,7 @@ def test_a_doubt_that_ends_before_anybody_asked_for_it(site: Site) -> None:
     site.sleep(80)
     asked = site.now
     site.sleep(10, 'gpu1', 'gpu2')
-    assert site.hearing.unsure(site.db, asked) == ['hosts that are heard again']
+    assert site.hearing.unsure(site.db, asked) == ['hosts that report again now']
     site.sleep(10, 'gpu1', 'gpu2')
     assert site.hearing.unsure(site.db, site.now) == []
 

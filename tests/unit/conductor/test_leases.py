@@ -79,7 +79,7 @@ def test_from_two_thirds_on_it_is_renewed_first(site: Site, leases: Leases, age:
 
 def test_another_owner_starts_nothing(site: Site, leases: Leases) -> None:
     leases.renew(site.cell)
-    with pytest.raises(LeaseLost, match='of another'):
+    with pytest.raises(LeaseLost, match='of owner another'):
         leases.check(site.cell, 'another')
 
 

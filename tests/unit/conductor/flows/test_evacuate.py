@@ -108,8 +108,8 @@ def test_a_host_that_is_not_fenced_any_more(site: Site, late: bool) -> None:
     site.go()
     assert site.asked() == (['scheduler select_destinations', 'gpu2 undo_evacuate_instance'] if late else [])
     assert site.state() == ('active', None) and site.held() == {'server': {'gpu1': 1}}
-    text = ('The compute service of host gpu1 is not forced down (any more): its hypervisor may run the server, so '
-            'it is not started anywhere else.')
+    text = ('The compute service of host gpu1 is not forced down (any more): its hypervisor may still run the '
+            'server, so the server is not started on another host.')
     assert site.faults() == [(409, text, 'gpu2' if late else None)]
 
 

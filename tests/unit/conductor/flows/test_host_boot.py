@@ -112,8 +112,8 @@ def test_an_operation_of_its_user_is_waited_for(planned: Site) -> None:
 
 
 @pytest.mark.parametrize(('values', 'said'), [
-    ({'vm_state': 'stopped'}, 'it is stopped by now'), ({'host': 'gpu2'}, 'it belongs to host gpu2 by now'),
-    ({'host': None, 'vm_state': 'shelved_offloaded'}, 'it belongs to no host by now')])
+    ({'vm_state': 'stopped'}, 'the server is now stopped'), ({'host': 'gpu2'}, 'the server is now on host gpu2'),
+    ({'host': None, 'vm_state': 'shelved_offloaded'}, 'the server is now on no host')])
 def test_a_server_that_is_not_to_run_there_any_more_is_left(planned: Site, values: dict[str, Any], said: str) -> None:
     site = planned
     change(site, **values)
@@ -156,7 +156,7 @@ def test_how_it_ends(planned: Site, error: Exception, timeout: int, ends: bool, 
     assert (message, ended, result) == ('Error', True, 'Error') and str(error) in details
     if vm_state == 'active':
         ((_, fault, _),) = site.faults()
-        assert fault == f'It was not started again after its host went down: {error}'
+        assert fault == f'The server was not started again after its host went down: {error}'
 
 
 def test_a_compute_of_the_release_before_is_not_asked(planned: Site) -> None:

@@ -141,7 +141,7 @@ def test_a_source_that_lacks_devices_refuses(site: Site) -> None:
     assert site.asked() == ['gpu1 check_revert']
     assert site.state() == ('resized', None) and site.kept() is None and site.action() == 'Error'
     assert site.migration()['status'] == 'finished'
-    text = 'PCI device(s) 08:00.0 of instance s are not on its host any more.'
+    text = 'PCI device(s) 08:00.0 of instance s are no longer on its host.'
     assert site.faults() == [(500, text, 'gpu1')]
     assert site.events() == [('conductor_revert_resize', 'Error', 'ctl1', text)]
     assert site.held() == {'server': {'gpu2': 2}, 'move': {'gpu1': 1}}

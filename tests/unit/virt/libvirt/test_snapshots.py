@@ -198,7 +198,7 @@ def test_room_is_looked_for_before_anything_is_written(libvirt_rig: Any, instanc
     monkeypatch.setattr(Guest, 'hold', None)
     monkeypatch.setattr(command, 'watched', None)
     monkeypatch.setattr(files.shutil, 'disk_usage', lambda path: SimpleNamespace(free=need - 1))
-    with pytest.raises(errors.NoRoom, match=f'no room for image snap: it needs {need} bytes, {need - 1} are free'):
+    with pytest.raises(errors.NoRoom, match=f'space for image snap: it needs {need} bytes, {need - 1} are free'):
         here.snapshot(instance, 'snap', nothing, nothing)
     here.forget_snapshot(instance, 'snap')
     assert rig.images.sent == {} and list(rig.file('gpu1', 'snapshots').iterdir()) == []

@@ -63,7 +63,7 @@ def test_a_disk_that_has_no_room_is_refused_with_what_it_needs(make: Any, monkey
     disks = make(preallocate_images='space', libvirt={'images_type': images_type})
     disks.fetch(new_instance(), image_meta())
     monkeypatch.setattr(files.shutil, 'disk_usage', lambda path: SimpleNamespace(free=10000))
-    with pytest.raises(errors.NoRoom, match=r'no room for all of disk: it needs \d{10} bytes, 10000 are free'):
+    with pytest.raises(errors.NoRoom, match=r'disk space for all of disk: it needs \d{10} bytes, 10000 are free'):
         disks.create(new_instance(), image_meta())
 
 
