@@ -47,7 +47,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
     transport = database_parts.routed(conf, local, cells)
     levels = Levels(conf, cells)
     notify = parts.notifications(conf, states=True)
-    parts.warn_without_keys(conf, 'new servers get no admin password; requests that bring one, or files, are refused')
+    parts.warn_without_keys(conf, 'new servers get no admin password, and requests that contain a password or '
+                                  'files are refused')
     app = make_app(
         conf, databases=databases, cells=cells, image_client=parts.images(conf), placement=parts.placement(conf),
         limits=parts.limits(conf), accelerators=parts.accelerators(conf), networks=parts.networks(conf),
@@ -94,7 +95,7 @@ class ApiPart:
 
     def start(self) -> None:
         """Bind the sockets and start to serve. Raises OSError if a port is in use."""
-        import logging
+        from oslo_log import log as logging
 
         from kilonova import serving
         from kilonova.cmd import caps, sockets
@@ -102,7 +103,7 @@ class ApiPart:
         caps.refuse_old_computes(self._conf, self.cells)
         for name, address in listens(self._conf).items():
             listener = sockets.listen(name, address)
-            server = serving.WsgiServer(listener, self._apps[name], threads(self._conf), log,
+            server = serving.WsgiServer(listener, self._apps[name], threads(self._conf), log.logger,
                                         most_body=self._conf.oslo_middleware.max_request_body_size)
             self._servers.append(server)
             server.start()

@@ -71,7 +71,7 @@ class Levels:
         """Look up the versions of services again with the next message."""
         with self._lock:
             self._fresh.clear()
-        LOG.info('What the other services understand is looked up again')
+        LOG.info('RPC versions of the other services will be looked up again')
 
     def _auto(self, cells: Cells, interface: str) -> str | None:
         with self._lock:
@@ -86,7 +86,8 @@ class Levels:
             with self._lock:
                 if interface in self._known:
                     return self._known[interface]
-            raise errors.Unanswered(who='the database', reason=f'versions of {binary} services: {error}') from error
+            raise errors.Unanswered(
+                who='the database', reason=f'the versions of {binary} services could not be read: {error}') from error
         found = versions.cap(interface, minimum)
         # If there is no such service, the result is not kept: a service that starts next has this release, or the next
         # message finds it.

@@ -84,12 +84,13 @@ class Command:
 # A dict from word to a command or to a further dict of words.
 Tree: TypeAlias = 'Mapping[str, Command | Tree]'
 
-VERBOSE = argument('--verbose', action='store_true', help='tell more')
+VERBOSE = argument('--verbose', action='store_true', help='print more details')
 
 # Arguments of every program, before the command.
 COMMON = (
-    argument('--config-file', action='append', default=[], metavar='PATH', help='may be repeated'),
-    argument('--config-dir', action='append', default=[], metavar='DIR', help='may be repeated'),
+    argument('--config-file', action='append', default=[], metavar='PATH', help='configuration file; may be repeated'),
+    argument('--config-dir', action='append', default=[], metavar='DIR',
+             help='directory of configuration files; may be repeated'),
     argument('--log-file', metavar='PATH'),
     argument('--debug', '-d', action='store_true'),
 )
@@ -98,7 +99,7 @@ COMMON = (
 def parser(prog: str, description: str, tree: Tree) -> argparse.ArgumentParser:
     """Return the command-line parser of a program. ``tree`` is a dict from word to a command or a further dict."""
     made = argparse.ArgumentParser(prog=prog, description=description,
-                                   epilog='Exit code 255: an error that no command expects.')
+                                   epilog='Exit code 255: an unexpected error.')
     for names, settings in COMMON:
         made.add_argument(*names, **settings)
     _grow(made.add_subparsers(metavar='COMMAND', required=True), tree)

@@ -100,8 +100,8 @@ def check(conf: cfg.ConfigOpts) -> None:
     """Raise Refused if the configuration asks for something that the proxy does not support."""
     from kilonova.cmd.daemon import Refused
     if list(conf.vnc.auth_schemes) != ['none']:
-        raise Refused(f"[vnc]auth_schemes is {', '.join(conf.vnc.auth_schemes)}: only none is served; there is no TLS "
-                      'between the proxy and the guests')
+        raise Refused(f"[vnc]auth_schemes is {', '.join(conf.vnc.auth_schemes)}: only none is supported. There is "
+                      'no TLS between the proxy and the guests')
 
 
 def pages(conf: cfg.ConfigOpts, kind: Kind) -> str | None:
@@ -126,7 +126,7 @@ def tls(conf: cfg.ConfigOpts) -> ssl.SSLContext | None:
         if conf.console.ssl_ciphers:
             context.set_ciphers(conf.console.ssl_ciphers)
     except (OSError, ssl.SSLError) as error:
-        raise Refused(f'[DEFAULT]ssl_only is set, and cert ({conf.cert}), key or [console]ssl_ciphers are of no use: '
+        raise Refused(f'[DEFAULT]ssl_only is set, but cert ({conf.cert}), key or [console]ssl_ciphers cannot be used: '
                       f'{error}') from error
     return context
 
@@ -145,7 +145,7 @@ class ProxyPart:
 
     def start(self) -> None:
         """Wait for the databases, bind the socket and start to serve. Raises OSError if the port is in use."""
-        import logging
+        from oslo_log import log as logging
 
         from kilonova.cmd import database_parts, sockets
         database_parts.await_all(self._databases, self._stopping)
@@ -157,8 +157,8 @@ class ProxyPart:
         log = logging.getLogger('kilonova.console.proxy')
         log.info('Listening on %s:%s', *address)
         if kind.web is not None and pages(self._conf, kind) is None:
-            log.warning('There are no pages in %s: kilonova-%s serves consoles alone', self._conf.web or kind.web,
-                        self._name)
+            log.warning('Directory %s of the pages does not exist: kilonova-%s serves consoles, but no pages',
+                        self._conf.web or kind.web, self._name)
 
     def reload(self) -> None:
         """Look up again which message versions the computes understand."""

@@ -88,7 +88,7 @@ def run(name: str, build: Callable[[cfg.ConfigOpts], Part], argv: Sequence[str],
     except (Refused, cfg.Error) as error:
         why = str(error)
     # Logged outside the except block, because oslo.log would add the error to the line.
-    LOG.error('kilonova-%s does not start: %s', name, why)
+    LOG.error('%s does not start: %s', f'kilonova-{name}', why)
     return 1
 
 
@@ -111,7 +111,7 @@ def _run(conf: cfg.ConfigOpts, name: str, build: Callable[[cfg.ConfigOpts], Part
     except (Refused, cfg.Error):
         raise
     except Exception:
-        LOG.exception('kilonova-%s does not start', name)
+        LOG.exception('%s does not start', f'kilonova-{name}')
         return 1
     if not workers.is_worker():
         options.warn_unread(conf)
@@ -159,7 +159,7 @@ class Life:
                         LOG.info('Caught %s, ending', signal.Signals(byte).name)
                         return self._end()
                     if byte in (_TOLD, _TOLD_AGAIN):
-                        LOG.info('Told to end by the parent')
+                        LOG.info('The parent process requested the shutdown')
                         return self._end()
                     if byte == signal.SIGHUP and options.reload(self._conf):
                         self._part.reload()
@@ -171,7 +171,7 @@ class Life:
         try:
             self._part.start()
         except (Exception, SystemExit):
-            LOG.exception('kilonova-%s does not start', self._name)
+            LOG.exception('%s does not start', f'kilonova-{self._name}')
             self._failed = True
             self._ears.ring(_FAILED)
             return
@@ -194,10 +194,10 @@ class Life:
                 LOG.info('Ended')
                 return 0
             if any(byte in (*ENDING, _TOLD_AGAIN) for byte in received):
-                LOG.warning('Told to end again: work under way is left')
+                LOG.warning('Second request to shut down: exiting without waiting for running work')
                 return 1
             if time.monotonic() >= deadline:
-                LOG.warning('Work under way did not end within %d seconds; it is left',
+                LOG.warning('Running work did not finish within %d seconds; exiting without it',
                             self._conf.manager_shutdown_timeout)
                 return 1
 
@@ -208,7 +208,7 @@ class Life:
                 self._health.stop()
         except Exception as error:
             # A part that has not started may fail to stop. Only a debug line is logged then.
-            LOG.log(stdlib_logging.DEBUG if self._failed else stdlib_logging.ERROR, 'Ending met an error: %s', error,
-                    exc_info=True)
+            LOG.log(stdlib_logging.DEBUG if self._failed else stdlib_logging.ERROR, 'Error during the shutdown: %s',
+                    error, exc_info=True)
         finally:
             self._ears.ring(_STOPPED)

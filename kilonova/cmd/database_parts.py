@@ -48,7 +48,7 @@ def await_all(databases: Databases, stopping: threading.Event) -> None:
                 if not engine.is_unreachable(error):
                     raise
                 if not told:
-                    LOG.warning('Not started yet: %s does not answer (%s); asking again',
+                    LOG.warning('Not started yet: %s does not answer (%s); retrying',
                                 explain.name(database, databases), explain.reason(error))
                     told = True
                 stopping.wait(PAUSE)

@@ -68,8 +68,8 @@ class Check:
         Raises RuntimeError if ``begin`` was not called first.
         """
         if self._asked is None:
-            raise RuntimeError('begin() comes first')
-        reason: object = f'nothing within {deadline - time.monotonic():.0f} s'
+            raise RuntimeError('begin() was not called')
+        reason: object = f'no response within {deadline - time.monotonic():.0f} s'
         try:
             error = self._asked.exception(max(deadline - time.monotonic(), 0.001))
         except concurrent.futures.TimeoutError:
@@ -112,9 +112,10 @@ class Health:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one WSGI request."""
         if environ.get('PATH_INFO') != PATH:
-            return _answer(start_response, environ, '404 Not Found', {'error': f'there is {PATH} only'})
+            return _answer(start_response, environ, '404 Not Found', {'error': f'only {PATH} exists'})
         if environ['REQUEST_METHOD'] not in ('GET', 'HEAD'):
-            return _answer(start_response, environ, '405 Method Not Allowed', {'error': 'GET or HEAD'})
+            return _answer(start_response, environ, '405 Method Not Allowed',
+                           {'error': 'only GET and HEAD are supported'})
         report = self.report()
         return _answer(start_response, environ, '200 OK' if report['healthy'] else '503 Service Unavailable', report)
 

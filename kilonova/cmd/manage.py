@@ -52,7 +52,7 @@ TREE: dict[str, dict[str, Command] | Command] = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    return cli.parser(PROG, 'Schemas, cells, archiving, keys, devices and the audit of a Kilonova cloud.', TREE)
+    return cli.parser(PROG, 'Manage the databases, cells, keys and devices of a Kilonova cloud, and audit it.', TREE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

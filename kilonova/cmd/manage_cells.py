@@ -256,10 +256,10 @@ def _missing(name: str, option: str) -> int:
     return 1
 
 
-TRANSPORT_URL = argument('--transport-url', '--transport_url', help='message queue of the cell')
-DATABASE = argument('--database_connection', '--database-connection', help='URL of the database')
-CELL = argument('--cell_uuid', '--cell-uuid', metavar='UUID', help='one cell only')
-THE_CELL = argument('--cell_uuid', '--cell-uuid', metavar='UUID', required=True, help='the cell')
+TRANSPORT_URL = argument('--transport-url', '--transport_url', help="URL of the cell's message queue")
+DATABASE = argument('--database_connection', '--database-connection', help="URL of the cell's database")
+CELL = argument('--cell_uuid', '--cell-uuid', metavar='UUID', help='UUID of the cell; default: all cells')
+THE_CELL = argument('--cell_uuid', '--cell-uuid', metavar='UUID', required=True, help='UUID of the cell')
 NAME = argument('--name', help='name of the cell')
 
 CELL_V2 = {
@@ -268,22 +268,24 @@ CELL_V2 = {
     'map_cell_and_hosts': Command(map_cell_and_hosts, (NAME, TRANSPORT_URL, VERBOSE)),
     'create_cell': Command(create_cell, (
         NAME, DATABASE, TRANSPORT_URL, VERBOSE,
-        argument('--disabled', action='store_true', help='new servers do not go there'))),
+        argument('--disabled', action='store_true', help='do not schedule new servers to the cell'))),
     'update_cell': Command(update_cell, (
         THE_CELL, NAME, TRANSPORT_URL, DATABASE,
-        argument('--disable', action='store_true', help='new servers do not go there'),
-        argument('--enable', action='store_true', help='they do again'))),
+        argument('--disable', action='store_true', help='do not schedule new servers to the cell'),
+        argument('--enable', action='store_true', help='schedule new servers to the cell again'))),
     'delete_cell': Command(delete_cell, (
-        THE_CELL, argument('--force', action='store_true', help='though it has hosts'))),
+        THE_CELL, argument('--force', action='store_true', help='delete the cell even if it has hosts'))),
     'discover_hosts': Command(discover_hosts, (
-        CELL, VERBOSE, argument('--strict', action='store_true', help='exit with 1 when nothing was mapped'),
-        argument('--by-service', '--by_service', action='store_true', help='by service records, not nodes'))),
+        CELL, VERBOSE, argument('--strict', action='store_true', help='exit with code 1 if no host was mapped'),
+        argument('--by-service', '--by_service', action='store_true',
+                 help='find hosts by their service records instead of compute nodes'))),
     'list_cells': Command(list_cells, (VERBOSE,)),
     'list_hosts': Command(list_hosts, (CELL,)),
-    'delete_host': Command(delete_host, (THE_CELL, argument('--host', required=True, help='the host'))),
+    'delete_host': Command(delete_host, (THE_CELL, argument('--host', required=True, help='name of the host'))),
     'map_instances': Command(map_instances, (
-        THE_CELL, argument('--max-count', '--max_count', type=int, metavar='N', help='map at most so many'))),
+        THE_CELL, argument('--max-count', '--max_count', type=int, metavar='N',
+                           help='maximum number of servers to map'))),
     'verify_instance': Command(verify_instance, (
-        argument('--uuid', required=True, help='the server'),
+        argument('--uuid', required=True, help='UUID of the server'),
         argument('--quiet', action='store_true', help='print nothing'))),
 }

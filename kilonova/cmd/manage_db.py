@@ -38,8 +38,8 @@ def db_sync(cloud: Cloud, args: argparse.Namespace) -> int:
     if not args.local_cell:
         cell0 = _cell0(cloud)
         if cell0 is None:
-            print('cell0 is not mapped, only the main database is brought up to date. Run api_db sync and '
-                  'cell_v2 map_cell0, then db sync again.', file=sys.stderr)
+            print('cell0 is not mapped: only the main database is upgraded. Run api_db sync and cell_v2 map_cell0, '
+                  'then db sync again.', file=sys.stderr)
         else:
             databases.insert(0, cell0)
     return _sync(databases, 'cell', args.version)
@@ -79,8 +79,8 @@ def _version(database: Database, schema: Schema) -> int:
 def archive_deleted_rows(cloud: Cloud, args: argparse.Namespace) -> int:
     """Move deleted rows to the shadow tables.
 
-    Exit code 0: there were no such rows. 1: some rows were moved. 2: an argument is wrong. 3: the API database can not
-    be used. 4: the date is wrong.
+    Exit code 0: there were no such rows. 1: some rows were moved. 2: an argument is wrong. 3: the API database
+    cannot be used. 4: the date is wrong.
     """
     if args.max_rows <= 0:
         print('Must supply a positive value for max_rows')
@@ -162,7 +162,7 @@ def purge(cloud: Cloud, args: argparse.Namespace) -> int:
     """Delete archived rows.
 
     Exit code 0: rows were deleted. 1: neither --all nor --before is given. 2: the date is wrong. 3: there was nothing
-    to delete. 4: the API database can not be used.
+    to delete. 4: the API database cannot be used.
     """
     if not args.all and args.before is None:
         print('Either --before or --all is required')
@@ -191,7 +191,7 @@ def _purge(databases: Sequence[Any], before: datetime.datetime | None, args: arg
     return total
 
 
-VERSION = argument('version', nargs='?', default='head', metavar='VERSION', help='revision, the newest unless given')
+VERSION = argument('version', nargs='?', default='head', metavar='VERSION', help='revision; default: the newest')
 ALL_CELLS = argument('--all-cells', '--all_cells', action='store_true', help='all cells, not only [database]connection')
 API_DB = {
     'sync': Command(api_db_sync, (VERSION,), takes_long=True),
@@ -199,23 +199,25 @@ API_DB = {
 }
 DB = {
     'sync': Command(db_sync, (VERSION, argument('--local_cell', '--local-cell', action='store_true',
-                                                help='leave cell0 alone')), takes_long=True),
+                                                help='do not upgrade cell0')), takes_long=True),
     'version': Command(db_version),
     'archive_deleted_rows': Command(archive_deleted_rows, (
         argument('--max_rows', '--max-rows', type=int, default=1000, metavar='ROWS',
-                 help='move at most so many rows, rows of the API database not counted (1000); a server goes whole'),
+                 help='maximum number of rows to move in one round, not counting rows of the API database; default: '
+                      '1000. All rows of a server are moved together'),
         VERBOSE,
         argument('--until-complete', '--until_complete', action='store_true',
-                 help='go on until nothing is left, --max_rows at a time'),
-        argument('--before', metavar='DATE', help='only what was deleted before'),
+                 help='repeat until no such rows are left, with at most --max_rows in each round'),
+        argument('--before', metavar='DATE', help='only rows that were deleted before DATE'),
         argument('--purge', action='store_true', help='empty the shadow tables afterwards'),
         ALL_CELLS,
         argument('--task-log', '--task_log', action='store_true',
-                 help='the task log too, which is never deleted: with --before, what was last written before'),
+                 help='also move rows of the task log, which are never deleted; with --before, those that were last '
+                      'written before DATE'),
         argument('--sleep', type=int, default=0, metavar='SECONDS', help='pause between rounds of --until-complete'),
     ), takes_long=True),
     'purge': Command(purge, (
-        argument('--all', action='store_true', help='everything'),
-        argument('--before', metavar='DATE', help='what was deleted before'),
+        argument('--all', action='store_true', help='delete all rows of the shadow tables'),
+        argument('--before', metavar='DATE', help='delete rows that were deleted before DATE'),
         VERBOSE, ALL_CELLS), takes_long=True),
 }

@@ -73,7 +73,7 @@ def _asked(cloud: Cloud, host: str, ask: Callable[[Any, Any], list[str]]) -> int
     try:
         lines = ask(Client(Compute, transport, options.cap(cloud.conf, 'compute')), get_admin_context())
     except errors.Unanswered as error:
-        return _refused(1, f'{error}. Perhaps it was done; the same command may be repeated')
+        return _refused(1, f'{error}. The change may have been made; it is safe to run the same command again')
     except errors.Conflict as error:
         return _refused(1, str(error))
     except (errors.NotFound, errors.Invalid) as error:
@@ -87,12 +87,12 @@ def _asked(cloud: Cloud, host: str, ask: Callable[[Any, Any], list[str]]) -> int
 
 def _told(host: str, device: dict[str, Any], reason: str | None) -> str:
     holder = device['instance_uuid']
-    said = f"{host} {device['address']} is {'enabled' if reason is None else 'disabled'}, and {device['status']}"
+    said = f"{host} {device['address']} is {'enabled' if reason is None else 'disabled'}, status {device['status']}"
     if holder is None:
         return said
     if reason is None:
-        return f'{said}: {holder} holds it'
-    return f'{said}: {holder} holds it and keeps it until it is resized, migrated or deleted'
+        return f'{said}: server {holder} holds it'
+    return f'{said}: server {holder} holds it until the server is resized, migrated or deleted'
 
 
 def _refused(code: int, text: str) -> int:
@@ -112,15 +112,17 @@ def _is_up(cloud: Cloud, host: str) -> bool | None:
     return None
 
 
-_WHICH = (argument('host', metavar='HOST', help="the compute's name"),
-          argument('address', metavar='ADDRESS', help='a PCI address such as 0000:81:00.0, of a card with functions or '
-                                                      'parts all of them; the UUID of a mediated device'))
+_WHICH = (argument('host', metavar='HOST', help='name of the compute host'),
+          argument('address', metavar='ADDRESS',
+                   help='PCI address of a device, such as 0000:81:00.0 (of a card with functions or parts: all of '
+                        'them), or UUID of a mediated device'))
 DEVICE = {
     'disable': Command(disable, (*_WHICH, argument('--reason', required=True, metavar='TEXT',
-                                                   help='one line, which others read'))),
+                                                   help='one line of text, shown to other operators'))),
     'enable': Command(enable, _WHICH),
     'set-type': Command(set_type, (
-        argument('host', metavar='HOST', help="the compute's name"),
-        argument('address', metavar='ADDRESS', help='of a card with mediated devices, such as 0000:84:00.0'),
+        argument('host', metavar='HOST', help='name of the compute host'),
+        argument('address', metavar='ADDRESS',
+                 help='PCI address of a card with mediated devices, such as 0000:84:00.0'),
         argument('type', metavar='TYPE', help='one of [devices]enabled_mdev_types of the host, such as nvidia-36'))),
 }

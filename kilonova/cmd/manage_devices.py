@@ -88,7 +88,7 @@ def device_metrics(cloud: Cloud, args: argparse.Namespace) -> int:
 
 def _number(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= MOST:
-        raise argparse.ArgumentTypeError(f'{text!r} is not accepted: a number from 1 to {MOST} is')
+        raise argparse.ArgumentTypeError(f'{text!r} is not a number from 1 to {MOST}')
     return int(text)
 
 
@@ -114,7 +114,7 @@ def device_check(cloud: Cloud, args: argparse.Namespace) -> int:
     if not lost:
         print(f'{number} devices, each held by a server or free')
         return 0
-    print("'kilonova-manage device release HOST ADDRESS' gives a device back")
+    print("Run 'kilonova-manage device release HOST ADDRESS' to release a device")
     return 1
 
 
@@ -133,8 +133,8 @@ def device_release(cloud: Cloud, args: argparse.Namespace) -> int:
                 continue
             lost = next((row for row in device_owners.lost(connection, busy) if row['id'] == device['id']), None)
             if lost is not None and device_owners.release(connection, lost['id'], lost['instance_uuid']):
-                print(f'{what} is available again. Restart kilonova-compute on {args.host}: it reads its rows when it '
-                      'starts')
+                print(f'{what} is available again. Restart kilonova-compute on {args.host}: it reads the rows of '
+                      'its devices only when it starts')
                 return 0
             owner = device['instance_uuid']
             name = device_owners.names(connection, [owner]).get(owner) if owner else None
@@ -148,7 +148,8 @@ def device_release(cloud: Cloud, args: argparse.Namespace) -> int:
 def _why_not(device: Mapping[str, Any], name: str | None, work: Mapping[str, Any] | None) -> str:
     owner = device['instance_uuid']
     if work is not None:
-        return f"is held by {owner}, on which operation {work['uuid']} ({work['kind']}) works: nothing was changed"
+        return (f"is held by server {owner}, for which operation {work['uuid']} ({work['kind']}) is running: nothing "
+                'was changed')
     if name is not None:
         return f"is held by server {owner} ({name}): nothing was changed. 'openstack server delete' frees it"
     return f"is {device['status']}: nothing was changed"
@@ -231,21 +232,22 @@ def broker_away(cloud: Cloud) -> str | None:
 
 
 _FORMAT = argument('--format', choices=('table', 'json'), default='table')
-_WHICH = (argument('host', metavar='HOST', help="the compute's name"),
-          argument('address', metavar='ADDRESS', help='such as 0000:81:00.0'))
+_WHICH = (argument('host', metavar='HOST', help='name of the compute host'),
+          argument('address', metavar='ADDRESS', help='address of the device, such as 0000:81:00.0'))
 DEVICE = {
     'list': Command(device_list, (
-        argument('--host', metavar='NAME', help='of this host only'),
-        argument('--free', action='store_true', help='those that a server could get'),
-        argument('--server', metavar='UUID-OR-NAME', help='those that this server holds'),
+        argument('--host', metavar='NAME', help='only devices of this host'),
+        argument('--free', action='store_true', help='only devices that a server could get'),
+        argument('--server', metavar='UUID-OR-NAME', help='only devices that this server holds'),
         _FORMAT)),
     'show': Command(device_show, (*_WHICH, _FORMAT)),
     'history': Command(device_history, (
-        argument('--host', metavar='NAME', help='of this host only'),
-        argument('--address', metavar='ADDRESS', help='such as 0000:81:00.0'),
-        argument('--server', metavar='UUID', help='what this server held'),
-        argument('--project', metavar='ID', help='what servers of this project held'),
-        argument('--limit', type=_number, default=100, metavar='N', help=f'entries at most, 1 to {MOST}; 100'),
+        argument('--host', metavar='NAME', help='only devices of this host'),
+        argument('--address', metavar='ADDRESS', help='only the device with this address, such as 0000:81:00.0'),
+        argument('--server', metavar='UUID', help='only devices that this server held'),
+        argument('--project', metavar='ID', help='only devices that servers of this project held'),
+        argument('--limit', type=_number, default=100, metavar='N',
+                 help=f'maximum number of entries, 1 to {MOST}; default: 100'),
         _FORMAT)),
     'metrics': Command(device_metrics),
     'check': Command(device_check),

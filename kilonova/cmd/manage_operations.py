@@ -15,8 +15,8 @@ COLUMNS = ('operation', 'kind', 'server', 'state', 'step', 'attempt', 'host', 'c
 LONGEST = 160
 UNREADABLE = 'unreadable: it is neither run nor undone'
 # Advice for operators about a row that no conductor can read.
-REMEDY = ("Put these columns back from a backup, and it goes on within five minutes; or 'kilonova-manage operation "
-          "forget {uuid}', then delete the server or set its state, and run 'kilonova-manage audit'")
+REMEDY = ("Restore these columns from a backup, and it continues within five minutes; or run 'kilonova-manage "
+          "operation forget {uuid}', then delete the server or set its state, and run 'kilonova-manage audit'")
 # Kinds of operations that belong to no server.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
@@ -27,7 +27,7 @@ OWN = ('tries', 'reason', 'back_to', 'refusals')
 def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """List running operations, pending releases, and servers that wait to be started after their host went down.
 
-    Each line shows the step, the conductor, and the reason for the last waiting.
+    Each line shows the step, the conductor, and why the operation last waited.
     """
     rows = [_told(row) for row in _rows(cloud, server=args.server)]
     if args.format == 'json':
@@ -50,7 +50,7 @@ def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
         table(('Field', 'Value'), [(name, value) for name, value in {**_told(row), **more}.items()
                                    if value not in (None, '')])
     if not rows:
-        print(f'No operation and no server with one is called {args.which}.')
+        print(f'There is no operation {args.which}, and no operation of a server {args.which}.')
     return 0 if rows else 1
 
 
@@ -66,14 +66,14 @@ def operation_forget(cloud: Cloud, args: argparse.Namespace) -> int:
         with database.write() as connection:
             for row in operations_shown.shown(connection, uuid=args.which):
                 if not unreadable(row['stored']):
-                    print(f"Operation {args.which} ({row['kind']}) can be read: a conductor runs it, or undoes it if "
-                          'its server is deleted.')
+                    print(f"Operation {args.which} ({row['kind']}) is readable: nothing was changed. A "
+                          'conductor runs it, or undoes it if its server is deleted.')
                     return 1
                 operations.end(connection, row['uuid'], row['instance_uuid'])
                 print(f"Operation {args.which} ({row['kind']} of {row['instance_uuid']}) is deleted. Delete the "
                       "server, or set its state ('openstack server set --state'); then run 'kilonova-manage audit'.")
                 return 0
-    print(f'No operation is called {args.which}.')
+    print(f'There is no operation {args.which}.')
     return 1
 
 
@@ -109,13 +109,13 @@ def _state(row: Mapping[str, Any]) -> str:
     if row['unreadable']:
         return UNREADABLE
     if row['slot'] == 'wait':
-        return 'waits behind the one that runs'
+        return "waits for the server's running operation"
     if row['conductor']:
         said = 'running'
     elif row['owner']:
-        said = 'its conductor ended, another one takes it'
+        said = 'its conductor ended, another conductor will take it over'
     else:
-        said = f"goes on in {row['waits']:.0f} s" if row['waits'] else 'waits for a conductor'
+        said = f"continues in {row['waits']:.0f} s" if row['waits'] else 'waits for a conductor'
     if row['cancelled'] or row['failed']:
         return f"{said}, {'cancelled' if row['cancelled'] else 'failed'}: it is being undone"
     return f'{said}, the steps of this attempt are being undone' if row['undoing'] else said
@@ -123,9 +123,10 @@ def _state(row: Mapping[str, Any]) -> str:
 
 OPERATION = {
     'list': Command(operation_list, (
-        argument('--server', metavar='UUID', help='of this server only'),
+        argument('--server', metavar='UUID', help='only operations of this server'),
         argument('--format', choices=('table', 'json'), default='table'))),
-    'show': Command(operation_show, (argument('which', metavar='OPERATION-OR-SERVER', help='a uuid'),)),
+    'show': Command(operation_show, (
+        argument('which', metavar='OPERATION-OR-SERVER', help='UUID of the operation or server'),)),
     'forget': Command(operation_forget, (
-        argument('which', metavar='OPERATION', help='the uuid of one that is unreadable'),)),
+        argument('which', metavar='OPERATION', help='UUID of an unreadable operation'),)),
 }

@@ -66,7 +66,7 @@ def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
     finally:
         connection.close()
     if not isinstance(answer, dict) or 'service' not in answer:
-        raise ValueError('it is no daemon of Kilonova')
+        raise ValueError('the response is not that of a Kilonova daemon')
     return [(task['name'], answer['service'], answer['host'], task['spacing'], task['last_run'], task['took'],
              task['result']) for task in answer.get('periodic', ())]
 

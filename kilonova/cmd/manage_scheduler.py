@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from oslo_log import log as logging
 
 from kilonova.cmd.cli import Cloud, Command, argument, table
 
@@ -33,23 +34,23 @@ def explain(cloud: Cloud, args: argparse.Namespace) -> int:
                   f'(request {row["request_id"]})')
             _tell(row['body'] or {})
         if not found:
-            print(f'No decision is kept about {args.which}.')
+            print(f'No decision is stored for {args.which}.')
     return 0 if found else 1
 
 
 def _tell(body: Mapping[str, Any]) -> None:
     """Print one decision as readable text."""
     wanted = ', '.join(f'{name} {value}' for name, value in (body.get('asked') or {}).items() if value)
-    print(f'asked for: {wanted}')
+    print(f'requested: {wanted}')
     print(f'{body.get("considered") or "no"} hosts considered; chosen: {body.get("chosen") or "none"}'
           + (f'; alternates: {", ".join(body["alternates"])}' if body.get('alternates') else ''))
     if body.get('failure'):
         print(body['failure'])
     if body.get('hosts'):
-        table(('Host', 'Turned away by', 'Why'),
+        table(('Host', 'Rejected by', 'Why'),
               [(one['host'], ', '.join(one['turned_away_by']), '; '.join(one['why'])) for one in body['hosts']])
     elif body.get('filters'):
-        table(('Filter', 'Before', 'After', 'Turned away'),
+        table(('Filter', 'Before', 'After', 'Rejected'),
               [(one['filter'], one['before'], one['after'], '; '.join(map(_host, one['fell'])))
                for one in body['filters']])
     if body.get('weighed'):
@@ -180,9 +181,9 @@ def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
         with cloud.databases.api().read() as connection:
             known = {*aggregates.zones(connection), cloud.conf.default_availability_zone}
         if zone not in known:
-            return f"There is no availability zone '{zone}'. There are: {', '.join(sorted(known))}"
+            return f"There is no availability zone '{zone}'. Existing zones: {', '.join(sorted(known))}"
     if host and not any(_has(database, host) for database in cloud.cells.databases()):
-        return f"There is no compute host '{host}'. 'kilonova-manage cell_v2 list_hosts' names those of all cells"
+        return f"There is no compute host '{host}'. 'kilonova-manage cell_v2 list_hosts' lists the hosts of all cells"
     return None
 
 
@@ -203,14 +204,15 @@ def _manager(cloud: Cloud) -> Any:
 
 
 _WHAT = (argument('--flavor', required=True, metavar='FLAVOR', help="the flavor's id or name"),
-         argument('--image', metavar='ID', help="the image's id, where its properties matter"),
-         argument('--az', metavar='ZONE[:HOST[:NODE]]', help='as in availability_zone of a create'),
+         argument('--image', metavar='ID', help="the image's id, if its properties matter"),
+         argument('--az', metavar='ZONE[:HOST[:NODE]]', help='as in availability_zone of a create request'),
          argument('--project', default='', metavar='ID',
-                  help='the project that asks, where aggregates are for some projects only; default: one that no '
-                       'aggregate names'))
+                  help='id of the requesting project, if some aggregates are for certain projects only; default: a '
+                       'project that no aggregate names'))
 
 SCHEDULER = {
-    'explain': Command(explain, (argument('which', metavar='SERVER-OR-REQUEST', help='uuid or request id'), FORMAT)),
+    'explain': Command(explain, (
+        argument('which', metavar='SERVER-OR-REQUEST', help='UUID of a server, or request id'), FORMAT)),
     'dry-run': Command(dry_run, (*_WHAT, argument('--count', type=int, default=1, metavar='N'),
                                  argument('--hint', action='append', default=[], metavar='KEY=VALUE',
                                           help='a scheduler hint; may be repeated'), FORMAT),

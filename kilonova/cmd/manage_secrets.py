@@ -5,23 +5,23 @@ import argparse
 
 from kilonova.cmd.cli import Cloud, Command
 
-COPY = ('Copy it to each host of kilonova-compute and kilonova-api, where its daemon must be able to read it and '
-        'others must not.')
+COPY = ('Copy it to each host of kilonova-compute and kilonova-api, and make it readable there only for the user of '
+        'the daemon.')
 
 
 def create_key(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Create the key file. An existing file stays as it is. Exit code 1: the file can not be created or used."""
+    """Create the key file. An existing file stays as it is. Exit code 1: the file cannot be created or used."""
     from kilonova import sealing
     path = cloud.conf.secrets.key_file
     try:
         if path and sealing.create_file(path):
-            print(f'Made {path}. {COPY}')
+            print(f'Created {path}. {COPY}')
             return 0
         sealing.Keys.read(path)
     except (sealing.NoKeys, OSError) as error:
         print(error)
         return 1
-    print(f'{path} has keys already.')
+    print(f'{path} already has keys.')
     return 0
 
 
@@ -29,7 +29,7 @@ def rotate_key(cloud: Cloud, args: argparse.Namespace) -> int:
     """Encrypt with the next key from now on, and add a further key to the file.
 
     The copies may arrive on the hosts in any order, but all of them must arrive before the next rotation. Exit code 1:
-    there are no keys, or the file can not be written.
+    there are no keys, or the file cannot be written.
     """
     from kilonova import sealing
     path = cloud.conf.secrets.key_file

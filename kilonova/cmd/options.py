@@ -93,7 +93,7 @@ def reload(conf: cfg.ConfigOpts) -> bool:
         setup_logging(conf)
     except (Exception, SystemExit):
         # SystemExit: oslo.config ends the program for a wrong value of an option that is also on the command line.
-        LOG.exception('The configuration stays as it was')
+        LOG.exception('The configuration could not be read again: all options keep their values')
         return False
     return True
 
@@ -123,7 +123,7 @@ def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
     accepted = {name: versions.accepted(name) for name in names}
     if not any(value in known for known in accepted.values()):
         words = ', '.join(version for known in accepted.values() for version in known)
-        raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: accepted are auto, {words}')
+        raise cfg.ConfigFileValueError(f'[upgrade_levels]{option} is {value!r}: accepted values are auto, {words}')
     return value if value in accepted[interface] else None
 
 
@@ -135,7 +135,7 @@ def warn_unread(conf: cfg.ConfigOpts) -> None:
     """
     names = unread(conf)
     if names:
-        LOG.warning('The configuration files set options that nobody here reads: %s',
+        LOG.warning('The configuration files set options that Kilonova does not read: %s',
                     ', '.join(f'[{group}]{name}' for group, name in names))
     if conf.prog == 'kilonova-api':
         _warn_of_paste(conf)
@@ -146,8 +146,8 @@ def _warn_of_paste(conf: cfg.ConfigOpts) -> None:
     name = conf.wsgi.api_paste_config
     found = conf.find_file(name)
     if found or name != wsgi.PASTE:
-        LOG.warning('%s is passed over: [wsgi]api_paste_config names a file of Nova, and the order of the filters in '
-                    'front of this API is part of the program', found or name)
+        LOG.warning('%s is ignored: [wsgi]api_paste_config names a file of Nova, but the order of the filters of this '
+                    'API is part of the program', found or name)
 
 
 def unread(conf: cfg.ConfigOpts) -> list[Name]:

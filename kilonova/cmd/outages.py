@@ -71,8 +71,8 @@ class Outages(logging.Filter):
             return None
         self._logged[kind] = now
         self._over.discard(kind)
-        return (f' ({self._counted([kind])}what else is logged of it is left out for {AGAIN:.0f} s, or until the '
-                'broker is back)')
+        return (f' ({self._counted([kind])}further messages about it are suppressed for {AGAIN:.0f} s, or '
+                'until the broker is back)')
 
     def _back(self) -> str | None:
         """Return the text to add if this is the first connection that is back, or None for each further one."""
@@ -85,7 +85,7 @@ class Outages(logging.Filter):
 
     def _counted(self, kinds: list[str]) -> str:
         number = sum(self._left_out.pop(kind, 0) for kind in kinds)
-        return f'{number} messages were left out; ' if number else ''
+        return f'{number} messages were suppressed; ' if number else ''
 
 
 _OUTAGES = Outages()

@@ -7,12 +7,12 @@
 """
 from __future__ import annotations
 
-import logging
 import socket
 from typing import Any
 
 import oslo_messaging
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import sealing
 from kilonova.accel.client import AcceleratorClient
@@ -103,8 +103,8 @@ def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
     False, because the operator would rely on a check that does not exist.
     """
     if not conf.cinder.cross_az_attach:
-        raise cfg.ConfigFileValueError('[cinder]cross_az_attach is False: only True is accepted, as the availability '
-                                       'zones of servers and volumes are not compared')
+        raise cfg.ConfigFileValueError('[cinder]cross_az_attach is False: only True is supported, because Kilonova '
+                                       'does not compare the availability zones of servers and volumes')
     adapter = session.adapter(conf, 'cinder')
     return VolumeClient(adapter) if adapter.session.auth is not None else None
 

@@ -92,21 +92,22 @@ def get_enforcer() -> Any:
 
 
 TREE = {
-    'sample': Command(sample, (argument('--output-file', metavar='PATH', help='instead of the standard output'),)),
+    'sample': Command(sample, (
+        argument('--output-file', metavar='PATH', help='file to write instead of standard output'),)),
     'list-redundant': Command(list_redundant),
     'check': Command(check, (
-        argument('--roles', help='comma-separated roles of a caller, implied ones included'),
-        argument('--user', default='user', help='the id of the caller'),
-        argument('--project', default='project', help='the id of the project of the caller'),
+        argument('--roles', help='comma-separated roles of a caller, including implied roles'),
+        argument('--user', default='user', help='user id of the caller'),
+        argument('--project', default='project', help='project id of the caller'),
         argument('--target', action='append', default=[], metavar='NAME=VALUE',
-                 help='whose thing it is: project_id, user_id; the own ones where nothing is said'),
-        argument('--rule', default='', help='only rules whose name has this part'))),
+                 help='project_id or user_id of the resource; default: those of the caller'),
+        argument('--rule', default='', help='only rules whose name contains this text'))),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run kilonova-policy; the entry point of the console script."""
-    return cli.run(PROG, cli.parser(PROG, 'The policy rules of a Kilonova cloud.', TREE), argv,
+    return cli.run(PROG, cli.parser(PROG, 'Show and check the policy rules of a Kilonova cloud.', TREE), argv,
                    'An error has occurred:')
 
 

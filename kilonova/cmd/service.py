@@ -77,7 +77,7 @@ class ServiceRecord:
             if not services.report(connection, self._id):
                 # The record was deleted although the service runs. The next heartbeat creates a new one.
                 self._id = None
-                raise LookupError('its record is gone')
+                raise LookupError('the record of this service was deleted')
         if made is not None:
             self._notify.emit(get_admin_context(), 'service.create', service=made)
 

@@ -31,8 +31,8 @@ class SoleUse:
             self._file.seek(0)
             holder = self._file.readline().strip() or 'another process'
             self._file.close()
-            raise Refused(f'{holder} works with {directory} already. Each {name} needs a host, a state_path and an '
-                          'instances_path of its own') from None
+            raise Refused(f'{holder} already uses {directory}. Each {name} needs its own host, state_path and '
+                          'instances_path') from None
         self._file.truncate(0)
         self._file.write(f'{who} (pid {os.getpid()})\n')
         self._file.flush()

@@ -67,9 +67,9 @@ def placement_api(cloud: Cloud) -> Outcome:
     except KilonovaError as error:
         return Result.FAILURE, str(error)
     except (ValueError, LookupError):
-        return Result.FAILURE, 'What [placement] leads to does not answer like Placement.'
+        return Result.FAILURE, 'The service that [placement] names does not respond like Placement.'
     except Exception as error:  # noqa: BLE001 - what keystoneauth1 raises for a section that lacks credentials
-        return Result.FAILURE, f'[placement] does not work: {error}'
+        return Result.FAILURE, f'[placement] cannot be used: {error}'
     if tuple(map(int, newest.split('.'))) < NEEDED_PLACEMENT:
         return Result.FAILURE, f'Placement API version {needed} needed, you have {newest}.'
     return Result.SUCCESS, None
@@ -104,8 +104,8 @@ def silent_services(cloud: Cloud) -> Outcome:
              if (text := caps.named(cloud.cells, binary, SERVICE_VERSION, cloud.conf.service_down_time))]
     if not found:
         return Result.SUCCESS, None
-    return Result.WARNING, (f'{"; ".join(found)}: as long as these services are there, all others get only messages '
-                            "that they understand. Start them, or if their hosts are gone for good, delete them "
+    return Result.WARNING, (f'{"; ".join(found)}: as long as these services exist, all others receive only messages '
+                            "that these understand. Start them, or if their hosts no longer exist, delete them "
                             "('openstack compute service delete').")
 
 
@@ -119,7 +119,7 @@ def policy_json(cloud: Cloud) -> Outcome:
         return Result.FAILURE, f'Your policy file {found} is JSON-formatted. {remedy}'
     left = cloud.conf.find_file('policy.json')
     if left and not found:
-        return Result.FAILURE, f'{left} is not read: [oslo_policy]policy_file is {name}, which is not there. {remedy}'
+        return Result.FAILURE, f'{left} is not read: [oslo_policy]policy_file is {name}, which does not exist. {remedy}'
     return Result.SUCCESS, None
 
 
@@ -131,9 +131,9 @@ def secret_keys(cloud: Cloud) -> Outcome:
     except sealing.NoKeys as error:
         if not error.missing:
             return Result.FAILURE, str(error)
-        return Result.WARNING, (f"{error}: new servers get no admin password, and requests that bring one, or files, "
-                                "are refused. Run command 'kilonova-manage secrets create_key' and copy the file to "
-                                "each host of kilonova-api and kilonova-compute.")
+        return Result.WARNING, (f"{error}: new servers get no admin password, and requests that contain a password "
+                                "or files are refused. Run command 'kilonova-manage secrets create_key' and copy the "
+                                "file to each host of kilonova-api and kilonova-compute.")
     return Result.SUCCESS, None
 
 
@@ -148,7 +148,7 @@ def _is_json(path: str) -> bool:
 # Checks by name. A check that Nova has as well has Nova's name.
 CHECKS: dict[str, Callable[[Cloud], Outcome]] = {
     'Cells v2': cells_v2, 'Placement API': placement_api, 'Policy File JSON to YAML Migration': policy_json,
-    'Older than N-1 computes': old_computes, 'Silent services of an older release': silent_services,
+    'Older than N-1 computes': old_computes, 'Services of an older release that do not report': silent_services,
     'Database schemas': schemas, 'Secret keys': secret_keys,
 }
 
@@ -182,7 +182,7 @@ TREE = {'upgrade': {'check': Command(upgrade_check)}}
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    return cli.parser(PROG, 'Is this installation ready for this release?', TREE)
+    return cli.parser(PROG, 'Check whether this installation is ready for this release.', TREE)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

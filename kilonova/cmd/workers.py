@@ -162,7 +162,7 @@ class Workers:
                     if byte == TOLD:
                         self._tell_ready()
                 if not self._look():
-                    LOG.error('kilonova-%s does not start: its workers end before they serve', self._name)
+                    LOG.error('%s does not start: its workers exited before they were ready', f'kilonova-{self._name}')
                     self._end()
                     return 1
 
@@ -245,7 +245,7 @@ class Workers:
                 self._send(signal.SIGKILL)
                 deadline += GRACE
             if any(byte in ENDING for byte in self._ears.hear(deadline - time.monotonic())):
-                LOG.warning('Told to end again: so are the workers')
+                LOG.warning('Second request to shut down: passing it on to the workers')
                 self._tell_end(END_NOW)
         LOG.info('Ended')
         return 0 if all(worker.ended_well() for worker in ended) else 1

@@ -80,7 +80,7 @@ class Authority:
                 return Access(token, cell, row['console_type'], row['instance_uuid'], row['compute_host'], row['host'],
                               row['port'], row['access_url_base'] or '', float(row['seconds']))
         if silent:
-            raise Unanswered(who=f'Cell {", ".join(silent)}', reason='its database is silent')
+            raise Unanswered(who=f'Cell {", ".join(silent)}', reason='its database does not respond')
         return None
 
     def is_there(self, access: Access) -> bool:

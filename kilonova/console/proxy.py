@@ -109,7 +109,7 @@ def is_foreign(origin: str | None, host: str | None, base_url: str, allowed: Col
         return f'its origin {origin[:255]!r} is neither this host nor in [console]allowed_origins'
     scheme = urlsplit(base_url).scheme
     if page.scheme not in SCHEMES.get(scheme, ()):
-        return f'its origin is a page by {page.scheme[:16]!r}, and the address of the console is {scheme}'
+        return f'its origin has the scheme {page.scheme[:16]!r}, but the address of the console has {scheme}'
     return None
 
 
@@ -163,7 +163,7 @@ class Proxy:
             asyncio.run(self._main(listener, tls, begun))
         except Exception as error:
             if begun.done():
-                LOG.exception('kilonova-%s serves no more', self._name)
+                LOG.exception('%s stopped serving because of an unexpected error', f'kilonova-{self._name}')
             else:
                 begun.set_exception(error)
         finally:
@@ -232,7 +232,7 @@ class Proxy:
         # 1. Find the console of the token, and check that this proxy and this page may open it.
         token = token_of(request.path, request.headers.get_all('Cookie'))
         if token is None:
-            raise Refused('it brings no token')
+            raise Refused('it has no token')
         access = await self._ask(self._authority.find, token)
         if access is None:
             raise Refused('its token is unknown, expired or used')
@@ -254,7 +254,7 @@ class Proxy:
             if not await self._ask(self._authority.is_there, access):
                 raise Refused(f'the console of server {server} is not at {access.host}:{access.port} any more')
             if not await self._ask(self._authority.take, access):
-                raise Refused('its token was used meanwhile')
+                raise Refused('its token was used in the meantime')
         except BaseException:
             self._consoles[server] -= 1
             if writer is not None:

@@ -44,7 +44,7 @@ def test_the_last_free_gpu_is_disabled(site: Site) -> None:
     """By the command, over the broker: all fifty fail but those for whom there is a device that may be given out."""
     (address, *_) = [row['address'] for row in site.devices() if row['host'] == 'gpu1' and row['product_id'] == '13f1']
     done = site.manage('device', 'disable', 'gpu1', address, '--reason', 'ECC errors')
-    assert (done.returncode, done.stdout) == (0, f'gpu1 {address} is disabled, and unavailable\n')
+    assert (done.returncode, done.stdout) == (0, f'gpu1 {address} is disabled, status unavailable\n')
     flavor = site.flavor('race', gpus=1)
     shown = site.settle(site.at_once(lambda number: site.create(f'race-{number}', flavor), range(GPUS), threads=GPUS))
     assert Counter(row['status'] for row in shown.values()) == {'ACTIVE': GPUS - 1, 'ERROR': 1}
@@ -52,5 +52,5 @@ def test_the_last_free_gpu_is_disabled(site: Site) -> None:
     site.audit()
     site.clean()
     done = site.manage('device', 'enable', 'gpu1', address)
-    assert (done.returncode, done.stdout) == (0, f'gpu1 {address} is enabled, and available\n')
+    assert (done.returncode, done.stdout) == (0, f'gpu1 {address} is enabled, status available\n')
     site.assert_nothing_held()

@@ -97,4 +97,4 @@ def refresh(site: Site) -> None:
     for name in ('conductor', 'api'):
         size = site.log_size(name)
         os.kill(site.pid(name), signal.SIGHUP)
-        await_true(lambda name=name, size=size: 'is looked up again' in site.log_after(name, size), f'{name} SIGHUP')
+        await_true(lambda name=name, size=size: 'be looked up again' in site.log_after(name, size), f'{name} SIGHUP')

@@ -185,5 +185,5 @@ def test_a_cap_under_which_nothing_works_is_refused(parse, option, value, interf
     accepted = {version for name in (interface, *more) for version in versions.accepted(name)}
     with pytest.raises(cfg.Error) as refusal:
         options.cap(parse(sections=f'[upgrade_levels]\n{option} = {value}'), interface)
-    begin, _, words = str(refusal.value).partition(': accepted are auto, ')
+    begin, _, words = str(refusal.value).partition(': accepted values are auto, ')
     assert begin == f"[upgrade_levels]{option} is '{value}'" and set(words.split(', ')) == accepted

@@ -88,14 +88,14 @@ def test_failed_stop_is_logged(conf, caplog):
         raise RuntimeError('stuck queue')
 
     assert live(conf, Part(lambda: kill(signal.SIGTERM), stop)) == 0
-    assert 'Ending met an error: stuck queue' in caplog.text
+    assert 'Error during the shutdown: stuck queue' in caplog.text
 
 
 def test_ending_is_bounded(parse, caplog):
     release = threading.Event()
     assert live(parse('manager_shutdown_timeout = 0'), Part(lambda: kill(signal.SIGTERM), release.wait)) == 1
     release.set()
-    assert 'Work under way did not end within 0 seconds' in caplog.text
+    assert 'Running work did not finish within 0 seconds' in caplog.text
 
 
 def test_told_to_end_twice(conf, caplog):
@@ -107,7 +107,7 @@ def test_told_to_end_twice(conf, caplog):
 
     assert live(conf, Part(lambda: kill(signal.SIGTERM), stop)) == 1
     release.set()
-    assert 'Told to end again' in caplog.text
+    assert 'Second request to shut down' in caplog.text
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_worker_leaves_it_to_its_parent_what_nobody_reads(write_conf, parent, 
     monkeypatch.setattr(daemon.guru_meditation_report.TextGuruMeditation, 'register_section', lambda *a, **k: None)
     argv = ['--config-file', write_conf('old_option = 1')]
     assert daemon.run('scheduler', lambda conf: Part(lambda: kill(signal.SIGTERM)), argv) == 0
-    assert 'Starting scheduler node' in caplog.text and 'nobody here reads' not in caplog.text
+    assert 'Starting scheduler node' in caplog.text and 'Kilonova does not read' not in caplog.text
 
 
 def test_a_signal_to_all_and_the_parents_word_for_it_are_not_told_twice(conf, parent):
@@ -146,7 +146,7 @@ def test_a_worker_that_its_parent_tells_twice_ends_at_once(conf, parent, caplog)
 
     assert live(conf, Part(lambda: parent.send(daemon.workers.END), stop)) == 1
     release.set()
-    assert 'Told to end again' in caplog.text
+    assert 'Second request to shut down' in caplog.text
 
 
 def test_reload_takes_over_what_may_change(write_conf, monkeypatch):
@@ -187,7 +187,7 @@ def test_bad_configuration_at_reload_changes_nothing(write_conf, monkeypatch, ca
 
     assert live(conf, Part(start)) == 0
     assert not conf.debug
-    assert 'The configuration stays as it was' in caplog.text
+    assert 'all options keep their values' in caplog.text
 
 
 def test_a_line_of_a_request_tells_who_asked(parse):
@@ -207,7 +207,7 @@ def test_whole_run(write_conf, monkeypatch, caplog):
     argv = ['--config-file', write_conf('old_option = 1', sections='[scheduler]\nworkers = 1')]
     assert daemon.run('scheduler', lambda conf: part, argv) == 0
     assert f'Starting scheduler node (version {options.version()})' in caplog.text
-    assert 'nobody here reads: [DEFAULT]old_option' in caplog.text
+    assert 'Kilonova does not read: [DEFAULT]old_option' in caplog.text
 
     def refuse(conf):
         raise RuntimeError('no such driver')

@@ -15,13 +15,13 @@ __all__ = ['hosts', 'placement']
 @pytest.mark.parametrize('command', ['dry-run', 'capacity'])
 def test_a_zone_that_is_not_there(hosts: Any, command: str) -> None:
     assert hosts('scheduler', command, '--flavor', '7', '--az', 'mars') == (
-        2, ["There is no availability zone 'mars'. There are: nova"])
+        2, ["There is no availability zone 'mars'. Existing zones: nova"])
 
 
 @pytest.mark.parametrize('command', ['dry-run', 'capacity'])
 def test_a_host_that_is_not_there(hosts: Any, command: str) -> None:
     assert hosts('scheduler', command, '--flavor', '7', '--az', 'nova:gpu7') == (
-        2, ["There is no compute host 'gpu7'. 'kilonova-manage cell_v2 list_hosts' names those of all cells"])
+        2, ["There is no compute host 'gpu7'. 'kilonova-manage cell_v2 list_hosts' lists the hosts of all cells"])
 
 
 def test_each_of_several_servers_is_listed(hosts: Any) -> None:
@@ -34,4 +34,4 @@ def test_a_decision_about_no_host_says_so(capsys: pytest.CaptureFixture[str]) ->
     """Placement knew no candidate, so the scheduler looked at none."""
     manage_scheduler._tell({'asked': {'vcpus': 4}, 'considered': None, 'chosen': None, 'failure': 'No valid host.'})
     assert capsys.readouterr().out.splitlines() == [
-        'asked for: vcpus 4', 'no hosts considered; chosen: none', 'No valid host.']
+        'requested: vcpus 4', 'no hosts considered; chosen: none', 'No valid host.']

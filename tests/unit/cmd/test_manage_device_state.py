@@ -42,11 +42,11 @@ def host(monkeypatch: pytest.MonkeyPatch, node: str) -> Host:
 
 @pytest.mark.parametrize(('arguments', 'device', 'reason', 'said'), [
     (('disable', 'gpu1', GPU.upper(), '--reason', ' ECC errors '), ('unavailable', None), 'ECC errors',
-     'is disabled, and unavailable'),
+     'is disabled, status unavailable'),
     (('disable', 'gpu1', GPU, '--reason', 'x' * 255), ('allocated', S1), 'x' * 255,
-     f'is disabled, and allocated: {S1} holds it and keeps it until it is resized, migrated or deleted'),
-    (('enable', 'gpu1', GPU), ('available', None), None, 'is enabled, and available'),
-    (('enable', 'gpu1', GPU), ('allocated', S1), None, f'is enabled, and allocated: {S1} holds it')])
+     f'is disabled, status allocated: server {S1} holds it until the server is resized, migrated or deleted'),
+    (('enable', 'gpu1', GPU), ('available', None), None, 'is enabled, status available'),
+    (('enable', 'gpu1', GPU), ('allocated', S1), None, f'is enabled, status allocated: server {S1} holds it')])
 def test_what_the_host_did(cloud: Any, host: Host, arguments: tuple[str, ...], device: tuple[str, str | None],
                            reason: str | None, said: str) -> None:
     host.answer = [{'address': GPU, 'status': device[0], 'instance_uuid': device[1]}]
@@ -77,7 +77,7 @@ def test_hosts_that_cannot_be_asked(cloud: Any, host: Host, parse: Any, monkeypa
 @pytest.mark.parametrize(('answer', 'code', 'said'), [
     (errors.NotFound('gpu1 has no device 0000:81:00.0'), 2, 'gpu1 has no device 0000:81:00.0'),
     (errors.Unanswered(who='compute', reason='silence'), 1,
-     'compute does not answer: silence. Perhaps it was done; the same command may be repeated')])
+     'compute does not answer: silence. The change may have been made; it is safe to run the same command again')])
 def test_what_the_host_refuses(cloud: Any, host: Host, answer: Exception, code: int, said: str) -> None:
     host.answer = answer
     assert cloud('device', 'enable', 'gpu1', GPU) == (code, [said])

@@ -92,7 +92,7 @@ def test_who_held_a_device(cloud: Any, cell: Any) -> None:
 def test_a_bad_limit(cloud: Any, cell: Any, limit: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cloud('device', 'history', '--limit', limit)
-    assert f"'{limit}' is not accepted: a number from 1 to 10000 is" in capsys.readouterr().err
+    assert f"'{limit}' is not a number from 1 to 10000" in capsys.readouterr().err
 
 
 def test_metrics_for_a_text_file(cloud: Any, cell: Any) -> None:
@@ -116,7 +116,7 @@ def test_a_device_without_an_owner_is_found_and_given_back(cloud: Any, cell: Any
     assert cloud('device', 'check') == (0, ['2 devices, each held by a server or free'])
     change(cell, happen())
     assert cloud('device', 'check') == (1, [f'gpu1 {HELD} is {why}',
-                                         "'kilonova-manage device release HOST ADDRESS' gives a device back"])
+                                         "Run 'kilonova-manage device release HOST ADDRESS' to release a device"])
     code, lines = cloud('device', 'release', 'gpu1', HELD)
     assert (code, held(cell)) == (0, ('available', None))
     (line,) = lines
@@ -138,7 +138,8 @@ def test_a_device_that_an_operation_works_on_is_not_given_back(cloud: Any, cell:
         uuid='o' * 36, kind='release', instance_uuid=S1, slot='o' * 36, args='{}', context='{}'))
     assert cloud('device', 'check')[0] == 0
     assert cloud('device', 'release', 'gpu1', HELD) == (
-        1, [f'gpu1 {HELD} is held by {S1}, on which operation {"o" * 36} (release) works: nothing was changed'])
+        1, [(f'gpu1 {HELD} is held by server {S1}, for which operation {"o" * 36} (release) is running: nothing '
+             'was changed')])
     assert held(cell) == ('allocated', S1)
 
 

@@ -47,7 +47,7 @@ def test_list(working: Any) -> None:
             resize['host']) == ('resize', S1, FLOWS['resize'].steps[2].name, 2, 'ctl1', 'gpu2')
     assert resize['state'] == 'running, the steps of this attempt are being undone'
     assert boot['database'] == 'api' and boot['step'] == FLOWS['boot'].steps[0].name and boot['conductor'] is None
-    assert boot['state'].startswith('goes on in 3') and boot['state'].endswith(' s')
+    assert boot['state'].startswith('continues in 3') and boot['state'].endswith(' s')
     # Why it waits; a table has the beginning of it.
     assert (boot['reason'], resize['reason']) == (REASON, None)
     table = '\n'.join(working('operation', 'list')[1])
@@ -66,13 +66,14 @@ def test_show(working: Any) -> None:
     by_server, by_operation = (
         [re.sub(r'\d+ s\b', 'some s', line) for line in working('operation', 'show', one)[1]] for one in (S2, BOOT))
     assert by_server == by_operation
-    assert working('operation', 'show', 'nope') == (1, ['No operation and no server with one is called nope.'])
+    assert working('operation', 'show', 'nope') == (
+        1, ['There is no operation nope, and no operation of a server nope.'])
 
 
 @pytest.mark.parametrize(('values', 'state'), [
     ({'owner': None, 'not_before': 0}, 'waits for a conductor'),
-    ({'owner': 'gone', 'not_before': 0}, 'its conductor ended, another one takes it'),
-    ({'slot': 'wait', 'owner': None}, 'waits behind the one that runs'),
+    ({'owner': 'gone', 'not_before': 0}, 'its conductor ended, another conductor will take it over'),
+    ({'slot': 'wait', 'owner': None}, "waits for the server's running operation"),
     ({'cancelled': True}, 'running, cancelled: it is being undone'),
     ({'failed': True}, 'running, failed: it is being undone')])
 def test_states(working: Any, parse: Any, values: dict[str, Any], state: str) -> None:
@@ -91,4 +92,4 @@ def test_a_lease_that_ended_is_nobodys(working: Any, parse: Any) -> None:
     databases.dispose()
     (row,) = json.loads('\n'.join(working('operation', 'list', '--server', S1, '--format', 'json')[1]))
     assert row['conductor'] is None
-    assert row['state'].startswith('its conductor ended, another one takes it')
+    assert row['state'].startswith('its conductor ended, another conductor will take it over')

@@ -125,7 +125,7 @@ def test_a_service_that_does_not_answer_has_an_exit_code_of_its_own(hosts, write
 
 
 def test_explain(cloud, parse):
-    assert cloud('scheduler', 'explain', S1) == (1, [f'No decision is kept about {S1}.'])
+    assert cloud('scheduler', 'explain', S1) == (1, [f'No decision is stored for {S1}.'])
     databases = engine.configure(parse())
     at = dt.datetime(2026, 3, 1, 12)
     body = {'asked': {'vcpus': 4}, 'considered': 2, 'chosen': 'gpu1', 'alternates': ['gpu3'],

@@ -31,11 +31,11 @@ def run(write_conf, capsys, keys):
 def test_create_and_rotate(run, keys):
     """May be repeated: what hosts were given stays good."""
     code, told = run('create_key')
-    assert code == 0 and told.startswith(f'Made {keys}. Copy it to each host of kilonova-compute and kilonova-api')
+    assert code == 0 and told.startswith(f'Created {keys}. Copy it to each host of kilonova-compute and kilonova-api')
     assert keys.stat().st_mode & 0o777 == 0o600
     before = sealing.read_file(str(keys))
     assert not any(key in told for key in before)
-    assert run('create_key') == (0, f'{keys} has keys already.\n') and sealing.read_file(str(keys)) == before
+    assert run('create_key') == (0, f'{keys} already has keys.\n') and sealing.read_file(str(keys)) == before
     code, told = run('rotate_key')
     assert code == 0 and told.startswith(f'{keys} has 3 keys now. ')
     assert sealing.read_file(str(keys))[:2] == before[::-1]

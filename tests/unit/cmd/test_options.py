@@ -22,7 +22,7 @@ def test_options_that_nobody_reads(parse, caplog):
     options.warn_unread(conf)
     warnings = [record.getMessage() for record in caplog.records if record.name == options.__name__]
     warning, = warnings
-    assert warning == ('The configuration files set options that nobody here reads: [DEFAULT]scheduler_driver, '
+    assert warning == ('The configuration files set options that Kilonova does not read: [DEFAULT]scheduler_driver, '
                        '[keystone_authtoken]www, [neutron]url, [pci]alais')
 
 
@@ -53,12 +53,12 @@ def test_a_paste_file_is_named_as_it_is_passed_over(write_conf, tmp_path, caplog
     conf = options.parse(['--config-file', write_conf(), '--config-file', str(more)], f'kilonova-{program}')
     options.warn_unread(conf)
     told = [record.getMessage() for record in caplog.records if record.name == options.__name__]
-    assert [line.partition(' is passed over')[0] for line in told] == ([named.format(beside=beside)] if named else [])
+    assert [line.partition(' is ignored')[0] for line in told] == ([named.format(beside=beside)] if named else [])
 
 
 def test_nothing_to_warn_of(parse, caplog):
     options.warn_unread(parse())
-    assert 'nobody here reads' not in caplog.text
+    assert 'Kilonova does not read' not in caplog.text
 
 
 def test_service_down_time_that_no_service_would_keep(parse, caplog):

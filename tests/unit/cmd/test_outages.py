@@ -13,7 +13,7 @@ from kilonova.cmd import options, outages
 NAME = 'oslo.messaging._drivers.impl_rabbit'
 FAILED, BACK = 'Connection failed: %s (retrying in %s seconds)', '[%(connection_id)s] Reconnected to AMQP server on x'
 
-REST = 'what else is logged of it is left out for 600 s, or until the broker is back'
+REST = 'further messages about it are suppressed for 600 s, or until the broker is back'
 
 
 class Clock:
@@ -52,11 +52,11 @@ def test_an_outage_is_one_line_and_its_end(clock: Clock, caplog: pytest.LogCaptu
     clock.now += 30
     log.error(FAILED, 'refused', 9)
     assert said(caplog) == [
-        f'Connection failed: refused (retrying in 9 seconds) (1179 messages were left out; {REST})']
+        f'Connection failed: refused (retrying in 9 seconds) (1179 messages were suppressed; {REST})']
     log.error(FAILED, 'refused', 9)
     for _ in range(20):
         log.info(BACK, {'connection_id': 'c1'})
-    assert said(caplog) == ['[c1] Reconnected to AMQP server on x (1 messages were left out)']
+    assert said(caplog) == ['[c1] Reconnected to AMQP server on x (1 messages were suppressed)']
 
 
 def test_the_next_outage_is_told_at_once(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -205,7 +205,7 @@ def test_the_conductor_cap_is_of_what_computes_call(conf, monkeypatch):
 def test_a_conductor_cap_under_which_no_server_could_be_claimed_refuses_the_start(conf, monkeypatch, cap):
     monkeypatch.setattr(base, 'set_indirection', pytest.fail)
     conf.set_override('conductor', cap, group='upgrade_levels')
-    with pytest.raises(cfg.Error, match=rf"\[upgrade_levels\]conductor is '{cap}': accepted are auto, .*3.4"):
+    with pytest.raises(cfg.Error, match=rf"\[upgrade_levels\]conductor is '{cap}': accepted values are auto, .*3.4"):
         compute.build(conf)
 
 
@@ -220,5 +220,5 @@ def test_threads_of_the_api(conf, monkeypatch, backend, size, threads):
 def test_zones_of_volumes_that_nobody_compares_are_refused_at_the_start(parse):
     """Nova's [cinder]cross_az_attach = False was an option that nobody read."""
     assert parts.volumes(parse(sections='[cinder]\ncross_az_attach = true')) is None
-    with pytest.raises(cfg.ConfigFileValueError, match=r'\[cinder\]cross_az_attach is False: only True is accepted'):
+    with pytest.raises(cfg.ConfigFileValueError, match=r'\[cinder\]cross_az_attach is False: only True is supported'):
         parts.volumes(parse(sections='[cinder]\ncross_az_attach = false'))

@@ -30,8 +30,8 @@ def test_a_second_compute_says_who_is_there_and_refuses(parse: Any, monkeypatch:
     with pytest.raises(daemon.Refused) as caught:
         compute.build(conf)
     assert str(caught.value) == (
-        f'kilonova-compute of host ctl1 (pid {os.getpid()}) works with {conf.state_path} already. Each compute needs a '
-        'host, a state_path and an instances_path of its own')
+        f'kilonova-compute of host ctl1 (pid {os.getpid()}) already uses {conf.state_path}. Each compute needs its '
+        'own host, state_path and instances_path')
     assert daemon.run('compute', compute.build, ['--config-file', write_conf()]) == 1
     (record,) = [record for record in caplog.records if record.levelname == 'ERROR']
     assert record.getMessage() == f'kilonova-compute does not start: {caught.value}'
@@ -45,7 +45,7 @@ def test_a_compute_that_was_killed_leaves_no_lock(tmp_path: Path) -> None:
                           stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b'held\n'
-        with pytest.raises(daemon.Refused, match=rf'of host gpu1 \(pid {other.pid}\) works with'):
+        with pytest.raises(daemon.Refused, match=rf'of host gpu1 \(pid {other.pid}\) already uses'):
             SoleUse(str(tmp_path), 'compute', 'mine')
         other.kill()
     SoleUse(str(tmp_path), 'compute', 'mine').end()

@@ -53,8 +53,8 @@ class Answer:
     ({'versions': [{'max_version': '1.39'}]}, (Result.SUCCESS, None)),
     ({'versions': [{'max_version': '1.36'}]}, (Result.SUCCESS, None)),
     ({'versions': [{'max_version': '1.4'}]}, (Result.FAILURE, 'Placement API version 1.36 needed, you have 1.4.')),
-    ({}, (Result.FAILURE, 'What [placement] leads to does not answer like Placement.')),
-    (ValueError('html'), (Result.FAILURE, 'What [placement] leads to does not answer like Placement.')),
+    ({}, (Result.FAILURE, 'The service that [placement] names does not respond like Placement.')),
+    (ValueError('html'), (Result.FAILURE, 'The service that [placement] names does not respond like Placement.')),
 ])
 def test_placement(cloud, monkeypatch, answer, outcome):
     monkeypatch.setattr(session, 'send', lambda *args: Answer(answer))

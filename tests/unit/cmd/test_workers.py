@@ -156,7 +156,7 @@ def test_told_twice_workers_are_told_twice(parse, tmp_path, caplog):
 
     assert herd.run(again) == 0
     assert herd.said('now') == 2
-    assert 'Told to end again' in caplog.text
+    assert 'Second request to shut down' in caplog.text
 
 
 def test_the_service_manager_hears_when_all_serve(herd, monkeypatch, tmp_path):
@@ -230,4 +230,4 @@ def test_a_daemon_asked_for_workers_becomes_their_parent(write_conf, monkeypatch
     assert daemon.run('api', pytest.fail, ['--config-file', path], lambda conf: {'api': ('127.0.0.1', 8774)}) == 0
     assert made == [('api', 3, {'api': ('127.0.0.1', 8774), 'health': ('127.0.0.1', 8775)})]
     # The parent says it, once for all.
-    assert caplog.text.count('nobody here reads: [DEFAULT]old_option') == 1
+    assert caplog.text.count('Kilonova does not read: [DEFAULT]old_option') == 1

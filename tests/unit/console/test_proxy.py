@@ -172,11 +172,11 @@ def test_a_token_opens_once(start, caplog):
 def test_two_at_once(start, book, caplog):
     """Both found the token; one gets it."""
     book.before_is_there = book.known.clear
-    assert_refused(start(), caplog, 'its token was used meanwhile')
+    assert_refused(start(), caplog, 'its token was used in the meantime')
 
 
 @pytest.mark.parametrize(('target', 'why'), [
-    ('/', 'brings no token'), ('/?token=', 'brings no token'), (f'/?token={"x" * 65}', 'brings no token'),
+    ('/', 'it has no token'), ('/?token=', 'it has no token'), (f'/?token={"x" * 65}', 'it has no token'),
     ('/?token=nonsense', 'unknown, expired or used')])
 def test_bad_tokens(start, book, guest, caplog, target, why):
     assert_refused(start(), caplog, why, target=target)
@@ -219,7 +219,7 @@ def test_types_of_other_proxies(start, book, caplog):
 def test_pages_of_others(start, book, caplog):
     port = start(allowed_origins=['dashboard.example'])
     assert_refused(port, caplog, 'its origin', origin='http://evil.example')
-    assert_refused(port, caplog, 'its origin is a page by', origin='https://127.0.0.1')
+    assert_refused(port, caplog, 'its origin has the scheme', origin='https://127.0.0.1')
     assert book.known == {TOKEN}
     with opened(port, origin='http://dashboard.example:8080') as client:
         assert client.recv(timeout=60)
