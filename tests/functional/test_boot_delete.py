@@ -346,7 +346,7 @@ def test_the_schedulers_choice_is_an_event_for_administrators(cloud):
     asked, choice, *why = event['details'].splitlines()
     assert (event['result'], event['host'], event['traceback']) == ('Success', None, None)
     assert event['start_time'] < event['finish_time']
-    assert asked.startswith('requested: flavor ') and 'vcpus ' in asked and ': 1' in asked
+    assert asked.startswith('asked for: flavor ') and 'vcpus ' in asked and ': 1' in asked
     assert choice.startswith(f'2 hosts considered; chosen: {cloud.host_of(server)}')
     assert any(line.startswith('ComputeFilter: ') for line in why) and any(line.startswith('weight ') for line in why)
     (event,) = choice_of(cloud, refused)
