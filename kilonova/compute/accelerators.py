@@ -107,8 +107,8 @@ class Accelerators:
         name = device_profile.name_of(flavor.extra_specs)
         wanted = self._wanted(name) if name is not None else 0
         if wanted is None:
-            LOG.warning('%s has %d accelerator requests, and there is no device profile %s any more to say how many it '
-                        'asks for', holder, len(found), name)
+            LOG.warning('Device profile %s no longer exists; cannot check whether %s should have %d accelerator '
+                        'requests', name, holder, len(found))
             return found
         wanted += len(ports)
         if len(found) != wanted:
@@ -131,7 +131,7 @@ class Accelerators:
             groups = self._asked().profile(name).request_groups()
             wanted = sum(sum(group.resources.values()) for group in groups)
         except device_profile.DeviceProfileError as error:
-            LOG.warning('How many accelerators does device profile %s ask for? %s', name, error)
+            LOG.warning('Could not find out how many accelerators device profile %s requests: %s', name, error)
             wanted = None
         self._profiles[name] = (time.monotonic() + KNOWN, wanted)
         return wanted
@@ -141,12 +141,13 @@ class Accelerators:
         try:
             return self._asked().resolved(holder), ''
         except errors.Unanswered as error:
-            LOG.warning('Accelerator requests of %s: %s', holder, error)
+            LOG.warning('Could not read the accelerator requests of %s: %s', holder, error)
             return None, f': {error}'
 
     def _asked(self) -> AcceleratorClient:
         if self._client is None:
-            raise errors.Unanswered(who=WHO, reason='neither [cyborg] nor [keystone_authtoken] has an account here')
+            raise errors.Unanswered(who=WHO,
+                                    reason='no account is set in [cyborg] or [keystone_authtoken] on this host')
         return self._client
 
 
@@ -154,7 +155,7 @@ def checked(holder: str, found: list[AcceleratorRequest]) -> list[AcceleratorReq
     """Return the requests if there are any and all are bound. Raises AcceleratorRequestBindingFailed if not."""
     wrong = [one for one in found if one.state != accel_request.BOUND]
     if not found or wrong:
-        said = ', '.join(f'{one.uuid} is {one.state}' for one in wrong) or 'it has none'
+        said = ', '.join(f'{one.uuid} is {one.state}' for one in wrong) or 'it has no accelerator requests'
         raise AcceleratorRequestBindingFailed(instance_uuid=holder, msg=said)
     return found
 

@@ -50,11 +50,11 @@ class CardTypes:
                     and device.extra_info.get('mdev_type') not in (None, mdev_type)]
             if held:
                 servers = ', '.join(sorted({device.instance_uuid for device in held}))
-                raise errors.Conflict(f'{len(held)} devices of {host.name} {address} are held by {servers}: its type '
-                                      'can be changed when they are free')
+                raise errors.Conflict(f'{len(held)} devices of {host.name} {address} are held by {servers}: the '
+                                      'type of the card can be changed when they are free')
             self._mediated.choose(address, chosen)
             self._book.save(ctxt, tracker.host_devices.looked(found))
-        LOG.info('Card %s has mediated devices of type %s from now on', address, mdev_type)
+        LOG.info('Card %s provides mediated devices of type %s from now on', address, mdev_type)
         self._look()
         return [{'address': device.address, 'mdev_type': device.extra_info['mdev_type']}
                 for device in tracker.host_devices.all() if device.parent_addr == address]

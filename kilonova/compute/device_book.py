@@ -180,8 +180,8 @@ class DeviceBook:
                     with tracker.writing(ctxt):
                         self.save(ctxt, tracker.host_devices.unmarked())
         except errors.KilonovaError as error:
-            LOG.warning('What is reserved of the devices %s was not written to Placement: %s; again at the next look',
-                        ', '.join(sorted(reasons)), error)
+            LOG.warning('Could not update reserved inventory of PCI devices %s in Placement; will retry at the next '
+                        'periodic update: %s', ', '.join(sorted(reasons)), error)
 
     def _mark(self, ctxt: RequestContext, placement: PlacementClient) -> None:
         """Store the reserved amounts of providers in the rows of unavailable devices.
@@ -220,8 +220,8 @@ class DeviceBook:
             self.save(ctxt, tracker.host_devices.marked(before, barred))
             self._tell(self._placement, self.inventory(), refresh=True, leaving=barred)
         except errors.KilonovaError as error:
-            LOG.warning('What is reserved of the devices %s was not written to Placement: %s; again at the next look',
-                        ', '.join(sorted(barred)), error)
+            LOG.warning('Could not update reserved inventory of PCI devices %s in Placement; will retry at the next '
+                        'periodic update: %s', ', '.join(sorted(barred)), error)
 
     def use_up(self, addresses: Collection[str]) -> None:
         """Write to Placement that one_time_use devices among these were used, before they are freed.
@@ -249,7 +249,7 @@ def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
     try:
         instance = records.instance(ctxt, uuid)
     except errors.ServerUnreadable as error:
-        LOG.error('%s Nobody is notified of its device.', error, instance_uuid=uuid)
+        LOG.error('%s No notification about its device is sent', error, instance_uuid=uuid)
         return None
     return None if instance is None else {'instance': instance, 'fault': errors.DeviceBarred(text)}
 

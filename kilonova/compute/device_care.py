@@ -61,7 +61,7 @@ class Program:
         except ValueError as error:
             raise errors.Invalid(f'[devices]{option} = {text}: {error}') from error
         if shutil.which(argv[0], path=command.ENVIRONMENT['PATH']) is None:
-            raise errors.Invalid(f'[devices]{option} = {text}: there is no program {argv[0]} that can be run')
+            raise errors.Invalid(f'[devices]{option} = {text}: program {argv[0]} does not exist or is not executable')
         return cls(option, argv, conf.devices[f'{option}_timeout'])
 
     def failed(self, device: PciDevice, stopping: threading.Event) -> str | None:
@@ -115,7 +115,8 @@ class DeviceCare:
         if not dirty:
             return
         if self._clean is None:
-            LOG.warning('[devices]clean_command is not set any more: %s are offered as they are', ', '.join(dirty))
+            LOG.warning('[devices]clean_command is no longer set: offering devices %s without cleaning them',
+                        ', '.join(dirty))
             self._book.bar(self._ctxt(), {address: {DIRTY: None} for address in dirty})
         else:
             self._clean_all()
@@ -165,11 +166,11 @@ class DeviceCare:
                 # The next process cleans the device.
                 return
             if why is not None:
-                LOG.error('Device %s was not cleaned and is not offered: %s; again at the next look', device.address,
-                          why)
+                LOG.error('Cleaning of device %s failed; it stays unavailable and is retried in the next cycle: %s',
+                          device.address, why)
             self._book.bar(self._ctxt(), {device.address: {DIRTY: why}})
         except Exception:
-            LOG.exception('Cleaning device %s failed; again at the next look', device.address)
+            LOG.exception('Cleaning of device %s failed; it is retried in the next cycle', device.address)
         finally:
             with self._lock:
                 self._cleaning.discard(device.address)
@@ -206,7 +207,7 @@ class DeviceCare:
         for thread in threads:
             thread.join()
         for address, why in failed.items():
-            LOG.error('Device %s is unhealthy and is given to no server: %s', address, why)
+            LOG.error('Device %s is unhealthy and is not offered to servers: %s', address, why)
         if failed:
             self._book.bar(ctxt, {address: {UNHEALTHY: why} for address, why in failed.items()})
         return failed

@@ -30,7 +30,7 @@ from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
 
-_GONE = 'its host does not have it any more'
+_GONE = 'its host no longer has it'
 # Maximum number of doublings. The longest time that the options allow is reached long before.
 _MOST_DOUBLINGS = 40
 
@@ -69,7 +69,7 @@ class DeviceRest:
             if failed:
                 self._rest(ctxt, failed)
         except Exception:
-            LOG.exception('Devices %s failed and may be offered again: their rows could not be written',
+            LOG.exception('Could not write the rows of failed devices %s; they may be offered to servers again',
                           ', '.join(sorted(failed)))
 
     def used(self, ctxt: RequestContext, uuid: str) -> None:
@@ -89,7 +89,7 @@ class DeviceRest:
                 LOG.info('Device %s works again', ', '.join(runs), instance_uuid=uuid)
                 self._book.bar(ctxt, {address: dict.fromkeys(FAILED_KEYS) for address in runs})
         except Exception:
-            LOG.exception('The failures of devices %s stay noted', ', '.join(flagged), instance_uuid=uuid)
+            LOG.exception('Could not clear the failure marks of devices %s', ', '.join(flagged), instance_uuid=uuid)
 
     def look(self) -> None:
         """Check the failed devices whose waiting time is over.
@@ -102,7 +102,8 @@ class DeviceRest:
             try:
                 self._look(address)
             except Exception:
-                LOG.exception('Device %s could not be looked at; again in a moment', address)
+                LOG.exception('Check of failed device %s did not complete; it is retried at the next periodic check',
+                              address)
 
     def _rests(self, device: PciDevice) -> bool:
         """Return whether a device has failed and its waiting time is not over yet."""
@@ -116,7 +117,7 @@ class DeviceRest:
             self._rest(ctxt, {address: why})
             return
         if not entry.removed:
-            LOG.info('Device %s is offered again: it was looked at and nothing is wrong with it', address)
+            LOG.info('Device %s passed its check and is offered again', address)
         # A device that left the host has only this row, which is deleted when the marks are removed.
         names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
         self._book.bar(ctxt, {address: dict.fromkeys(names)})
@@ -144,7 +145,7 @@ class DeviceRest:
             times = int(self._host.tracker.host_devices.entries[address].device.extra_info.get(FAILED_TIMES, 0)) + 1
             until = self.clock() + min(self._most, self._first * 2 ** min(times - 1, _MOST_DOUBLINGS))
             text = _text(why, times, until)
-            LOG.error('Device %s is given to no server: %s', address, text)
+            LOG.error('Device %s is not offered to servers: %s', address, text)
             reasons[address] = {FAILED: text, FAILED_TIMES: str(times), FAILED_UNTIL: str(int(until))}
         self._book.bar(ctxt, reasons)
 
@@ -152,7 +153,7 @@ class DeviceRest:
 def _text(why: str, times: int, until: float) -> str:
     """Return the reason as operators read it, shortened between words if it is too long."""
     moment = datetime.datetime.fromtimestamp(until, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-    end = f'; failure {times}, looked at again after {moment}'
+    end = f'; failure {times}, checked again after {moment}'
     words = ''.join(letter if letter.isprintable() else ' ' for letter in why)
     return textwrap.shorten(words, MOST_REASON - len(end), placeholder=' …') + end
 
@@ -169,6 +170,6 @@ def _devices_of(error: BaseException) -> tuple[BaseException, list[str], str] | 
         if isinstance(one, errors.DevicesMissing):
             return one, str(one.fields.get('addresses', '')).split(', '), _GONE
         if isinstance(one, MdevUnavailable):
-            return one, [str(one.fields.get('uuid'))], str(one.fields.get('reason') or 'it can not be made')
+            return one, [str(one.fields.get('uuid'))], str(one.fields.get('reason') or 'it cannot be created')
         one = one.__cause__
     return None

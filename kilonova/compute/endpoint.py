@@ -137,7 +137,7 @@ class Order:
             except Exception as error:
                 self._host.devices_failed(ctxt, instance.uuid, error)
                 told = self._told(op, error)
-                _log(self._method, key, error)
+                _log(self._method, key, error, instance.uuid)
                 if not isinstance(error, EXPECTED):
                     self._host.notify.emit(ctxt, 'compute.exception', error=error, method=self._method)
                 if told is error:
@@ -172,10 +172,11 @@ def as_known(error: Exception) -> Exception:
     return found
 
 
-def _log(method: str, key: str | None, error: Exception) -> None:
+def _log(method: str, key: str | None, error: Exception, uuid: str | None = None) -> None:
+    what = method if key is None else f'{method} for step {key}'
     if isinstance(error, EXPECTED):
-        LOG.info('%s %s: %s', method, key, error)
+        LOG.info('%s was not completed: %s', what, error, instance_uuid=uuid)
     elif isinstance(error, errors.KilonovaError):
-        LOG.error('%s %s failed: %s', method, key, error)
+        LOG.error('%s failed: %s', what, error, instance_uuid=uuid)
     else:
-        LOG.error('%s %s failed', method, key, exc_info=error)
+        LOG.error('%s failed', what, exc_info=error, instance_uuid=uuid)

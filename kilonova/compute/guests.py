@@ -33,7 +33,7 @@ WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
 # Seconds that a start of the service spends on servers that can't be started. The rest is then left to conductors.
 PATIENCE = 60.0
-UNTRIED = 'Not tried yet: others of its host took long to fail'
+UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
 
 class Guests:
@@ -99,7 +99,7 @@ class Guests:
         try:
             host.upcalls.resume_later(ctxt, host.name, failed, is_off=True)
         except VersionCapError as error:
-            LOG.warning('Servers that could not be started are off, and are not tried again: %s', error)
+            LOG.warning('Servers that could not be started are marked as off, and are not tried again: %s', error)
             for uuid in failed:
                 with host.locks.hold(uuid):
                     instance = records.instance(ctxt, uuid)
@@ -119,7 +119,7 @@ class Guests:
                 self._recount(ctxt, uuid)
                 instance = records.instance(ctxt, uuid)
             except errors.ServerUnreadable as error:
-                LOG.error('%s It is left as it is.', error, instance_uuid=uuid)
+                LOG.error('%s The server is not changed', error, instance_uuid=uuid)
                 instance = None
             if instance is not None and instance.host == host.name and not _is_right(instance, self._states()):
                 reason = self._restore(ctxt, instance)
@@ -139,7 +139,7 @@ class Guests:
                 try:
                     self._sync_fresh(ctxt, seen.uuid)
                 except errors.ServerUnreadable as error:
-                    LOG.error('%s It is left as it is.', error, instance_uuid=seen.uuid)
+                    LOG.error('%s The server is not changed', error, instance_uuid=seen.uuid)
 
     def sync_one(self, uuid: str) -> bool:
         """Compare one server with its guest, as ``sync`` does. Return False if an operation works on the server."""
@@ -160,7 +160,7 @@ class Guests:
             try:
                 instance = records.instance(ctxt, seen.uuid)
             except errors.ServerUnreadable as error:
-                LOG.error('%s Its guest is not started.', error, instance_uuid=seen.uuid)
+                LOG.error('%s Its guest is not started', error, instance_uuid=seen.uuid)
                 return readable(error) if self._is_wanted(seen) else None
             if instance is None or instance.task_state is not None or instance.host != host.name:
                 return None
@@ -185,7 +185,7 @@ class Guests:
         A guest that is suspended although no request suspended it is stopped first.
         """
         if state == PowerState.SUSPENDED:
-            LOG.warning('Instance is %s and its guest is suspended. It is stopped', instance.vm_state,
+            LOG.warning('Instance is %s and its guest is suspended; stopping the guest', instance.vm_state,
                         instance_uuid=instance.uuid)
             self._host.driver.power.power_off(instance)
             state = PowerState.SHUTDOWN
@@ -197,7 +197,7 @@ class Guests:
                             expect={'host': self._host.name, 'task_state': [None]})
         if instance.vm_state in KEPT:
             save.transition, save.expect = 'host.stopped', {'host': self._host.name}
-        LOG.warning('Instance is %s, its guest is not running: it is shown as off', instance.vm_state,
+        LOG.warning('Instance is %s, but its guest is not running; marking the instance as off', instance.vm_state,
                     instance_uuid=instance.uuid)
         self._save(ctxt, save)
 
@@ -224,7 +224,7 @@ class Guests:
         if instance.vm_state in KEPT and _is_off(instance, state):
             self._end(ctxt, instance, state)
         elif instance.vm_state in WANTED_OFF and there:
-            LOG.warning('Instance is not stopped. It is stopped again', instance_uuid=instance.uuid)
+            LOG.warning('Instance is not stopped. Stopping its guest again', instance_uuid=instance.uuid)
             self._host.driver.power.power_off(instance)
         elif state != instance.power_state:
             LOG.info("During sync_power_state the DB power_state (%s) does not match the hypervisor's (%s)",
@@ -244,7 +244,8 @@ def _save(ctxt: RequestContext, host: Host, save: objects.Save) -> None:
     try:
         host.upcalls.save(ctxt, save)
     except errors.Conflict as error:
-        LOG.info('Not written, the server changed meanwhile: %s', error, instance_uuid=save.instance_uuid)
+        LOG.info('The state of the guest was not written, because the server was changed meanwhile: %s', error,
+                 instance_uuid=save.instance_uuid)
 
 
 def resume(ctxt: RequestContext, host: Host, instance: objects.Instance) -> None:

@@ -84,11 +84,11 @@ class Upcalls:
             HostRejected: The ``host`` has already done this step and undone it.
             ReleasePending: The ``host`` must first release something of the server.
         """
-        return self._ask(f'check of {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
+        return self._ask(f'check of step {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
 
     def claim(self, ctxt: RequestContext, claim: objects.Claim) -> object:
         """Write a claim in one transaction. Raises KeyGone, ClaimConflict or Conflict if nothing was written."""
-        return self._ask(f'claim for {claim.instance_uuid}',
+        return self._ask(f'claim for server {claim.instance_uuid}',
                          lambda: self._client.claim_instance(ctxt, claim=claim))
 
     def save(self, ctxt: RequestContext, save: objects.Save) -> object:
@@ -96,7 +96,7 @@ class Upcalls:
 
         Raises KeyGone, ClaimConflict or Conflict if nothing was written.
         """
-        answer = self._ask(f'save for {save.instance_uuid}',
+        answer = self._ask(f'save for server {save.instance_uuid}',
                            lambda: self._client.save_instance(ctxt, save=save))
         power_state = (save.values or {}).get('power_state')
         if power_state is not None:
@@ -111,7 +111,7 @@ class Upcalls:
         service does. ``check()`` is called before each send, and an error that it raises ends the retries. Raises
         HostRejected, BuildAbort or KeyGone.
         """
-        found: Any = self._ask(f'binding of ports of {uuid}', lambda: self._client.bind_ports(
+        found: Any = self._ask(f'port binding of server {uuid}', lambda: self._client.bind_ports(
             ctxt, key=key, instance_uuid=uuid, host=host, profiles=profiles), check)
         return list(found)
 
@@ -120,7 +120,7 @@ class Upcalls:
 
         See ``rpc.conductor``. Raises VersionCapError if conductors of the previous release still run.
         """
-        self._ask(f'word of servers of {host} that wait to be started', lambda: self._client.resume_later(
+        self._ask(f'list of servers of {host} that wait to be started', lambda: self._client.resume_later(
             ctxt, host=host, reasons=reasons, is_off=is_off))
 
     def _ask(self, what: str, send: Callable[[], object], check: Callable[[], None] = lambda: None) -> object:
@@ -132,9 +132,9 @@ class Upcalls:
             except errors.Unanswered as error:
                 pause = self._pauses[min(asked, len(self._pauses) - 1)]
                 asked += 1
-                LOG.warning('The %s was not answered (%s); asking again in %s s', what, error, pause)
+                LOG.warning('The conductor did not answer the %s (%s); asking again in %s s', what, error, pause)
                 if self._stopping.wait(pause):
-                    raise Stopping(who='conductor', reason=f'this host stops; {what} is open') from error
+                    raise Stopping(who='conductor', reason=f'this host stops before the {what} is answered') from error
 
 
 @dataclass

@@ -125,10 +125,10 @@ class Hypervisor:
             try:
                 pause = self._look_at(uuid, look)
             except errors.Unanswered as error:
-                LOG.info('Not compared with its server yet: %s', error, instance_uuid=uuid)
+                LOG.info('Could not compare the guest with its server now: %s', error, instance_uuid=uuid)
                 pause = self._later(look)
             except Exception:
-                LOG.exception('The guest changed and was not compared with its server', instance_uuid=uuid)
+                LOG.exception('Could not compare the guest, which has changed, with its server', instance_uuid=uuid)
                 continue
             if pause is not None:
                 look.due = self._host.clock() + pause
@@ -181,12 +181,12 @@ class Hypervisor:
                     self._guests.sync()
                 failed = 0
             except errors.ServiceNotFound:
-                LOG.info('The service record is gone, so it does not say how the hypervisor is')
+                LOG.info('The service record no longer exists; the state of the hypervisor is not recorded')
             except Exception as error:  # noqa: BLE001 - a host without hypervisor that takes servers is worse
                 pause = self._pauses[min(failed, len(self._pauses) - 1)]
                 failed += 1
-                LOG.warning('The service record does not say yet that the hypervisor is %s: %s; trying again in %s s',
-                            'back' if self._reason is None else 'away', error, pause)
+                LOG.warning('Could not write to the service record that the hypervisor is %s: %s; trying again in %s s',
+                            'available' if self._reason is None else 'unavailable', error, pause)
                 with self._lock:
                     self._changed, self._missed = True, self._missed or missed
                 self._stopping.wait(pause)

@@ -55,7 +55,8 @@ class Leftovers:
                         host.driver.guests.destroy(instance)
             except Exception:
                 # Continue with the other servers.
-                LOG.exception('A deleted instance that is still present on the host', instance_uuid=instance.uuid)
+                LOG.exception('Could not process a deleted instance that is still present on the host',
+                              instance_uuid=instance.uuid)
 
     def remove_files(self) -> None:
         """Remove files of deleted servers that have no guest.

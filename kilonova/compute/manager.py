@@ -200,7 +200,7 @@ class ComputeManager:
             self.guests.await_hypervisor(error)
             self._told = True
         except (errors.Unanswered, VersionCapError) as silent:
-            LOG.info('Its servers do not say yet that they wait for the hypervisor: %s', silent)
+            LOG.info('Could not record for the servers of this host that they wait for the hypervisor: %s', silent)
 
     # -- methods of ``rpc.compute`` that need more than ``Host`` -------------------------------------------------------
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> None:
@@ -208,7 +208,7 @@ class ComputeManager:
 
         Each piece of work stops at its next boundary. This method does not wait for it.
         """
-        LOG.info('Cancelled %s: %d at work', key_prefix, self.keys.cancel(key_prefix))
+        LOG.info('Cancelled %d running calls of operation step %s', self.keys.cancel(key_prefix), key_prefix)
 
     def report_again(self, ctxt: RequestContext) -> None:
         """Make the next report a call that is answered.

@@ -122,7 +122,8 @@ class Node:
             try:
                 moving = records.instance(ctxt, uuid)
             except errors.ServerUnreadable as error:
-                LOG.error('%s What its move %s holds here is not counted.', error, migration.uuid, instance_uuid=uuid)
+                LOG.error('%s The resources that its migration %s holds on this host are not counted', error,
+                          migration.uuid, instance_uuid=uuid)
                 continue
             if moving is not None:
                 self._adopt_one(moving, migration)
@@ -200,7 +201,8 @@ class Node:
             try:
                 self._heal(ctxt, self._placement, providers)
             except Exception:
-                LOG.exception('Comparing the devices of servers with Placement failed; again at the next look')
+                LOG.exception('Comparing the devices of servers with Placement failed; it is retried at the next '
+                              'periodic update')
         if refresh:
             self._refreshed = self._clock()
         LOG.debug('Final resource view: name=%s phys_ram=%sMB used_ram=%sMB phys_disk=%sGB used_disk=%sGB '
@@ -261,8 +263,8 @@ class Node:
             except errors.KilonovaError as error:
                 self._warn([uuid], held, error)
             else:
-                LOG.info('PCI devices %s of server %s: what its Placement allocations lacked of them was added',
-                         _addresses(held[uuid]), uuid)
+                LOG.info('Added missing PCI devices %s to the Placement allocations of server %s',
+                         _addresses(held[uuid]), uuid, instance_uuid=uuid)
                 self._is_right(uuid, held[uuid])
 
     def _lacking(self, ctxt: RequestContext, placement: PlacementClient, uuids: Collection[str], held: dict[str, Held],
@@ -281,7 +283,7 @@ class Node:
             elif self.record.uuid in there['allocations']:
                 lacking[uuid] = there, more
             else:
-                self._warn([uuid], held, 'nothing else of this host is allocated to it')
+                self._warn([uuid], held, 'the server has no other allocation on this host')
         return lacking
 
     def _at_rest(self, ctxt: RequestContext, uuids: Collection[str]) -> dict[str, objects.Instance]:
@@ -328,8 +330,8 @@ class Node:
         """Warn that allocations may lack devices. The warning is logged once for each server while this lasts."""
         for uuid in sorted(uuids):
             LOG.log(logging.DEBUG if uuid in self._warned else logging.WARNING,
-                    'PCI devices %s of server %s may not all be in its Placement allocations, and were not added: %s',
-                    _addresses(held[uuid]), uuid, why)
+                    'PCI devices %s of server %s may be missing in its Placement allocations, and were not added: %s',
+                    _addresses(held[uuid]), uuid, why, instance_uuid=uuid)
         self._warned.update(uuids)
 
 

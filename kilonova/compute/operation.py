@@ -215,9 +215,11 @@ class Operation:
                     func(*args)
                 except errors.KeyGone as gone:
                     # The attempt is over. The flow's undo or a pending release removes what is still on this host.
-                    LOG.info('%s: undo %s: %s', name, getattr(func, '__name__', func), gone)
+                    LOG.info('%s: the undo %s has stopped: %s', name, getattr(func, '__name__', func), gone,
+                             instance_uuid=self.instance.uuid)
                 except Exception:
-                    LOG.exception('%s: undo %s failed', name, getattr(func, '__name__', func))
+                    LOG.exception('%s: the undo %s failed', name, getattr(func, '__name__', func),
+                                  instance_uuid=self.instance.uuid)
             raise
 
     def undo(self, func: Callable[..., object], *args: object) -> None:
@@ -227,7 +229,7 @@ class Operation:
     @property
     def undone(self) -> str:
         """The reason why this host undid its work under the key. It is sent if the same key arrives again."""
-        return readable(self.error) if self.error is not None else 'it was undone here'
+        return readable(self.error) if self.error is not None else 'it was undone on this host'
 
     # -- claims and saves ----------------------------------------------------------------------------------------------
     def claim(self, side: str, flavor: objects.Flavor, requests: objects.InstancePCIRequests | None,

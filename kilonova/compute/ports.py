@@ -78,16 +78,16 @@ class Ports:
         reason = f'{", ".join(missing)} not ACTIVE after {self._timeout:.0f} s{silence}'
         if is_fatal:
             raise errors.VirtualInterfaceCreateException(reason=reason)
-        LOG.warning('%s; the guest runs without', reason, instance_uuid=uuid)
+        LOG.warning('%s; the guest runs without them', reason, instance_uuid=uuid)
 
     def _missing(self, uuid: str, waited: list[str]) -> tuple[list[str], str]:
         """Return texts for the ports that are not ACTIVE, and the text of the error if Neutron does not answer."""
         try:
             if self._client is None:
-                raise errors.Unanswered(who=WHO, reason='[neutron] has no account here')
+                raise errors.Unanswered(who=WHO, reason='no account is set in [neutron] on this host')
             found = {port.id: port for port in self._client.ports(device_id=uuid)}
         except errors.Unanswered as error:
-            LOG.warning('Ports of %s: %s', uuid, error)
+            LOG.warning('Could not read the ports of the server: %s', error, instance_uuid=uuid)
             return [f'port {port_id}' for port_id in waited], f': {error}'
         return [f'port {port_id}' + (f' is {found[port_id].status},' if port_id in found else ' is gone,')
                 for port_id in waited if port_id not in found or not found[port_id].active], ''

@@ -86,7 +86,7 @@ class Heartbeat:
             if missed:
                 self._missed = False
         except errors.ServiceNotFound:
-            self._say_lost('its record is gone: it was deleted, or the database was made anew')
+            self._say_lost('its service record does not exist: it was deleted, or the database was recreated')
         except Exception as error:  # noqa: BLE001 - a heart that stops at a surprise is worse than the surprise
             self._say_lost(str(error) or type(error).__name__)
         else:
@@ -130,6 +130,6 @@ def _tell(host: Host, ctxt: RequestContext, uuid: str) -> bool:
         if server is not None:
             host.notify.emit(ctxt, 'instance.exists', instance=server, whole=True)
     except Exception:
-        LOG.exception('The usage of instance could not be told', instance_uuid=uuid)
+        LOG.exception('Could not send the usage notification of the instance', instance_uuid=uuid)
         return False
     return True

@@ -49,7 +49,7 @@ __all__ = ('RUN', 'SERIAL', 'Capacity', 'Cells', 'NodeUsage', 'Plan', 'Tracker',
 class ClaimExists(errors.Conflict):
     """The server already holds other devices on this host than it asks for."""
 
-    msg_fmt = 'Instance %(instance_uuid)s holds other PCI devices than it asks for here: %(addresses)s'
+    msg_fmt = 'Instance %(instance_uuid)s already holds other PCI devices on this host than it requests: %(addresses)s'
 
 
 def side_of(migration: objects.Migration) -> str:
@@ -268,7 +268,7 @@ class Tracker:
         chosen = self.host_devices.pools.copy().consume_requests(wanted, numa_cells=cells)
         if cells and any(device.numa_node is None for device, _ in chosen):
             LOG.warning('Assigning a pci device without numa affinity to instance %s which has numa topology',
-                        instance_uuid)
+                        instance_uuid, instance_uuid=instance_uuid)
         return {address: Owner(CLAIMED, instance_uuid, request_id) for device, request_id in chosen
                 for address in self.host_devices.members(device)}
 

@@ -37,7 +37,7 @@ def _counted(host: Host, ctxt: RequestContext, instance: objects.Instance) -> It
     try:
         found = host.driver.volumes.usage(instance)
     except GuestFailed as error:
-        LOG.warning('What its guest reads and writes of volumes is not counted now: %s', error,
+        LOG.warning('Could not read the volume statistics of the guest: %s', error,
                     instance_uuid=instance.uuid)
         return
     for volume_id, counters in found.items():

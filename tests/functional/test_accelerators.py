@@ -581,7 +581,7 @@ def test_a_live_migration_whose_devices_are_programmed(parted: Accelerated, monk
 
 
 @pytest.mark.parametrize(('change', 'said'), [
-    ({'attach_handle_type': 'PCI'}, 'is a function of its host'),
+    ({'attach_handle_type': 'PCI'}, 'is a PCI function of its host'),
     ({'attach_handle_type': 'TEST_PCI'}, 'no device like'),
     ({'asked_type': OTHER}, 'no device like'), ({'function': '7'}, 'are no longer on its host')])
 def test_a_destination_with_another_kind_of_device(parted: Accelerated, change: dict[str, Any], said: str) -> None:
@@ -607,11 +607,12 @@ def test_a_profile_that_asks_for_more_by_now(parted: Accelerated) -> None:
     """The guest has no place for a second one."""
     def disturb(source: str) -> None:
         parted.cyborg.profiles['vgpu'] = [{'resources:VGPU': '2'}]
-    stays(parted, 1, disturb, 'could take the place of')
+    stays(parted, 1, disturb, 'the guest has no device that')
 
 
 @pytest.mark.parametrize(('change', 'said'), [
-    ({'attach_handle_type': 'PCI'}, 'is a function of its host'), ({'function': '7'}, 'which its host does not have')])
+    ({'attach_handle_type': 'PCI'}, 'is a PCI function of its host'),
+    ({'function': '7'}, 'which does not exist on its host')])
 def test_a_source_whose_device_turns_out_to_stay(parted: Accelerated, change: dict[str, Any], said: str) -> None:
     """It was changed after the request was accepted."""
     def disturb(source: str) -> Callable[[], None]:

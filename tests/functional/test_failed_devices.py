@@ -71,7 +71,7 @@ def test_a_device_that_failed_is_not_offered_until_it_was_looked_at(
     delete(cloud, cloud.boot(flavor))
     (failed,) = [name.split()[1] for name, (status, _) in cloud.devices().items() if status == 'unavailable']
     assert shown(cloud, failed) == {
-        'failed': 'vfio 0000: failed to open /dev/vfio/42; failure 1, looked at again after 2027-01-15T08:01:40Z'}
+        'failed': 'vfio 0000: failed to open /dev/vfio/42; failure 1, checked again after 2027-01-15T08:01:40Z'}
     assert reserved(cloud, 'gpu1', failed) == 1
     assert cloud.computes['gpu1'].host.tracker.failed_builds == 0
     metrics = cloud.request('GET', '/metrics', mount='/kilonova/v1').text

@@ -260,7 +260,7 @@ def test_servers_that_take_long_to_fail_do_not_keep_their_host_from_starting(
     monkeypatch.setattr('kilonova.compute.guests.PATIENCE', 0.0)
     late.cut()
     assert late.tries == 0
-    assert late.told() == 'Waiting: Not tried yet: others of its host took long to fail'
+    assert late.told() == 'Waiting: Not tried yet: other servers of its host took too long to fail'
     late.late = False
     late.assert_runs()
     assert {cloud.status(server) for server in others} == {'ACTIVE'}

@@ -302,8 +302,8 @@ def test_a_card_gets_another_type_while_others_serve(make_cloud: Callable[..., C
     other = TWO if address == ONE else ONE
     with pytest.raises(errors.Conflict) as refused:
         set_type(cloud, address, 'nvidia-36')
-    assert str(refused.value) == (f'2 devices of gpu1 {address} are held by {both}: its type can be changed when they '
-                                  'are free')
+    assert str(refused.value) == (f'2 devices of gpu1 {address} are held by {both}: the type of the card can '
+                                  'be changed when they are free')
     assert sorted(one['address'] for one in set_type(cloud, address, 'nvidia-35')) == sorted(check(cloud, both, 2))
     cloud.ok('DELETE', f'/servers/{both}')
     cloud.settle()

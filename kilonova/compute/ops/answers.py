@@ -114,6 +114,6 @@ def external_events(host: Host, ctxt: RequestContext, instances: Iterable[object
             host.ports.tell(event.instance_uuid)
             continue
         if instance is not None:
-            LOG.warning('Received unexpected event %s (%s) for instance with vm_state %s and task_state %s: nobody '
-                        'waits for it', event.key, event.status, instance.vm_state, instance.task_state,
+            LOG.warning('Received unexpected event %s (%s) for instance with vm_state %s and task_state %s: no '
+                        'operation waits for it', event.key, event.status, instance.vm_state, instance.task_state,
                         instance_uuid=instance.uuid)

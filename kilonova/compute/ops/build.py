@@ -111,7 +111,7 @@ def opened(op: Operation, sealed: str | None) -> sealing.Secrets:
     try:
         return sealing.Keys.read(op.host.conf.secrets.key_file).open(sealed, op.instance.uuid)
     except (sealing.NoKeys, sealing.NotOpened) as error:
-        raise errors.HostRejected(f'{op.host.name} can not open the sealed password and files: {error}') from error
+        raise errors.HostRejected(f'{op.host.name} cannot decrypt the sealed password and files: {error}') from error
 
 
 def _save(op: Operation, order: objects.BuildOrder) -> None:
@@ -164,7 +164,8 @@ def destroy(op: Operation, **ended: Unpack[Undone]) -> None:
     """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
-        LOG.warning('Not undoing the build of a server that is at home here', instance_uuid=op.instance.uuid)
+        LOG.warning('Not undoing the build, because it has ended and the server is on this host',
+                    instance_uuid=op.instance.uuid)
         return
     op.host.driver.guests.destroy(op.instance)
     op.give_back(undo=True, expect={'host': op.host.name, 'vm_state': VmState.BUILDING.value},

@@ -142,7 +142,7 @@ def plug_functions(op: Operation, vifs: list[dict[str, Any]]) -> Reply:
                 plug(op, vif)
             except (GuestFailed, errors.DevicesFailed) as error:
                 op.host.devices_failed(op.ctxt, op.instance.uuid, error)
-                LOG.exception('Port %s is not plugged into the guest; a hard reboot does it', vif.id,
+                LOG.exception('Port %s could not be attached to the guest; a hard reboot attaches it', vif.id,
                               instance_uuid=op.instance.uuid)
         op.save_tags(late=True)
     return {}

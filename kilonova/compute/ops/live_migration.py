@@ -85,12 +85,12 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
         like = next((one for one in left if _seen(one) == _seen(device)), None)
         if like is None:
             raise errors.MigrationPreCheckError(
-                reason=f"no device like {device.address} ({', '.join(filter(None, _seen(device)))}) was claimed here")
+                reason=f"this host claimed no device like {device.address} ({', '.join(filter(None, _seen(device)))})")
         left.remove(like)
         found[device.address] = like.address
     if left:
         raise errors.MigrationPreCheckError(
-            reason=f"the guest has nothing that {', '.join(one.address for one in left)} could take the place of")
+            reason=f"the guest has no device that {', '.join(one.address for one in left)} could replace")
     return found
 
 
@@ -113,12 +113,12 @@ def _identified(op: Operation, accelerators: list[objects.PciDevice]) -> list[ob
     for device in accelerators:
         if device.dev_type != MDEV:
             raise errors.MigrationPreCheckError(
-                reason=f'the accelerator {device.address} is a function of its host, and stays with it')
+                reason=f'the accelerator {device.address} is a PCI function of its host and cannot be migrated live')
     known = op.host.driver.devices.ids_of(device.parent_addr for device in accelerators)
     for device in accelerators:
         if device.parent_addr not in known:
             raise errors.MigrationPreCheckError(
-                reason=f'the accelerator {device.address} is on {device.parent_addr}, which its host does not have')
+                reason=f'the accelerator {device.address} is on {device.parent_addr}, which does not exist on its host')
         device.vendor_id, device.product_id = known[device.parent_addr]
     return accelerators
 
@@ -275,7 +275,8 @@ def rollback(op: Operation, order: objects.LiveMigrationUndo) -> Reply:
     migration, gone = order.migration, order.gone
     with op.turn():
         if gone is not False and _is_here(op, migration, gone):
-            LOG.warning('The guest came here before its migration was ended, and stays', instance_uuid=op.instance.uuid)
+            LOG.warning('The guest arrived on this host before its migration was undone, and stays on this host',
+                        instance_uuid=op.instance.uuid)
             _receive(op, migration, {'undo': True})
             return {'arrived': True}
         op.notify('instance.live_migration_rollback_dest.start')

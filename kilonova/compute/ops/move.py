@@ -114,7 +114,8 @@ def take_place(op: Operation, migration: objects.Migration, spec: objects.Reques
     instance = op.instance
     instance.numa_topology = op.host.tracker.topology(instance.uuid, side_of(migration))
     if (instance.numa_topology is None) != ('numa_topology' not in spec or spec.numa_topology is None):
-        raise errors.KilonovaError(f'Instance {instance.uuid} holds no place on the NUMA cells of this host.')
+        raise errors.KilonovaError(f'The claim of instance {instance.uuid} on the NUMA cells of this host does not '
+                                   f'match its request.')
 
 
 # -- the destination's claim -------------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ def noting(op: Operation, migration: objects.Migration) -> Callable[[Mapping[str
         if time.monotonic() - said < EVERY:
             return
         said, mark = time.monotonic(), mark + 1
-        LOG.info('Under way to %s: %s', migration.dest_compute, ', '.join(
+        LOG.info('Migration to %s in progress: %s', migration.dest_compute, ', '.join(
             f'{name} {value >> 20} MiB' for name, value in columns.items()), instance_uuid=op.instance.uuid)
         op.save(mark=mark, migration={'uuid': migration.uuid, **columns})
     return note

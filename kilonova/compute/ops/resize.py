@@ -75,7 +75,7 @@ def _fetch_base(op: Operation, order: objects.PrepResizeOrder) -> None:
     try:
         op.host.driver.disks.fetch_base(op.instance, image_of(op.instance, order.image))
     except (errors.KilonovaError, OSError) as error:
-        LOG.warning('The image of the server is carried with its disks, as it can not be fetched: %s', error,
+        LOG.warning('Could not fetch the image of the server; it is copied together with the disks: %s', error,
                     instance_uuid=op.instance.uuid)
 
 
@@ -119,7 +119,7 @@ def resize_instance(op: Operation, order: objects.ResizeOrder) -> Reply:
     host, instance, migration, disk = op.host, op.instance, order.migration, order.disk
     op.begin('compute_resize_instance')
     if disk is None:
-        raise errors.ResizeError(reason='the destination did not say where the disk shall go')
+        raise errors.ResizeError(reason='the destination did not return where to copy the disk to')
     with op.turn(), op.undoing('resize_instance'):
         op.notify('instance.resize.start')
         op.undo(_told_failed, op)

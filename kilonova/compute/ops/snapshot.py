@@ -68,7 +68,7 @@ def _forget(op: Operation, image_id: str) -> None:
     try:
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     except Exception:
-        LOG.exception('What is left of snapshot %s could not be removed', image_id, instance_uuid=op.instance.uuid)
+        LOG.exception('Could not remove the files of snapshot %s', image_id, instance_uuid=op.instance.uuid)
 
 
 @order(Compute.undo_snapshot_instance, checks=Check.UNDO, forward=True)

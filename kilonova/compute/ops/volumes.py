@@ -172,5 +172,5 @@ def volume_of(op: Operation, volume_id: str) -> AttachedVolume:
     """
     found = find_volume(op, volume_id)
     if found is None:
-        raise errors.Invalid(f'Volume {volume_id} did not come with server {op.instance.uuid}.')
+        raise errors.Invalid(f'Volume {volume_id} is not among the volumes of server {op.instance.uuid}.')
     return found

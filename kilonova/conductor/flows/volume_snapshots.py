@@ -5,7 +5,7 @@ The volume service has created a file, or wants to remove one, and requests the 
 The steps of a create are take and tell. After ``take`` the guest writes to the new file, which refers to the former
 one, and the server's row names the new file. Then the volume service is notified. All that the guest writes is in the
 new file, and it can be used even if it is unknown which file the guest has, so from there on the operation goes
-forward. If the volume service does not want the snapshot any more, the host merges the new file into the former one,
+forward. If the volume service rejects the snapshot, the host merges the new file into the former one,
 and the snapshot fails.
 
 The steps of a delete are merge and tell. Two files are merged into one; the guest does not write to either of them, so
@@ -52,7 +52,7 @@ class SnapshotOutputs(Outputs):
         asked: True if the host may have received the call to take the snapshot.
         done: True if the guest writes to the new file, or if the files are merged.
         kept: True if it is certain that the guest writes to the former file.
-        refused: True if the volume service does not want the snapshot any more.
+        refused: True if the volume service rejected the snapshot.
     """
 
     asked: bool = False

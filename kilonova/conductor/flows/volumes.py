@@ -144,7 +144,7 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | N
                         is_complete=volume.volume_id != but)
             except (VolumeNotFound, VolumeInvalid, HostRejected) as error:
                 if isinstance(error, VolumeNotFound) and volume.attachment_id is not None and not volume.is_root:
-                    LOG.warning('Volume %s does not exist any more; removing it from the server', volume.volume_id,
+                    LOG.warning('Volume %s no longer exists; removing it from the server', volume.volume_id,
                                 instance_uuid=server.uuid)
                     _write(work, functools.partial(rows.remove, row_uuid=volume.uuid))
                     continue

@@ -26,8 +26,8 @@ def test_none(command):
 
 
 @pytest.mark.parametrize(('command', 'why'), [
-    ("sh -c 'x", 'No closing quotation'), ('/nonexistent --now', 'there is no program /nonexistent that can be run'),
-    ('no-such-program', 'there is no program no-such-program that can be run')])
+    ("sh -c 'x", 'No closing quotation'), ('/nonexistent --now', 'program /nonexistent does not exist'),
+    ('no-such-program', 'program no-such-program does not exist or is not executable')])
 def test_a_command_that_cannot_be_run_ends_the_service_at_its_start(command, why):
     with pytest.raises(errors.Invalid, match=f'health_check = .*: {why}'):
         program(command)

@@ -269,7 +269,7 @@ def test_undo_runs_newest_first_and_keeps_the_error(caplog):
     with pytest.raises(KeyError, match='reason'):
         act()
     assert done == [2, 1] and isinstance(op.error, KeyError)
-    assert 'op: undo broken failed' in caplog.text
+    assert 'op: the undo broken failed' in caplog.text
 
 
 @pytest.mark.parametrize('error', [None, Stopping(who='conductor', reason='ends'), SystemExit()])
@@ -310,7 +310,7 @@ def test_silence_is_asked_again_with_growing_pauses(caplog):
     client = Client(4)
     assert Upcalls(client, Event(), (1, 2, 4)).save(None, Save(instance_uuid=UUID)) == {'written': True}
     assert len(client.sent) == 5 and pauses == [1, 2, 4, 4]
-    assert f'The save for {UUID} was not answered' in caplog.text
+    assert f'The conductor did not answer the save for server {UUID}' in caplog.text
 
 
 def test_a_binding_is_asked_for_until_somebody_cancels():
@@ -403,7 +403,7 @@ def test_what_an_event_and_a_fault_have_of_an_error():
     assert op.fault(OSError())['code'] == 500
     assert trace_of(OSError('x' * 2 * TRACE_LIMIT)) == 'x' * (TRACE_LIMIT - 1) + '\n'
     assert op.event()['traceback'] is None and op.event()['details'] is None
-    assert op.undone == 'it was undone here'
+    assert op.undone == 'it was undone on this host'
     op.error = errors.KilonovaError('/srv/nova/disk is full')
     assert op.undone == 'disk is full'
 
@@ -428,7 +428,7 @@ def test_now_and_then_a_move_notes_how_much_has_gone(monkeypatch):
 def test_a_host_that_stops_asks_no_more():
     stopping, client = threading.Event(), Client(1)
     stopping.set()
-    with pytest.raises(Stopping, match=f'save for {UUID} is open'):
+    with pytest.raises(Stopping, match=f'stops before the save for server {UUID} is answered'):
         Upcalls(client, stopping, (0,)).save(None, Save(instance_uuid=UUID))
     assert len(client.sent) == 1
 

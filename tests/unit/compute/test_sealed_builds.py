@@ -67,7 +67,7 @@ def test_a_host_that_can_not_open_refuses(cloud, manager, given, damage):
         os.unlink(path)
     if damage == 'other key':
         sealing.create_file(path)
-    with pytest.raises(errors.HostRejected, match=r'gpu1 can not open .*\[secrets\]key_file') as caught:
+    with pytest.raises(errors.HostRejected, match=r'gpu1 cannot decrypt .*\[secrets\]key_file') as caught:
         build(manager, instance, sealed)
     assert given == [] and 'top-secret' not in str(caught.value)
     row = cloud.cell.instances[instance.uuid]

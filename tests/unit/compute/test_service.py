@@ -754,7 +754,7 @@ def test_a_server_that_changes_meanwhile_is_left_as_it_is(cloud, manager, server
     cloud.cell.errors['save_instance'] = errors.Conflict('it is being deleted')
     with caplog.at_level(logging.INFO):
         manager.guests.sync()
-    assert 'Not written, the server changed meanwhile: it is being deleted' in caplog.text
+    assert 'because the server was changed meanwhile: it is being deleted' in caplog.text
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'
 
 
@@ -1015,7 +1015,7 @@ def test_the_usage_of_a_period_is_told_once(cloud, manager, monkeypatch, caplog)
         'task_name': 'instance_usage_audit', 'host': 'gpu1', 'errors': 1,
         'period_beginning': datetime.datetime(2026, 3, 15, 9), 'period_ending': datetime.datetime(2026, 3, 15, 10),
         'message': 'Instance usage audit ran for host gpu1, 4 instances.'}
-    assert 'The usage of instance could not be told' in caplog.text
+    assert 'Could not send the usage notification of the instance' in caplog.text
     monkeypatch.setattr(Logged, 'there', None)
     assert audit_usage(manager.host, ctxt, moment) is None
     assert len(told) == 2 and 'message' not in Logged.made[1].values
