@@ -39,7 +39,7 @@ _REQUESTS = '/accelerator_requests'
 class NoAccelerators(errors.Invalid):
     """The cloud has no accelerator service."""
 
-    msg_fmt = 'There is no accelerator service: the catalog has none that [cyborg] describes.'
+    msg_fmt = 'There is no accelerator service: the service catalog has no endpoint that matches the [cyborg] options.'
 
 
 class AcceleratorRequestOpFailed(errors.Invalid):

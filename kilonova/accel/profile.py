@@ -47,7 +47,7 @@ class Profile:
         """
         groups = self.request_groups(port_id)
         if [sum(group.resources.values()) for group in groups] != [1]:
-            raise DeviceProfileError(name=self.name, msg='a port is one accelerator, and it asks for others')
+            raise DeviceProfileError(name=self.name, msg='a port must ask for exactly one accelerator')
         return groups
 
     def request_groups(self, port_id: str = '') -> list[RequestGroup]:
@@ -80,7 +80,7 @@ class Profile:
 
     def _word(self, number: int, key: str, word: str) -> str:
         if _CLASS.fullmatch(word) is None:
-            raise DeviceProfileError(name=self.name, msg=f'group {number} has {key!r}, which Placement cannot have')
+            raise DeviceProfileError(name=self.name, msg=f'group {number} has {key!r}, which is not valid in Placement')
         return word
 
     def _amount(self, number: int, key: str, value: str) -> int:
@@ -103,7 +103,7 @@ def name_of(extra_specs: Mapping[str, str]) -> str | None:
 def check_name(name: str) -> None:
     """Raise DeviceProfileError if no profile can have this name."""
     if _NAME.fullmatch(name) is None:
-        raise DeviceProfileError(name=repr(name[:80]), msg='letters, digits, _ and - are accepted, at most 255')
+        raise DeviceProfileError(name=repr(name[:80]), msg='a name has 1 to 255 letters, digits, _ and -')
 
 
 def only(name: str, found: Sequence[Any]) -> Profile:

@@ -36,7 +36,7 @@ _HEX = {'domain': 4, 'bus': 2, 'device': 2, 'function': 1}
 class AttachHandleInvalid(errors.Invalid):
     """The attach handle of an accelerator request can't be attached."""
 
-    msg_fmt = 'The attach handle of accelerator request %(uuid)s can not be attached: %(reason)s'
+    msg_fmt = 'The attach handle of accelerator request %(uuid)s cannot be attached: %(reason)s'
 
 
 @dataclass(frozen=True)
@@ -112,21 +112,21 @@ class AcceleratorRequest:
         for name, width in _HEX.items():
             text = self.handle_info.get(name, '').removeprefix('0x')
             if len(text) > width or not re.fullmatch('[0-9A-Fa-f]+', text):
-                raise AttachHandleInvalid(uuid=self.uuid, reason=f'{name} {text!r} is no part of a PCI address')
+                raise AttachHandleInvalid(uuid=self.uuid, reason=f'{name} {text!r} is not a part of a PCI address')
             parts[name] = text.lower().zfill(width)
         return f'{parts["domain"]}:{parts["bus"]}:{parts["device"]}.{parts["function"]}'
 
     def _mdev(self) -> str:
         text = self.handle_uuid or ''
         if not re.fullmatch('[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', text):
-            raise AttachHandleInvalid(uuid=self.uuid, reason=f'{text!r} is no UUID of a mediated device')
+            raise AttachHandleInvalid(uuid=self.uuid, reason=f'{text!r} is not a UUID of a mediated device')
         return text
 
 
     def _mdev_type(self) -> str:
         text = self.handle_info.get('asked_type', '')
         if not re.fullmatch('[A-Za-z0-9_.-]{1,64}', text):
-            raise AttachHandleInvalid(uuid=self.uuid, reason=f'asked_type {text!r} is no type of mediated devices')
+            raise AttachHandleInvalid(uuid=self.uuid, reason=f'asked_type {text!r} is not a type of mediated devices')
         return text
 
 
@@ -140,8 +140,8 @@ def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -
     for one in requests:
         if one.uuid in ports:
             if (handle := one.handle) is None or handle.kind != PCI:
-                raise AttachHandleInvalid(uuid=one.uuid, reason=f'its type is {one.handle_kind!r}, and a port is a '
-                                                                f'{PCI} function')
+                raise AttachHandleInvalid(uuid=one.uuid, reason=f'its type is {one.handle_kind!r}, but a port must '
+                                                                f'be a {PCI} function')
             found[ports[one.uuid]] = {REQUEST: one.uuid, 'pci_slot': handle.address,
                                       'physical_network': one.handle_info.get('physical_network')}
     return found

@@ -137,10 +137,10 @@ def test_a_physical_function_and_the_next_host(site: Site) -> None:
 
 
 def test_nothing_else_is_such_a_port(site: Site) -> None:
-    for port, reason in ((site.port(None), "its vnic_type is 'accelerator-direct', and it has no device profile"),
-                         (site.port(vnic_type='direct'), "profile 'nic', and its vnic_type is 'direct'"),
+    for port, reason in ((site.port(None), "its vnic_type is 'accelerator-direct', but it has no device profile"),
+                         (site.port(vnic_type='direct'), "profile 'nic', but its vnic_type is 'direct'"),
                          (site.port(resource_request={'request_groups': []}), 'it has a resource request'),
-                         (site.port('nics'), 'a port is one accelerator, and it asks for others'),
+                         (site.port('nics'), 'a port must ask for exactly one accelerator'),
                          (site.port('none'), 'Expected 1 device profile but got nothing')):
         answer = site.cloud.request('POST', '/servers', {'server': {
             'name': 's', 'flavorRef': site.flavor, 'imageRef': IMAGE_ID, 'networks': [{'port': port}]}})

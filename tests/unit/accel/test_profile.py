@@ -44,5 +44,5 @@ def test_the_profile_of_a_port():
     (group,) = Profile('p', ({'resources:CUSTOM_NIC': '1'},)).of_port('port')
     assert (group.requester_id, group.resources) == ('device_profile_0port', {'CUSTOM_NIC': 1})
     for groups in (({'resources:CUSTOM_NIC': '2'},), ({'resources:CUSTOM_NIC': '1'},) * 2):
-        with pytest.raises(DeviceProfileError, match='a port is one accelerator, and it asks for others'):
+        with pytest.raises(DeviceProfileError, match='a port must ask for exactly one accelerator'):
             Profile('p', groups).of_port('port')

@@ -35,12 +35,12 @@ def test_handles_come_in_an_order_that_stays():
 
 @pytest.mark.parametrize(('kind', 'info', 'mdev', 'said'), [
     ('NET', None, MDEV, "its type is 'NET'"),
-    ('PCI', {**INFO, 'bus': '1g'}, MDEV, "bus '1g' is no part of a PCI address"),
+    ('PCI', {**INFO, 'bus': '1g'}, MDEV, "bus '1g' is not a part of a PCI address"),
     ('PCI', {**INFO, 'function': '10'}, MDEV, "function '10'"),
     ('PCI', {}, MDEV, "domain ''"),
-    ('MDEV', None, None, "'' is no UUID of a mediated device"),
+    ('MDEV', None, None, "'' is not a UUID of a mediated device"),
     ('MDEV', {**INFO, 'asked_type': '../x'}, MDEV, "asked_type '../x'"),
-    ('MDEV', None, '../x', "'../x' is no UUID"),
+    ('MDEV', None, '../x', "'../x' is not a UUID"),
 ])
 def test_what_no_guest_can_have(kind, info, mdev, said):
     with pytest.raises(AttachHandleInvalid) as caught:
@@ -54,5 +54,5 @@ def test_what_bindings_of_ports_say():
     assert profiles(ones, {UUID: 'port'}) == {
         'port': {'arq_uuid': UUID, 'pci_slot': '0000:0c:00.1', 'physical_network': 'x'}}
     for kind in ('MDEV', 'TEST_PCI'):
-        with pytest.raises(AttachHandleInvalid, match=f"its type is '{kind}', and a port is a PCI function"):
+        with pytest.raises(AttachHandleInvalid, match=f"its type is '{kind}', but a port must be a PCI function"):
             profiles([bound(kind)], {UUID: 'port'})
