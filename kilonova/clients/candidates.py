@@ -20,9 +20,9 @@ MOST = 7500
 class QueryTooLong(errors.Invalid):
     """A server requests so many different things that the query is too long for web servers."""
 
-    msg_fmt = ('The request has %(groups)s groups of resources (devices, ports, accelerators): a query of %(length)s '
-               'characters, more than the %(most)s that web servers read. Ask for fewer devices, ports or accelerators '
-               'that differ from one another.')
+    msg_fmt = ('The request has %(groups)s groups of resources (devices, ports, accelerators). Its query to Placement '
+               'would have %(length)s characters; web servers accept at most %(most)s. Ask for fewer devices, ports or '
+               'accelerators that differ from one another.')
 
 
 def checked(text: str) -> str:

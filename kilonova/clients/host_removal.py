@@ -24,8 +24,9 @@ NAMED = 5
 class ProvidersHeld(Unanswered):
     """Placement does not delete a host's providers, because consumers have allocations of them."""
 
-    msg_fmt = ('Placement keeps the resource provider %(provider)s, as allocations of it exist: %(consumers)s. They '
-               "belong to no server of the host. 'openstack resource provider allocation delete CONSUMER' deletes them")
+    msg_fmt = ('Placement does not delete the resource provider %(provider)s, because it has allocations: '
+               "%(consumers)s. They belong to no server of the host. Delete them with 'openstack resource provider "
+               "allocation delete CONSUMER'")
 
 
 def forget(api_db: Database, cell: Database, host: str) -> None:

@@ -14,7 +14,6 @@ Routes: https://docs.openstack.org/api-ref/image/v2/.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from urllib.parse import urlencode
 
 import requests
 from keystoneauth1.adapter import Adapter
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.clients import session
@@ -120,7 +120,7 @@ class ImageClient:
             except (errors.ImageUnacceptable, errors.Unanswered) as error:
                 if not left:
                     raise
-                LOG.warning('Download of image %s starts again: %s', image_id, error)
+                LOG.warning('Download of image %s failed, trying again: %s', image_id, error)
         raise AssertionError('unreachable')
 
     def url(self, image_id: str, ctxt: RequestContext | None = None) -> str:
@@ -212,7 +212,8 @@ class ImageClient:
                         digest.update(chunk)
                     file.write(chunk)
             except requests.exceptions.RequestException as error:
-                raise errors.Unanswered(who='The image service', reason=f'the download broke off ({error})') from error
+                raise errors.Unanswered(who='The image service',
+                                        reason=f'the download was interrupted ({error})') from error
         if digest is not None and digest.hexdigest() != expected:
             raise errors.ImageUnacceptable(
                 image_id=image_id, reason=f'its data has {algorithm} {digest.hexdigest()}, not {expected}')

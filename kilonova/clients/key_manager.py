@@ -27,7 +27,7 @@ ANSWER = 30.0
 class KeyNotAvailable(errors.Unavailable):
     """A key can't be read."""
 
-    msg_fmt = 'Key %(key)s can not be had: %(reason)s'
+    msg_fmt = 'Key %(key)s cannot be read: %(reason)s'
 
 
 class KeyManager:
@@ -71,8 +71,8 @@ class KeyManager:
         except ValueError:
             found = ''
         if not found:
-            raise KeyNotAvailable(key=FIXED, reason='[key_manager]fixed_key of this host must be that of cinder.conf: '
-                                                    'pairs of hexadecimal digits')
+            raise KeyNotAvailable(key=FIXED, reason='[key_manager]fixed_key of this host must have the same value as '
+                                                    'in cinder.conf: pairs of hexadecimal digits')
         return found
 
 

@@ -7,7 +7,6 @@ Each call sends two requests to Keystone. Nothing is cached, so a changed limit 
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +15,7 @@ from openstack import exceptions as sdk_exceptions
 from oslo_config import cfg
 from oslo_limit import exception as limit_exceptions
 from oslo_limit import limit as oslo_limit
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.clients import session

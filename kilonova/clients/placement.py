@@ -11,7 +11,6 @@ after a repetition. Routes and rules: the Placement API reference, https://docs.
 """
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +19,7 @@ from urllib import parse
 
 import requests
 from keystoneauth1.adapter import Adapter
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.clients import candidates, providers, query, session
@@ -396,7 +396,7 @@ class PlacementClient:
                     self._send('PUT', f'/traits/{name}')
                     there.add(name)
                 elif name not in there:
-                    LOG.warning('Placement does not know the trait %s: it is left out.', name)
+                    LOG.warning('Placement does not know the trait %s; leaving it out', name)
                 self._traits[name] = name in there
         return {name for name in wanted if self._traits[name]}
 
@@ -444,7 +444,7 @@ class PlacementClient:
 def _pause(left: int, error: errors.PlacementConflict) -> None:
     """Wait before a write is repeated, each time longer and for a random time. Raises Unanswered if ``left`` is 0."""
     if not left:
-        raise errors.Unanswered(who='Placement', reason=f'too many write at the same time: {error}') from error
+        raise errors.Unanswered(who='Placement', reason=f'too many concurrent writes: {error}') from error
     time.sleep(CONFLICT_PAUSE * 2 ** (WRITE_ATTEMPTS - 1 - left) * random.uniform(0.5, 1.5))
 
 

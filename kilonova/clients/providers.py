@@ -6,12 +6,13 @@ True.
 """
 from __future__ import annotations
 
-import logging
 import threading
 import uuid as uuidlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from oslo_log import log as logging
 
 from kilonova import errors
 
@@ -161,8 +162,8 @@ class Trees:
             if error.placement_code not in _IN_USE:
                 raise
             if uuid not in self._leaving:
-                LOG.warning('Device provider %s is gone from the host, but a server still holds it: it stays until '
-                            'then.', name)
+                LOG.warning('Device provider %s is no longer on the host, but a server still has an allocation of it; '
+                            'keeping the provider until the allocation is deleted', name)
                 self._leaving.add(uuid)
         else:
             self._leaving.discard(uuid)
@@ -194,8 +195,9 @@ def _set_inventory(client: Requests, provider: Provider, inventory: dict[str, di
     except errors.PlacementConflict as error:
         if error.placement_code not in _IN_USE:
             raise
-        LOG.warning('Provider %s no longer has %s, but servers still hold some: their inventory stays until they go.',
-                    provider.name, _names(provider.inventory.keys() - wanted.keys()))
+        LOG.warning('Provider %s no longer has %s, but servers still have allocations of it; keeping the inventory '
+                    'until the allocations are deleted', provider.name,
+                    _names(provider.inventory.keys() - wanted.keys()))
         wanted = {**provider.inventory, **wanted}
         if wanted == provider.inventory:
             return

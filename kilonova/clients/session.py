@@ -7,7 +7,6 @@
 """
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -22,8 +21,6 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from kilonova import errors
-
-LOG = logging.getLogger(__name__)
 
 # Number of attempts of a read. A write is repeated by its operation, which first checks the current state.
 READ_ATTEMPTS = 3

@@ -9,7 +9,6 @@ Example::
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
@@ -19,6 +18,7 @@ from keystoneauth1 import exceptions as ks_exceptions
 from keystoneauth1 import loading as ks_loading
 from keystoneauth1.session import Session
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import errors
 
@@ -74,7 +74,7 @@ class Vendordata:
         if DYNAMIC in self._options.vendordata_providers:
             for name, url in self._targets():
                 if name in found:
-                    LOG.error('Vendordata: the name %s is there twice; the second one is left out', name)
+                    LOG.error('Vendordata: the name %s is configured twice; ignoring the second one', name)
                 else:
                     found[name] = self._ask(name, url, about)
         return found
@@ -85,7 +85,7 @@ class Vendordata:
             if at and name and url.startswith(('http://', 'https://')):
                 yield name, url
             else:
-                LOG.error('[api]vendordata_dynamic_targets: %s is not NAME@URL', name)
+                LOG.error('[api]vendordata_dynamic_targets: %s does not have the form NAME@URL; ignoring it', name)
 
     def _ask(self, name: str, url: str, about: Mapping[str, Any]) -> Json:
         try:
@@ -106,7 +106,7 @@ class Vendordata:
                                  headers={'Accept': 'application/json'})
         with answer:
             if answer.status_code not in (200, 201):
-                raise ValueError(f'its answer is {answer.status_code}')
+                raise ValueError(f'it answered with HTTP status {answer.status_code}')
             # The total time is limited, so that a service can't prolong it by sending a byte now and then.
             end, text = time.monotonic() + sum(times), b''
             for block in answer.iter_content(_BLOCK):

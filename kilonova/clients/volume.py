@@ -104,7 +104,7 @@ class VolumeAccountRefused(errors.Unavailable):
 class VolumeBackendFailed(errors.Unavailable):
     """Cinder answers, but the storage of the volume failed. Another attempt may succeed."""
 
-    msg_fmt = 'The volume service could not do it: %(detail)s'
+    msg_fmt = 'The volume service could not carry out the request: %(detail)s'
 
 
 # -- the objects of Cinder ---------------------------------------------------------------------------------------------

@@ -534,7 +534,7 @@ def test_an_encrypted_volume(storing: Storing, caplog: pytest.LogCaptureFixture)
     assert json.loads(row['connection_info'])['data']['encryption'] == ENCRYPTION and KEY not in repr(row)
     assert KEY not in caplog.text
     for values, reason in (({'provider': 'plain'}, "it is encrypted by 'plain'; accepted: luks"),
-                           ({'encryption_key_id': server}, f'Key {server} can not be had: AuthTypeInvalidError')):
+                           ({'encryption_key_id': server}, f'Key {server} cannot be read: AuthTypeInvalidError')):
         storing.cinder.encryption = {**ENCRYPTION, **values}
         storing.attach(server, other_one)
         assert storing.story(server) == ('attach_volume', True) and storing.volumes(server) == [volume]

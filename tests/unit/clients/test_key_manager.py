@@ -33,8 +33,8 @@ def test_the_fixed_key_needs_no_library() -> None:
 
 @pytest.mark.parametrize('key', [None, '', '123', 'no key'])
 def test_a_fixed_key_that_is_none(key: str | None) -> None:
-    with pytest.raises(KeyNotAvailable, match=f'Key {FIXED} can not be had: .key_manager.fixed_key of this host must '
-                                              'be that of cinder.conf: pairs of hexadecimal digits'):
+    with pytest.raises(KeyNotAvailable, match=f'Key {FIXED} cannot be read: .key_manager.fixed_key of this host must '
+                                              'have the same value as in cinder.conf: pairs of hexadecimal digits'):
         KeyManager(new_conf(fixed_key=key)).passphrase(FIXED)
 
 
@@ -120,7 +120,7 @@ def test_a_key_of_barbican(keys: KeyManager, caplog: pytest.LogCaptureFixture) -
     assert ('login', 'kilonova') in Services.asked and (f'/v1/secrets/{KEY_ID}/payload', 't') in Services.asked
     assert SECRET.hex() not in caplog.text and repr(SECRET)[2:-1] not in caplog.text and 'sesame' not in caplog.text
     missing = KEY_ID.replace('1', '2')
-    with pytest.raises(KeyNotAvailable, match=f'Key {missing} can not be had: ManagedObjectNotFoundError: .*{missing}'):
+    with pytest.raises(KeyNotAvailable, match=f'Key {missing} cannot be read: ManagedObjectNotFoundError: .*{missing}'):
         keys.passphrase(missing)
 
 
@@ -130,7 +130,7 @@ def test_a_service_that_hangs(keys: KeyManager, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr('kilonova.clients.key_manager.ANSWER', 0.3)
     Services.answers.clear()
     try:
-        with pytest.raises(KeyNotAvailable, match=f'Key {KEY_ID} can not be had: there is no answer after 0.3 s'):
+        with pytest.raises(KeyNotAvailable, match=f'Key {KEY_ID} cannot be read: there is no answer after 0.3 s'):
             keys.passphrase(KEY_ID)
     finally:
         Services.answers.set()
@@ -138,7 +138,7 @@ def test_a_service_that_hangs(keys: KeyManager, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_key_manager_that_nobody_can_ask() -> None:
     """Without an account, and of a kind that isn't there."""
-    with pytest.raises(KeyNotAvailable, match=f'Key {KEY_ID} can not be had: AuthTypeInvalidError'):
+    with pytest.raises(KeyNotAvailable, match=f'Key {KEY_ID} cannot be read: AuthTypeInvalidError'):
         KeyManager(new_conf()).passphrase(KEY_ID)
     conf = new_conf()
     from castellan import key_manager

@@ -263,7 +263,7 @@ def test_a_volume_in_use_is_not_deleted(cinder, volume):
 def test_a_back_end_that_fails(cinder, volume):
     """It is Cinder that answers; the reservation stays until it is deleted."""
     cinder.fails = {'connect'}
-    with pytest.raises(client.VolumeBackendFailed, match='The volume service could not do it: Unable to create'):
+    with pytest.raises(client.VolumeBackendFailed, match='service could not carry out the request: Unable to create'):
         cinder.client.create_attachment(volume, SERVER, CONNECTOR)
     (left,) = cinder.client.attachments(SERVER)
     assert (left.status, left.connection, len(cinder.asked)) == ('reserved', {}, 2)
