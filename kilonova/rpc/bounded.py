@@ -41,13 +41,13 @@ class Bounded:
         """
         with self._lock:
             if self._overdue >= self._most:
-                raise Overdue(f'{self._overdue} earlier ones have not ended')
+                raise Overdue(f'{self._overdue} earlier calls have not ended')
         doing = begin(act)
         if wait([doing], seconds).not_done:
             with self._lock:
                 self._overdue += 1
             doing.add_done_callback(self._ended)
-            raise Overdue(f'not done after {seconds:g} s')
+            raise Overdue(f'no result after {seconds:g} s')
         return doing.result()
 
     def _ended(self, _doing: Future[Any]) -> None:

@@ -120,7 +120,7 @@ class Interface:
             wanted = [(p.name, p.default) for p in list(_signature(func).parameters.values())[1:]]
             found = [(p.name, p.default) for p in inspect.signature(have).parameters.values()]
             if wanted != found:
-                raise TypeError(f'{cls.topic}.{name}: {found} is not {wanted}')
+                raise TypeError(f'{cls.topic}.{name} has the parameters {found}, not {wanted}')
 
 
 def _plain(signature: inspect.Signature) -> str:

@@ -11,7 +11,6 @@ lost, but no operation fails.
 from __future__ import annotations
 
 import functools
-import logging
 import queue
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import oslo_messaging as messaging
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_messaging import opts as messaging_opts
 from oslo_serialization import jsonutils
 
@@ -236,7 +236,8 @@ class Sender:
             self._queue.put_nowait(make)
         except queue.Full:
             if not self.lost:
-                LOG.error('Notifications are lost: %d wait for a broker that does not take them', self._queue.maxsize)
+                LOG.error('Notifications are being dropped: %d are waiting for the message broker, which does not '
+                          'accept them', self._queue.maxsize)
             self.lost += 1
         else:
             if self.lost and self._queue.qsize() <= self._queue.maxsize // 2:
@@ -256,7 +257,7 @@ class Sender:
                 for ctxt, message in make():
                     self._send(ctxt, message)
             except Exception:
-                LOG.exception('A notification could not be made or sent')
+                LOG.exception('A notification could not be created or sent')
             finally:
                 self._queue.task_done()
 
@@ -293,7 +294,7 @@ class Notifications:
         try:
             messages = self.render(ctxt, event, host=host, binary=binary, **facts)
         except Exception:
-            LOG.exception('Notification %s could not be made', event)
+            LOG.exception('Notification %s could not be created', event)
             return
         if messages:
             self._sender.put(lambda: [(ctxt, message) for message in messages])

@@ -15,7 +15,6 @@ returned. Reports that wait longer than until a host's next report are dropped.
 from __future__ import annotations
 
 import contextlib
-import logging
 import socket
 import ssl
 import threading
@@ -29,6 +28,7 @@ from kombu.entity import Queue
 from kombu.message import Message
 from kombu.messaging import Consumer, Producer
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import strutils
 
 from kilonova import concurrency
@@ -125,7 +125,7 @@ class Sender:
                                    timeout=PATIENCE, confirm_timeout=PATIENCE)
         except Exception as error:
             self.close()
-            raise Unanswered(who='conductor', reason=f'report not taken: {error}') from error
+            raise Unanswered(who='conductor', reason=f'the report was not accepted: {error}') from error
 
     def close(self) -> None:
         """Close the connection. The next report opens a new one."""
@@ -170,7 +170,7 @@ class Collector:
                 # These reports will be too old when collecting continues.
                 self._reports.clear()
                 level = logging.DEBUG if self._failing else logging.WARNING
-                LOG.log(level, 'Reports of hosts are not taken: %s', error)
+                LOG.log(level, 'Cannot receive the reports of hosts, retrying: %s', error)
                 self._failing = True
                 self._stopping.wait(PAUSE)
 
@@ -178,7 +178,7 @@ class Collector:
         consumer = Consumer(connection, [QUEUE], on_message=self._take, no_ack=True, accept=['json'])
         with consumer:
             self._failing = False
-            LOG.info('Reports of hosts are taken')
+            LOG.info('Receiving the reports of hosts')
             while not self._stopping.wait(self._period):
                 self._drain(connection)
                 connection.heartbeat_check()
@@ -198,10 +198,10 @@ class Collector:
             found = message.decode()
             number, host = found['id'], found['host']
         except Exception as error:  # noqa: BLE001 - of another program
-            LOG.warning('A report that is none was dropped: %s', error)
+            LOG.warning('Dropped a malformed report of a host: %s', error)
             return
         if type(number) is int and 0 < number < 2 ** 31 and isinstance(host, str) and len(host) <= _LONGEST:
             self._reports[number] = host
         else:
-            LOG.warning('A report of service %.40r on %.40r was dropped: a number and a host name are needed',
+            LOG.warning('Dropped a report of service %.40r on host %.40r: it needs a number and a host name',
                         number, host)

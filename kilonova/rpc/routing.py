@@ -50,7 +50,7 @@ class RoutedTransport:
         except Exception as error:
             if not is_unreachable(error):
                 raise
-            raise Unanswered(who='the database', reason=f'where {host} is: {error}') from error
+            raise Unanswered(who='the database', reason=f'looking up the cell of host {host}: {error}') from error
         if url is None or url == self._local_url:
             return self._local
         with self._lock:

@@ -12,7 +12,6 @@ same class.
 from __future__ import annotations
 
 import importlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import kombu.exceptions
 import oslo_messaging as messaging
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_serialization import jsonutils
 
 from kilonova import concurrency
@@ -186,7 +186,8 @@ class OsloTransport:
             raise Unanswered(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: timed out') from error
         except (messaging.MessageUndeliverable, *BROKER_AWAY) as error:
             if kind == 'cast':
-                LOG.warning('cast of %s.%s not sent (%s); its row will be found by the sweep', topic, method, error)
+                LOG.warning('Could not send the cast %s.%s (%s); the periodic sweep will find its operation', topic,
+                            method, error)
                 return None
             silence = Unanswered if isinstance(error, messaging.MessageUndeliverable) else Unsent
             raise silence(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: {error}') from error
@@ -204,7 +205,7 @@ class OsloTransport:
             opening, since = self._opening, self._opening_since
         wait([opening], max(0.0, since + self._conf.rpc_send_timeout - time.monotonic()))
         if not opening.done():
-            raise bounded.Overdue('the broker does not let us open a queue for replies')
+            raise bounded.Overdue('RabbitMQ did not create the reply queue in time')
         opening.result()
 
     def _open_replies(self) -> None:
@@ -323,14 +324,14 @@ class DirectTransport:
         try:
             run()
         except KilonovaError as error:
-            LOG.debug('cast answered %s', error)
+            LOG.debug('A cast failed: %s', error)
 
     def _deliver(self, topic: str, namespace: str | None, server: str | None, version: str, method: str,
                  wire: str) -> Any:
         servers = self._servers.get(topic, {})
         name = server or next(iter(servers), None)
         if name not in servers:
-            raise Unanswered(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: nobody listens')
+            raise Unanswered(who=f'{topic} {server or ""}'.strip(), reason=f'{method}: no server is listening')
         context, args = jsonutils.loads(wire)
         ctxt = RequestContext.from_dict(context)
         if self.prepare:

@@ -383,7 +383,7 @@ def test_what_cannot_be_told_fails_nothing(caplog):
     told = notifier()
     told.emit(context(), 'instance.power_off.end', instance=None)
     assert told._sender.sent == []
-    assert 'Notification instance.power_off.end could not be made' in caplog.text
+    assert 'Notification instance.power_off.end could not be created' in caplog.text
 
 
 class Blocking:
@@ -416,7 +416,7 @@ def test_a_broker_that_is_away_delays_nobody_and_costs_what_is_too_much(caplog):
     broker.free.set()
     sender.flush(10)
     assert broker.sent == [0, 1, 2]
-    assert caplog.text.count('Notifications are lost') == 1
+    assert caplog.text.count('Notifications are being dropped') == 1
     put(7)
     sender.flush(10)
     assert (broker.sent[-1], sender.lost) == (7, 0)
@@ -431,7 +431,7 @@ def test_the_sender_goes_on_after_an_error(caplog):
     sender.put(lambda: [(context(), notify.Message(True, 'e', 'p', 'INFO', {'number': 1}))])
     sender.flush(10)
     assert broker.sent == [1]
-    assert 'could not be made or sent' in caplog.text
+    assert 'could not be created or sent' in caplog.text
 
 
 def test_the_library_gets_topics_publisher_and_a_context_without_secrets():

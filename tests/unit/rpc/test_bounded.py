@@ -21,9 +21,9 @@ def test_outcomes_come_back() -> None:
 def test_what_hangs_is_left_and_counted() -> None:
     bounded, end = Bounded(2), threading.Event()
     for _ in range(2):
-        with pytest.raises(Overdue, match=r'not done after 0\.01 s'):
+        with pytest.raises(Overdue, match=r'no result after 0\.01 s'):
             bounded.run(end.wait, 0.01)
-    with pytest.raises(Overdue, match='2 earlier ones have not ended'):
+    with pytest.raises(Overdue, match='2 earlier calls have not ended'):
         bounded.run(lambda: 'not even begun', 5)
     left = [thread for thread in threading.enumerate() if thread.name == 'bounded']
     assert all(thread.daemon for thread in left), 'a process ends without them'

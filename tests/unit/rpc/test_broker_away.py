@@ -46,6 +46,6 @@ def test_calls_end_and_so_does_the_process(tmp_path: Path, backend: str) -> None
     lines = (done.stdout + done.stderr).splitlines()
     assert (done.returncode, [line for line in lines if 'Traceback' in line]) == (0, [])
     assert [line for line in lines if line.startswith('503 ')] == [
-        '503 compute gpu1 does not answer: get_console_output: the broker does not let us open a queue for replies'] * 3
+        '503 compute gpu1 does not answer: get_console_output: RabbitMQ did not create the reply queue in time'] * 3
     # Finding 7.12: however often it is tried.
     assert len([line for line in lines if 'oslo.messaging' in line]) == 1

@@ -91,14 +91,14 @@ def test_a_collector_that_cannot_write_takes_nothing(broker: Any, caplog: pytest
     database_away.set()
     connected = broker.connected
     with collecting(broker, handle):
-        await_true(lambda: 'Reports of hosts are not taken: no database' in caplog.text)
+        await_true(lambda: 'Cannot receive the reports of hosts, retrying: no database' in caplog.text)
         assert broker.connected == connected
         database_away.clear()
         await_true(lambda: taken == [{}])
         database_away.set()
         sender = Sender(broker, expires=10)
         sender.send(1, 'h1')
-        await_true(lambda: caplog.text.count('Reports of hosts are not taken') >= 2)
+        await_true(lambda: caplog.text.count('Cannot receive the reports of hosts') >= 2)
         database_away.clear()
         await_true(lambda: len(taken) == 2)
         sender.send(2, 'h2')
@@ -118,13 +118,13 @@ def test_what_is_no_report_is_dropped(broker: Any, caplog: pytest.LogCaptureFixt
     with collecting(broker, taken.append):
         await_true(lambda: {9: 'h9'} in taken)
     assert taken == [{}, {9: 'h9'}]
-    assert caplog.text.count('was dropped') == 7
+    assert caplog.text.count('Dropped a ') == 7
 
 
 def test_a_broker_that_is_away_is_tried_again(broker: Any) -> None:
     sender = Sender(broker, expires=10)
     broker.away = True
-    with pytest.raises(Unanswered, match='conductor does not answer: report not taken: away'):
+    with pytest.raises(Unanswered, match='conductor does not answer: the report was not accepted: away'):
         sender.send(1, 'h1')
     broker.away = False
     sender.send(1, 'h1')

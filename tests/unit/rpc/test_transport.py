@@ -134,7 +134,7 @@ def test_calls_end_while_the_queue_of_replies_does_not_open(monkeypatch, hang) -
     sender = sender_with(monkeypatch, act)
     set_times(sender, 0.05)
     for _ in range(2):
-        with pytest.raises(Unsent, match='does not let us open a queue for replies'):
+        with pytest.raises(Unsent, match='did not create the reply queue in time'):
             send(sender, 'call')
     assert send(sender, 'cast') == 'answer', 'a cast needs no replies'
     set_times(sender, 5)
