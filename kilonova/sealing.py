@@ -27,8 +27,8 @@ OPTION = '[secrets]key_file'
 # Number of keys in a rotated file: the key that seals, the previous one (for rows that are still under way), and the
 # next one.
 KEPT = 3
-_HEADER = ('# Keys of Kilonova: kilonova-manage secrets rotate_key makes a new one.\n'
-           '# Each host of kilonova-api and kilonova-compute needs this file, readable for its daemon alone.\n')
+_HEADER = ('# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'
+           '# Each host of kilonova-api and kilonova-compute needs a copy that only its daemon can read.\n')
 
 
 class NoKeys(errors.Unavailable):
@@ -73,7 +73,7 @@ class Keys:
         try:
             return cls(keys)
         except ValueError as error:
-            raise NoKeys(f'{OPTION}: {path} holds a line that is no key, 32 bytes in URL-safe base64') from error
+            raise NoKeys(f'{OPTION}: {path} has a line that is not a key (32 bytes in URL-safe base64)') from error
 
     def seal(self, secrets: Secrets, uuid: str) -> str:
         """Return the secrets as a text that only these keys can open, and only for the server ``uuid``."""
@@ -108,14 +108,15 @@ def read_file(path: str) -> list[str]:
         with open(path, encoding='ascii') as stream:
             mode, text = os.fstat(stream.fileno()).st_mode, stream.read()
     except FileNotFoundError:
-        raise NoKeys(f'{OPTION}: {path} is not there', missing=True) from None
+        raise NoKeys(f'{OPTION}: {path} does not exist', missing=True) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise NoKeys(f'{OPTION}: {path} can not be read: {getattr(error, "strerror", None) or error}') from error
+        raise NoKeys(f'{OPTION}: {path} cannot be read: {getattr(error, "strerror", None) or error}') from error
     if mode & stat.S_IRWXO:
-        raise NoKeys(f'{OPTION}: {path} is open to others (mode {stat.S_IMODE(mode):04o}); 0600 is right, or 0640')
+        raise NoKeys(f'{OPTION}: {path} is accessible to all users (mode {stat.S_IMODE(mode):04o}); set its mode to '
+                     '0600 or 0640')
     keys = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith('#')]
     if not keys:
-        raise NoKeys(f'{OPTION}: {path} holds no key')
+        raise NoKeys(f'{OPTION}: {path} contains no key')
     return keys
 
 

@@ -209,7 +209,7 @@ class Channel:
         afterwards.
         """
         if self._head is None:
-            raise Refused(400, 'A body without a head')
+            raise Refused(400, 'The request has a body, but no headers')
         self.closing = True
         return Request(self._head, b'', length)
 
@@ -380,7 +380,7 @@ class WsgiServer:
                 if each.state is not State.WORK and each.since < float('inf')]
 
     def _drop(self, oldest: Channel) -> None:
-        self._log.debug('Too many connections, or too much on them: %s gives way', oldest.address)
+        self._log.debug('Too many connections or too much buffered data: closing the connection of %s', oldest.address)
         oldest.hang_up()
         oldest.out, oldest.arrived, oldest.closing = memoryview(b''), 0, True
         oldest.since = float('inf')

@@ -8,10 +8,10 @@ Objects, queries, the scheduler and the audit use these functions, so that an un
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
+from oslo_log import log as logging
 from oslo_versionedobjects import exception as ovo_exception
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def read(what: str, text: str | None, reader: Callable[[str], ValueT], otherwise
     try:
         return reader(text)
     except BROKEN as error:
-        LOG.error('The %s cannot be read (%s: %s): it counts as empty.', what, type(error).__name__, error)
+        LOG.error('The %s cannot be read (%s: %s); treating it as empty', what, type(error).__name__, error)
         return cast('ValueT', otherwise)
 
 
@@ -44,7 +44,7 @@ def mapping(text: str | None) -> dict[str, Any]:
         return {}
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise TypeError(f'it is a {type(found).__name__} and no object')
+        raise TypeError(f'it is a {type(found).__name__}, not an object')
     return found
 
 

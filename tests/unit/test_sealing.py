@@ -114,8 +114,8 @@ def test_a_link_stays_a_link(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(('text', 'mode', 'words'), [
-    ('# nothing\n\n', 0o600, 'holds no key'), ('short\n', 0o600, 'holds a line that is no key'),
-    ('schlüssel\n', 0o600, 'can not be read'), (None, 0o604, r'is open to others \(mode 0604\)')])
+    ('# nothing\n\n', 0o600, 'contains no key'), ('short\n', 0o600, 'has a line that is not a key'),
+    ('schlüssel\n', 0o600, 'cannot be read'), (None, 0o604, r'is accessible to all users \(mode 0604\)')])
 def test_files_that_may_not_be_used(path: str, text: str | None, mode: int, words: str) -> None:
     if text is not None:
         Path(path).write_text(text)
@@ -128,7 +128,7 @@ def test_files_that_may_not_be_used(path: str, text: str | None, mode: int, word
 
 
 def test_no_file_is_told_from_a_bad_one(tmp_path: Path) -> None:
-    for path, words in ((str(tmp_path / 'none'), 'is not there'), ('', r'\[secrets\]key_file is empty')):
+    for path, words in ((str(tmp_path / 'none'), 'does not exist'), ('', r'\[secrets\]key_file is empty')):
         with pytest.raises(NoKeys, match=words) as caught:
             Keys.read(path)
         assert caught.value.missing

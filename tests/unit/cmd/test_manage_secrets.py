@@ -45,15 +45,16 @@ def test_create_and_rotate(run, keys):
 def test_a_file_that_may_not_be_used(run, keys, command):
     keys.write_text('no key\n')
     keys.chmod(0o600)
-    assert run(command) == (1, f'[secrets]key_file: {keys} holds a line that is no key, 32 bytes in URL-safe base64\n')
+    assert run(command) == (
+        1, f'[secrets]key_file: {keys} has a line that is not a key (32 bytes in URL-safe base64)\n')
     keys.chmod(0o604)
     code, told = run(command)
-    assert code == 1 and 'is open to others (mode 0604)' in told
+    assert code == 1 and 'is accessible to all users (mode 0604)' in told
     assert keys.read_text() == 'no key\n'
 
 
 def test_rotation_without_keys(run, keys):
-    assert run('rotate_key') == (1, f'[secrets]key_file: {keys} is not there\n')
+    assert run('rotate_key') == (1, f'[secrets]key_file: {keys} does not exist\n')
     assert not keys.exists()
 
 
@@ -70,20 +71,20 @@ def test_upgrade_check(parse, keys):
     """A cloud without keys works, without passwords; one whose keys others can read keeps nothing secret."""
     cloud = cli.Cloud(parse(sections=f'[secrets]\nkey_file = {keys}'))
     result, details = status.secret_keys(cloud)
-    assert result is Result.WARNING and f'[secrets]key_file: {keys} is not there: new servers get no admin' in details
+    assert result is Result.WARNING and f'[secrets]key_file: {keys} does not exist: new servers get no admin' in details
     assert "'kilonova-manage secrets create_key'" in details
     sealing.create_file(str(keys))
     assert status.secret_keys(cloud) == (Result.SUCCESS, None)
     os.chmod(keys, 0o644)
     result, details = status.secret_keys(cloud)
-    assert result is Result.FAILURE and 'is open to others' in details
+    assert result is Result.FAILURE and 'is accessible to all users' in details
     assert status.CHECKS['Secret keys'] is status.secret_keys
 
 
 def test_daemons_say_that_keys_are_missing(parse, keys, caplog):
     conf = parse(sections=f'[secrets]\nkey_file = {keys}')
     parts.warn_without_keys(conf, 'no passwords')
-    assert f'[secrets]key_file: {keys} is not there: no passwords' in caplog.text
+    assert f'[secrets]key_file: {keys} does not exist: no passwords' in caplog.text
     caplog.clear()
     sealing.create_file(str(keys))
     parts.warn_without_keys(conf, 'no passwords')
