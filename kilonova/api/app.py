@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import re
 import time
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 import webob
 from keystonemiddleware import auth_token
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_middleware import cors, healthcheck, http_proxy_to_wsgi, request_id, sizelimit
 
 from kilonova.accel.client import AcceleratorClient

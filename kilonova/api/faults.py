@@ -6,13 +6,13 @@ method without a route (``no_route``).
 from __future__ import annotations
 
 import json
-import logging
 import re
 from typing import Any
 from wsgiref.types import WSGIApplication
 
 import webob
 import webob.exc
+from oslo_log import log as logging
 
 from kilonova.db import engine
 from kilonova.errors import KilonovaError

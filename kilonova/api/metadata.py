@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -26,6 +25,7 @@ from urllib.parse import quote
 
 import webob
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova import errors
@@ -51,7 +51,7 @@ TEXT, JSON = 'text/plain', 'application/json'
 class Misconfigured(errors.Invalid):
     """The options of the metadata service are not valid or not safe. kilonova-api does not start then."""
 
-    msg_fmt = 'The metadata service is enabled ([DEFAULT]enabled_apis), and %(reason)s.'
+    msg_fmt = 'The metadata service is enabled ([DEFAULT]enabled_apis), but %(reason)s.'
 
 
 class Refused(Exception):
@@ -86,9 +86,10 @@ class MetadataService:
     def __init__(self, conf: cfg.ConfigOpts, *, databases: engine.Databases, cells: Cells, vendor: Vendordata,
                  clock: Callable[[], float] = time.monotonic) -> None:
         if not conf.neutron.service_metadata_proxy:
-            raise Misconfigured(reason='[neutron]service_metadata_proxy is not set: there is no other way for requests')
+            raise Misconfigured(reason='[neutron]service_metadata_proxy is not set: only requests of the proxy are '
+                                       'supported')
         if not conf.neutron.metadata_proxy_shared_secret:
-            raise Misconfigured(reason='[neutron]metadata_proxy_shared_secret is empty: everybody could sign')
+            raise Misconfigured(reason='[neutron]metadata_proxy_shared_secret is empty: anybody could sign requests')
         self._secret = conf.neutron.metadata_proxy_shared_secret.encode()
         self._domain, self._keep = conf.api.dhcp_domain, conf.api.metadata_cache_expiration
         self._zone = conf.default_availability_zone
@@ -105,11 +106,11 @@ class MetadataService:
         except Refused as refused:
             response = webob.Response(text=refused.text, status=int(refused.status), content_type=TEXT)
         except Exception as error:
-            silent = is_silence(error)
+            silent, uuid = is_silence(error), request.headers.get('X-Instance-ID')
             if silent:
-                LOG.warning('Metadata for %s: %s', request.headers.get('X-Instance-ID'), error)
+                LOG.warning('Metadata request of server %s failed: %s', uuid, error, instance_uuid=uuid)
             else:
-                LOG.exception('Metadata for %s', request.headers.get('X-Instance-ID'))
+                LOG.exception('Metadata request of server %s failed', uuid, instance_uuid=uuid)
             response = webob.Response(text='An unknown error has occurred. Please try your request again.',
                                       status=503 if silent else 500, content_type=TEXT)
         response.headers['Cache-Control'] = 'no-store'
@@ -138,8 +139,8 @@ class MetadataService:
         expected = hmac.new(self._secret, uuid.encode('latin-1', 'replace'), hashlib.sha256).hexdigest()
         signature = request.headers.get('X-Instance-ID-Signature', '')
         if not hmac.compare_digest(expected.encode(), signature.encode('latin-1', 'replace')):
-            LOG.warning('X-Instance-ID-Signature does not match for X-Instance-ID %r: the secrets of the proxy and of '
-                        '[neutron]metadata_proxy_shared_secret differ, or somebody else asks', uuid)
+            LOG.warning('X-Instance-ID-Signature does not match X-Instance-ID %r: the secret of the proxy differs from '
+                        '[neutron]metadata_proxy_shared_secret, or the request does not come from the proxy', uuid)
             raise Refused(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
         known = self._remembered(uuid) or self._read(uuid)
         # The project isn't signed, but it is compared with the server's project anyway.

@@ -7,13 +7,13 @@ The file ``[oslo_policy]policy_file`` (policy.yaml) can override any rule. It is
 """
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_policy import policy as oslo_policy
 
 from kilonova.api import routes
@@ -103,7 +103,7 @@ class Policy:
             self.enforcer = self._load()
             LOG.info('The policy files were read again')
         except Exception as error:  # noqa: BLE001 - whatever stands in a file must not end requests
-            LOG.error('The policy files can not be used, the rules stay as they were: %s: %s',
+            LOG.error('The policy files cannot be used; keeping the previous rules: %s: %s',
                       type(error).__name__, error)
 
     def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool:

@@ -17,7 +17,7 @@ SERVICE = 'rule:service_or_admin'
 ANY = '@'
 
 BASE = tuple(policy.RuleDefault(*each) for each in (
-    ('context_is_admin', 'role:admin', 'Decides what makes a caller an administrator.'),
+    ('context_is_admin', 'role:admin', 'Decides which callers are administrators.'),
     ('admin_api', 'is_admin:True', 'Default of administrative calls in older policy files.'),
     ('admin_or_owner', 'is_admin:True or project_id:%(project_id)s', 'Owner of a resource, for older policy files.'),
     ('project_manager_api', 'role:manager and project_id:%(project_id)s', 'Manager of the project.'),

@@ -199,7 +199,7 @@ class Call:
     def server(self) -> Found:
         """The server in the path, on routes that have ``server``."""
         if self.found is None:
-            raise TypeError(f'{self.route.path} names no server')
+            raise TypeError(f'{self.route.path} has no server in its path')
         return self.found
 
     @property

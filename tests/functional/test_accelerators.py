@@ -494,8 +494,8 @@ def test_what_is_refused(parted: Accelerated) -> None:
             '/device_profiles?name', '/accelerator_requests?instance']
         (body,) = response.json.values()
         return str(body['message'])
-    assert refused() == (f'{said} has an attach handle of type PCI, which stays with its host while the guest runs; '
-                         'those of types MDEV and TEST_PCI do not.') % request['uuid']
+    assert refused() == (f'{said} has an attach handle of type PCI, which cannot be live migrated; '
+                         'only those of types MDEV and TEST_PCI can.') % request['uuid']
     parted.delete(server)
     server = parted.boot('vgpu')
     (request,) = parted.of(server)

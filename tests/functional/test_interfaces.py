@@ -307,7 +307,7 @@ def test_an_attach_that_takes_long(make_cloud: Callable[..., Cloud], monkeypatch
     attaching.guests.attach_interface = slow
     answer = attaching.cloud.request('POST', attaching.path, {'interfaceAttachment': {'net_id': attaching.second}})
     go.set()
-    assert answer.status_int == 503 and 'the request goes on' in answer.text and 'attach_interface' in answer.text
+    assert answer.status_int == 503 and 'The request continues' in answer.text and 'attach_interface' in answer.text
     attaching.cloud.settle()
     assert len(attaching.ports()) == 2
 

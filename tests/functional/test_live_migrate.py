@@ -147,8 +147,8 @@ def test_what_can_not_be_migrated_live(cloud: Cloud) -> None:
     response = ask(cloud, other, AUTO)
     assert response.status_int == 400
     assert response.json['badRequest']['message'] == (
-        f'Migration pre-check error: instance {other} can not be live migrated: it has PCI devices of alias '
-        'QuadroM4000-video, which does not say that they are live_migratable: they stay with their host.')
+        f'Migration pre-check error: instance {other} cannot be live migrated: it has PCI devices of alias '
+        'QuadroM4000-video, which is not configured as live_migratable.')
     assert cloud.status(other) == 'ACTIVE'
     cloud.action(server, 'os-stop')
     response = ask(cloud, server, AUTO)

@@ -11,7 +11,6 @@ iterable of ``Spec``. Its namespaces are then checked like those of the table.
 from __future__ import annotations
 
 import functools
-import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import os_resource_classes
 import os_traits
 import stevedore
+from oslo_log import log as logging
 from oslo_utils import strutils
 
 from kilonova.errors import Invalid

@@ -88,5 +88,5 @@ def check_moves_live(backend: Backend, instance: Instance) -> None:
             raise AcceleratorsRefused(request=one.uuid, reason=f'is {one.state}, not {BOUND}')
         if one.handle_kind not in MOVES_LIVE:
             raise AcceleratorsRefused(
-                request=one.uuid, reason=f'has an attach handle of type {one.handle_kind}, which stays with its host '
-                                         f"while the guest runs; those of types {' and '.join(MOVES_LIVE)} do not")
+                request=one.uuid, reason=f'has an attach handle of type {one.handle_kind}, which cannot be live '
+                                         f"migrated; only those of types {' and '.join(MOVES_LIVE)} can")

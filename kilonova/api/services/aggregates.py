@@ -7,11 +7,11 @@ conductor repeats it by this row.
 """
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova.api.services import hosts as host_service
@@ -326,8 +326,8 @@ def _mirror(backend: Backend, row: operations.Operation) -> None:
         if backend.placement is not None:
             mirror.bring_up_to_date(backend.placement, backend.api_db, backend.cells, aggregate, host)
     except KilonovaError as error:
-        LOG.warning('Placement does not know yet whether host %s is in aggregate %s, a conductor will tell it: %s',
-                    host, aggregate, error)
+        LOG.warning('Could not update the membership of host %s in aggregate %s in Placement; a conductor will do it '
+                    '(operation %s): %s', host, aggregate, row.uuid, error)
         return
     with backend.api_db.write() as conn:
         operations.end(conn, row.uuid, row.instance_uuid)

@@ -56,7 +56,7 @@ class InvalidBlockDevice(Invalid):
 class BadDevices(Invalid):
     """Error 400: the block devices that an image names are malformed."""
 
-    msg_fmt = 'Image property block_device_mapping can not be read: %(reason)s'
+    msg_fmt = 'Image property block_device_mapping cannot be read: %(reason)s'
 
 
 class BootSequence(InvalidBlockDevice):
@@ -226,11 +226,11 @@ def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not text:
         return []
     if not strutils.bool_from_string(properties.get(_SECOND)):
-        raise BadDevices(reason=f'it is of the first syntax, without {_SECOND}')
+        raise BadDevices(reason=f'it has the first syntax; only the second one, with {_SECOND}, is supported')
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise BadDevices(reason=f'it is no JSON: {error}') from None
+        raise BadDevices(reason=f'it is not JSON: {error}') from None
     if not isinstance(found, list) or len(found) > MOST_OF_IMAGE or not all(isinstance(each, dict) for each in found):
         raise BadDevices(reason=f'it must be a list of at most {MOST_OF_IMAGE} block devices')
     return [_of_image(device) for device in found]

@@ -7,7 +7,6 @@ servers.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova import sealing, states
@@ -71,7 +71,7 @@ MAX_HOSTNAME, MAX_FQDN = 63, 255
 class TooManyServers(Invalid):
     """Error 400: the request asks for more servers than [api]max_servers_per_request allows."""
 
-    msg_fmt = 'One request creates at most %(most)d servers, not %(wanted)d: send several.'
+    msg_fmt = 'One request can create at most %(most)d servers, not %(wanted)d. Send several requests.'
 
 
 class ZoneUnavailable(Invalid):
@@ -222,7 +222,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     if count > backend.options.max_servers_per_request:
         raise TooManyServers(wanted=count, most=backend.options.max_servers_per_request)
     if count < request.max_count:
-        LOG.info('max count reduced from %d to %d by the quota of project %s', request.max_count, count,
+        LOG.info('Max count reduced from %d to %d by the quota of project %s', request.max_count, count,
                  ctxt.project_id)
     server_groups.check_members(allowed, group, count)
     shared = _Shared(request, made, image, key, disks, files, pci_requests, numa_topology, zone,
@@ -288,11 +288,11 @@ def _image(backend: Backend, ctxt: RequestContext, request: CreateRequest, named
         images.check_on_volume(image, flavor, root.size)
         return image
     if named is not None and disks.image and request.image_ref != disks.image:
-        raise block_devices.InvalidBlockDevice(reason='the image of the root disk is not imageRef.')
+        raise block_devices.InvalidBlockDevice(reason='the image of the root disk differs from imageRef.')
     if named is None:
         _check_id(disks.image)
         raise block_devices.InvalidBlockDevice(
-            reason=f'Mapping image {disks.image} to local needs imageRef, which names the same image.')
+            reason=f'Mapping image {disks.image} to local needs an imageRef with the same image.')
     images.check_fits(named, flavor, request.zero_disk_allowed)
     return named
 

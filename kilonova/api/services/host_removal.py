@@ -6,8 +6,9 @@ completes it by the operation row.
 """
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
+
+from oslo_log import log as logging
 
 from kilonova.api.services import hosts
 from kilonova.api.services.backend import Backend
@@ -109,5 +110,5 @@ def _complete(backend: Backend, cell: Database, operation: Operation) -> None:
     except Exception as error:
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
-        LOG.warning('Host %s is not removed everywhere yet, conductors complete it (operation %s): %s', host,
+        LOG.warning('The removal of host %s is not complete; a conductor will complete it (operation %s): %s', host,
                     operation.uuid, error)

@@ -5,10 +5,11 @@ listed, but it is not shown as a hypervisor.
 """
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
+
+from oslo_log import log as logging
 
 from kilonova import concurrency
 from kilonova.api.services.backend import Backend
@@ -219,7 +220,8 @@ def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> 
     except Exception as error:
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
-        LOG.warning('Operations that wait for host %s were not woken, they go on at their next try: %s', host, error)
+        LOG.warning('Could not wake the operations that wait for host %s; they continue at their next retry: %s', host,
+                    error)
 
 
 def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:
@@ -238,14 +240,14 @@ def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str
 def _tell(backend: Backend, ctxt: RequestContext, row: dict[str, Any]) -> None:
     change = 'disabled' if row['disabled'] else 'enabled'
     if not row['up']:
-        LOG.info('Compute service on host %s was %s while it is down: it will know when it comes back.', row['host'],
-                 change)
+        LOG.info('Compute service on host %s was %s while it is down; it will read the change when it is up again',
+                 row['host'], change)
         return
     try:
         if backend.compute is not None:
             backend.compute.set_host_enabled(ctxt, server=row['host'], enabled=not row['disabled'])
     except KilonovaError as error:
-        LOG.warning('Compute service on host %s was %s, but could not be told: %s', row['host'], change, error)
+        LOG.warning('Compute service on host %s was %s, but could not be notified: %s', row['host'], change, error)
 
 
 def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
@@ -379,7 +381,7 @@ def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> 
         try:
             return uptime(backend, ctxt, node)
         except KilonovaError as error:
-            LOG.debug('Host %s does not tell its uptime: %s', node.row['host'], error)
+            LOG.debug('Could not get the uptime of host %s: %s', node.row['host'], error)
             return None
     if not asked:
         return {}

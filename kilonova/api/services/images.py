@@ -40,7 +40,7 @@ class NoSuchImage(Invalid):
 class NoDisk(Invalid):
     """Error 400: the image has no disk, only snapshots of volumes for new servers."""
 
-    msg_fmt = 'Image %(image_id)s has no disk of its own: it names snapshots of volumes, for new servers.'
+    msg_fmt = 'Image %(image_id)s has no data: it only names volume snapshots, from which new servers can be created.'
 
 
 class FlavorMemoryTooSmall(Invalid):
@@ -188,7 +188,7 @@ def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], 
     if not found.kernel:
         for name, value in (('ramdisk_id', found.ramdisk), ('os_command_line', properties.get('os_command_line'))):
             if value:
-                raise KernelUnusable(name=name, reason='it means nothing without kernel_id.')
+                raise KernelUnusable(name=name, reason='it cannot be used without kernel_id.')
     size = 0
     for name, image_id in zip(('kernel_id', 'ramdisk_id'), found, strict=True):
         if image_id:

@@ -55,8 +55,8 @@ class AttachFailed(Conflict):
 class AttachGoesOn(Unavailable):
     """Error 503: the interface is not attached within the response timeout, and the operation continues."""
 
-    msg_fmt = ('The interface of server %(server)s is not attached after %(seconds)g s, and the request goes on: its '
-               'instance action %(action)s tells how it ends, request %(request)s.')
+    msg_fmt = ('The interface of server %(server)s was not attached within %(seconds)g s. The request continues; its '
+               'result will be in the instance action %(action)s of request %(request)s.')
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _attached(backend: Backend, ctxt: RequestContext, server: Found, row: Operat
             raise AttachFailed(server=server.uuid, reason=reason)
         new = [vif for vif in _cached(conn, server.uuid) if vif['id'] not in before]
         if not new:
-            raise AttachFailed(server=server.uuid, reason='its port was taken from the server at once')
+            raise AttachFailed(server=server.uuid, reason='its port was detached again at once')
         return new[0]
     vif = accept.wait(backend, server, look)
     if vif is None:

@@ -22,7 +22,7 @@ from kilonova.pci.request import as_list
 class NotLive(Invalid):
     """Error 400: the server has a device that can't move while the guest runs."""
 
-    msg_fmt = 'Migration pre-check error: instance %(uuid)s can not be live migrated: %(reason)s.'
+    msg_fmt = 'Migration pre-check error: instance %(uuid)s cannot be live migrated: %(reason)s.'
 
 
 class NoHostToForce(Invalid):
@@ -94,8 +94,8 @@ def _check(instance: Instance) -> None:
         if request.source == request.NEUTRON_PORT:
             if request.spec[0]['dev_type'] == PF:
                 raise NotLive(uuid=instance.uuid, reason=f'its port {request.requester_id} is a physical function, '
-                                                         'which stays with its host')
+                                                         'which cannot be live migrated')
         elif request.source != request.FLAVOR_RESOURCES and not all(
                 spec.get('live_migratable') == 'true' for spec in request.spec):
-            raise NotLive(uuid=instance.uuid, reason=f'it has PCI devices of alias {request.alias_name}, which does '
-                                                     'not say that they are live_migratable: they stay with their host')
+            raise NotLive(uuid=instance.uuid, reason=f'it has PCI devices of alias {request.alias_name}, which '
+                                                     'is not configured as live_migratable')

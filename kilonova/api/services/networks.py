@@ -131,7 +131,7 @@ class NetworkGuarantees(Invalid):
     """Error 400: the network's QoS policy guarantees resources, so the user must create the port first."""
 
     msg_fmt = ('Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy '
-               '%(policy)s: make a port of it, and ask for that one.')
+               '%(policy)s: create a port in it and use that port.')
 
 
 class GuaranteeTooNew(Invalid):
@@ -147,7 +147,7 @@ class GuaranteeTooNew(Invalid):
 class PortNotServed(Invalid):
     """Error 400: this cloud does not support a port of this kind."""
 
-    msg_fmt = 'Port %(port_id)s is not served in this cloud: %(reason)s.'
+    msg_fmt = 'Port %(port_id)s is not supported by this cloud: %(reason)s.'
 
 
 @dataclass(frozen=True)
@@ -441,25 +441,25 @@ def _check_port(port: Port) -> None:
     if port.device_id:
         raise PortInUse(port_id=port.id)
     if port.vnic_type not in SERVED:
-        raise PortNotServed(port_id=port.id, reason=f"its vnic_type is '{port.vnic_type}', and interfaces are of type "
+        raise PortNotServed(port_id=port.id, reason=f"its vnic_type is '{port.vnic_type}'; supported are "
                                                     f"{', '.join(SERVED)}")
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
         # The interface of the function's card does not tell which provider guarantees the resources.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
-        raise PortNotServed(port_id=port.id, reason="it has a resource request, as of a guaranteed bandwidth, and its "
-                                                    f"vnic_type is '{port.vnic_type}'{switched}")
+        raise PortNotServed(port_id=port.id, reason="it has a resource request (such as a guaranteed bandwidth), but "
+                                                    f"its vnic_type is '{port.vnic_type}'{switched}")
     if bool(port.device_profile) != (port.vnic_type in ACCELERATED):
         raise PortNotServed(port_id=port.id, reason=(
-            f"it has the device profile '{port.device_profile}', and its vnic_type is '{port.vnic_type}'"
-            if port.device_profile else f"its vnic_type is '{port.vnic_type}', and it has no device profile"))
+            f"it has the device profile '{port.device_profile}', but its vnic_type is '{port.vnic_type}'"
+            if port.device_profile else f"its vnic_type is '{port.vnic_type}', but it has no device profile"))
 
 
 def _check_profile(port: Port) -> None:
     """Raise PortNotServed if the binding profile asks for switchdev and the vnic_type does not support it."""
     if offloads(port.profile) and port.vnic_type not in (DIRECT, REMOTE, VDPA):
-        raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, and its '
+        raise PortNotServed(port_id=port.id, reason='its binding:profile asks for the capability switchdev, but its '
                                                     f"vnic_type is '{port.vnic_type}', not {DIRECT}")
 
 

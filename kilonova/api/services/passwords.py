@@ -10,12 +10,13 @@ Create, rebuild, evacuate, rescue and the change of a password use this module.
 from __future__ import annotations
 
 import base64
-import logging
 import re
 import secrets
 import string
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import sealing
 from kilonova.api.services.backend import Backend
@@ -29,8 +30,8 @@ _ALPHABET = string.ascii_letters + string.digits
 class NothingToSealWith(Unavailable):
     """Error 503: the request brings a password or files, but this cloud has no keys to seal them."""
 
-    msg_fmt = ('This cloud has no keys that keep passwords and files of new servers secret on their way to the host '
-               '(its operator sets %(option)s). Leave out adminPass and personality.')
+    msg_fmt = ('This cloud has no keys to encrypt the passwords and files of new servers (its operator can set '
+               '%(option)s). Leave out adminPass and personality.')
 
 
 class TooManyFiles(Forbidden):
@@ -62,7 +63,7 @@ def keys(backend: Backend, asked: object) -> sealing.Keys | None:
     except sealing.NoKeys as error:
         if not asked:
             return None
-        LOG.warning('A request that brings a password or files is refused: %s', error)
+        LOG.warning('Refusing a request with a password or files: %s', error)
         raise NothingToSealWith(option=sealing.OPTION) from error
 
 

@@ -12,12 +12,13 @@ then repeats the whole request.
 from __future__ import annotations
 
 import functools
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
+
+from oslo_log import log as logging
 
 from kilonova.api.services import unified_limits
 from kilonova.api.services.backend import Backend
@@ -260,7 +261,7 @@ def recheck(backend: Backend, allowed: Limits, wanted: Mapping[str, int], withdr
     try:
         _refuse(allowed, wanted, before)
     except OverQuota as error:
-        LOG.info('Requests at the same time exceed the quota of project %s: one is taken back', allowed.project_id)
+        LOG.info('Concurrent requests exceed the quota of project %s; one of them is rolled back', allowed.project_id)
         raise (LostRace if withdraw() else OverQuota)(error.message) from None
 
 
@@ -327,7 +328,7 @@ def give(backend: Backend, project_id: str, user_id: str | None, values: Mapping
         LimitTooLarge: A user's limit is above what the project has left (error 400).
     """
     if not is_ours(backend):
-        LOG.warning('Limits of project %s stay as they are: [quota]driver is %s', project_id,
+        LOG.warning('Limits of project %s are not changed: [quota]driver is %s', project_id,
                     backend.options.quota_driver)
         return
     if not force:

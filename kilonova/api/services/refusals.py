@@ -20,7 +20,7 @@ from kilonova.errors import Invalid
 class NotServed(Invalid):
     """Error 400: an extra spec or image property asks for an unsupported feature."""
 
-    msg_fmt = '%(kind)s %(name)s is not served in this cloud: %(reason)s.'
+    msg_fmt = '%(kind)s %(name)s is not supported by this cloud: %(reason)s.'
 
 
 class NoNetworkService(Invalid):
@@ -53,8 +53,8 @@ class Row(NamedTuple):
     reason: str
 
 
-_TPM, _ENCRYPTION = 'guests have no emulated TPM', 'memory is not encrypted'
-_USB, _EPHEMERAL = 'USB devices are not redirected', 'disks are not encrypted'
+_TPM, _ENCRYPTION = 'guests have no emulated TPM', 'guest memory cannot be encrypted'
+_USB, _EPHEMERAL = 'USB devices cannot be redirected', 'disks cannot be encrypted'
 
 EXTRA_SPECS: tuple[Row, ...] = (
     Row(('hw:ephemeral_encryption', 'hw:ephemeral_encryption_format'), _EPHEMERAL),
@@ -62,17 +62,17 @@ EXTRA_SPECS: tuple[Row, ...] = (
     Row(('hw:pmem',), 'there is no persistent memory'),
     Row(('hw:redirected_usb_ports',), _USB),
     Row(('hw:tpm_model', 'hw:tpm_version', 'hw:tpm_secret_security'), _TPM),
-    Row(('quota:vif_*',), 'the bandwidth of interfaces is not limited'),
+    Row(('quota:vif_*',), 'the bandwidth of interfaces cannot be limited'),
     Row(('quota:*_limit', 'quota:*_reservation', 'quota:*_shares_level', 'quota:*_shares_share'),
-        'it is for another hypervisor'),
+        'it is only for other hypervisors'),
 )
 IMAGE_PROPERTIES: tuple[Row, ...] = (
-    Row(('img_block_device_mapping',), 'it is block_device_mapping that names the disks of servers'),
-    Row(('mappings', 'img_mappings'), "ephemeral and swap disks are the flavor's"),
-    Row(('hw_emulation_architecture',), "guests have the host's architecture"),
+    Row(('img_block_device_mapping',), 'only block_device_mapping can name the disks of new servers'),
+    Row(('mappings', 'img_mappings'), 'only the flavor defines ephemeral and swap disks'),
+    Row(('hw_emulation_architecture',), "guests always have the host's architecture"),
     Row(('hw_ephemeral_encryption', 'hw_ephemeral_encryption_format', 'hw_ephemeral_encryption_secret_uuid'),
         _EPHEMERAL),
-    Row(('hw_firmware_stateless',), "UEFI's variables are kept"),
+    Row(('hw_firmware_stateless',), 'UEFI variables are always kept'),
     Row(('hw_mem_encryption', 'hw_mem_encryption_model'), _ENCRYPTION),
     Row(('hw_redirected_usb_ports',), _USB),
     Row(('hw_tpm_model', 'hw_tpm_version'), _TPM),

@@ -29,7 +29,7 @@ ATTEMPTS = 3
 class NoPorts(Invalid):
     """Error 400: the server has no ports, so it can't have security groups."""
 
-    msg_fmt = 'Server %(server)s has no ports: it can have no security groups.'
+    msg_fmt = 'Server %(server)s has no ports, so it cannot have security groups.'
 
 
 class NotOfServer(NotFound):

@@ -8,9 +8,10 @@ The lists of servers, services and hypervisors use these functions.
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
+
+from oslo_log import log as logging
 
 from kilonova.db import engine
 from kilonova.errors import Unanswered
@@ -48,4 +49,4 @@ def refuse_if_any(silent: Iterable[Any]) -> None:
     """Raise Unanswered (503) if ``silent`` is not empty: the searched row may be in a cell that did not answer."""
     names = ', '.join(cell.name for cell in silent)
     if names:
-        raise Unanswered(who=f'Cell {names}', reason='its database is silent')
+        raise Unanswered(who=f'Cell {names}', reason='its database did not respond')

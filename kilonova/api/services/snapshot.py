@@ -7,10 +7,10 @@ API creates with the user's token. A server that is created from such an image g
 """
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova import states
@@ -36,7 +36,7 @@ LATE = 300.0
 class NoImageProperty(Invalid):
     """Error 400: the metadata of the new image has the name of a standard member of images."""
 
-    msg_fmt = "Image metadata can't be called '%(name)s': that is a member of every image."
+    msg_fmt = "Image metadata cannot have the key '%(name)s': every image has a field of this name."
 
 
 class BackupOfVolume(Invalid):
@@ -153,7 +153,8 @@ def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: Found, maki
     except BaseException:
         _note(backend, ctxt, server, image_id, 0.0)
         raise
-    LOG.info('Image %s was made of %d volumes of %s', image_id, len(devices), server.uuid)
+    LOG.info('Image %s was created from %d volumes of server %s', image_id, len(devices), server.uuid,
+             instance_uuid=server.uuid)
 
 
 def _note(backend: Backend, ctxt: RequestContext, server: Found, image_id: str, delay: float) -> str:
@@ -178,13 +179,13 @@ def _take_back(backend: Backend, ctxt: RequestContext, server: Found, image_id: 
         try:
             backend.images.delete(image_id, ctxt)
         except KilonovaError as error:
-            LOG.warning('Image %s is deleted by a conductor (operation %s), as its making was not accepted: %s',
-                        image_id, note, error)
+            LOG.warning('Could not delete image %s, whose snapshot was refused; a conductor will do it (operation %s): '
+                        '%s', image_id, note, error, instance_uuid=server.uuid)
             operations.hasten(server.cell, note)
         else:
             operations.unplan(server.cell, [note])
     except Exception as error:
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
-        LOG.warning('Image %s is deleted by a conductor in %d s (operation %s), unless its making was accepted: %s',
-                    image_id, LATE, note, error)
+        LOG.warning('Image %s will be deleted by a conductor in %d s (operation %s), unless its snapshot was '
+                    'accepted: %s', image_id, LATE, note, error, instance_uuid=server.uuid)

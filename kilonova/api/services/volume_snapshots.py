@@ -40,8 +40,8 @@ class AttachedToMany(Invalid):
 class NotAFile(Invalid):
     """Error 400: the volume is not an unencrypted file on an NFS share."""
 
-    msg_fmt = ("Invalid volume: snapshots of volume %(volume)s are not taken by its server's host: it is %(reason)s; "
-               'accepted: a file of a share (nfs) that is not encrypted')
+    msg_fmt = ('Invalid volume: the host cannot take snapshots of volume %(volume)s, because it is %(reason)s; '
+               'supported are unencrypted files on NFS shares')
 
 
 class SnapshotUnknown(Invalid):
@@ -53,7 +53,7 @@ class SnapshotUnknown(Invalid):
 class MovedOn(Conflict):
     """Error 409: the volume is in another file now, or is detached."""
 
-    msg_fmt = 'volume %(volume)s is not in file %(file)s any more, or not attached as it was'
+    msg_fmt = 'volume %(volume)s is no longer in file %(file)s, or its attachment has changed'
 
 
 class NotItsState(Conflict):

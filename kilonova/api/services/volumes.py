@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,8 +33,6 @@ from kilonova.db.queries import volumes as queries
 from kilonova.db.queries.operations import Operation
 from kilonova.errors import Conflict, Invalid, NotFound, Unavailable
 from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, AttachedVolume
-
-LOG = logging.getLogger(__name__)
 
 ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
 # The statuses of a volume that can be attached. The second one only counts for a volume that allows several servers.
@@ -115,7 +112,7 @@ class TooSmall(Invalid):
 class SwapNotServed(Invalid):
     """Error 400: the volume is encrypted or allows several servers, so it can't be swapped."""
 
-    msg_fmt = 'Volume %(volume)s is not swapped: it is %(reason)s.'
+    msg_fmt = 'Volume %(volume)s cannot be swapped: it is %(reason)s.'
 
 
 class AttachFailed(Conflict):
@@ -127,8 +124,8 @@ class AttachFailed(Conflict):
 class AttachGoesOn(Unavailable):
     """Error 503: the volume is not attached within the response timeout, and the operation continues."""
 
-    msg_fmt = ('Volume %(volume)s is not attached to server %(server)s after %(seconds)g s, and the request goes on: '
-               'its instance action %(action)s tells how it ends, request %(request)s.')
+    msg_fmt = ('Volume %(volume)s was not attached to server %(server)s within %(seconds)g s. The request continues; '
+               'its result will be in the instance action %(action)s of request %(request)s.')
 
 
 @dataclass(frozen=True)
@@ -284,7 +281,7 @@ def attached(backend: Backend, ctxt: RequestContext, server: Found, attach: Atta
         if ended:
             reason = accept.failure(conn, server, ctxt.request_id)
             raise AttachFailed(volume=volume_id, server=server.uuid,
-                               reason=reason or 'it was taken from the server at once')
+                               reason=reason or 'it was detached again at once')
         return None
     row = accept.wait(backend, server, look)
     if row is None:
@@ -340,7 +337,7 @@ def swap(backend: Backend, ctxt: RequestContext, server: Found, volume_id: str, 
     if not copy.is_target_of(old.id):
         raise NotItsTarget(volume=copy.id, old=old.id)
     for volume in (old, copy):
-        for is_so, reason in ((volume.multiattach, 'one that several servers may have'),
+        for is_so, reason in ((volume.multiattach, 'a multiattach volume'),
                               (volume.encrypted, 'encrypted')):
             if is_so:
                 raise SwapNotServed(volume=volume.id, reason=reason)

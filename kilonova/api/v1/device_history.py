@@ -17,7 +17,7 @@ from kilonova.db.queries import device_history
 from kilonova.pci.shown import shown_entry
 
 INDEX = 'kilonova:device-history:index'
-RULES = (rule(INDEX, ADMIN, 'List who held which device from when to when.'),)
+RULES = (rule(INDEX, ADMIN, 'List which projects and servers held which device, and when.'),)
 
 # The id of an entry: the device's uuid, a dot, and the entry's number in its cell.
 _ID = {'type': 'string', 'pattern': r'^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,10}\Z', 'maxLength': 47}

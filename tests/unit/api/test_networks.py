@@ -201,22 +201,22 @@ def test_forms_that_are_none(site, neutron, private):
 
 
 @pytest.mark.parametrize(('fields', 'reason'), [
-    ({'binding:vnic_type': 'smart-nic'}, ("its vnic_type is 'smart-nic', and interfaces are of type normal, direct, "
+    ({'binding:vnic_type': 'smart-nic'}, ("its vnic_type is 'smart-nic'; supported are normal, direct, "
                                           'remote-managed, macvtap, direct-physical, vdpa, accelerator-direct, '
                                           'accelerator-direct-physical')),
     ({'binding:vnic_type': 'macvtap', 'binding:profile': {'capabilities': ['switchdev']}}, (
-        "its binding:profile asks for the capability switchdev, and its vnic_type is 'macvtap', not direct")),
+        "its binding:profile asks for the capability switchdev, but its vnic_type is 'macvtap', not direct")),
     ({'resource_request': {'request_groups': []}, 'binding:vnic_type': 'direct',
       'binding:profile': {'capabilities': ['switchdev']}}, (
-        "it has a resource request, as of a guaranteed bandwidth, and its vnic_type is 'direct' with the capability "
+        "it has a resource request (such as a guaranteed bandwidth), but its vnic_type is 'direct' with the capability "
         'switchdev')),
     *(({'resource_request': {'request_groups': []}, 'binding:vnic_type': kind},
-       f"it has a resource request, as of a guaranteed bandwidth, and its vnic_type is '{kind}'")
+       f"it has a resource request (such as a guaranteed bandwidth), but its vnic_type is '{kind}'")
       for kind in ('remote-managed', 'vdpa')),
-    ({'device_profile': 'fpga'}, "it has the device profile 'fpga', and its vnic_type is 'normal'")])
+    ({'device_profile': 'fpga'}, "it has the device profile 'fpga', but its vnic_type is 'normal'")])
 def test_ports_that_no_server_can_have_yet(site, neutron, private, fields, reason):
     port = neutron.add_port(private, PROJECT, **fields)
-    assert refused(site, [{'port': port}]) == (400, f'Port {port} is not served in this cloud: {reason}.')
+    assert refused(site, [{'port': port}]) == (400, f'Port {port} is not supported by this cloud: {reason}.')
 
 
 @pytest.mark.parametrize(('vnic_type', 'profile', 'spec'), [
@@ -288,8 +288,8 @@ def test_networks_whose_ports_guarantee_something(site, neutron, rules, physical
     neutron.policies = {} if rules is None else {NOSUCH: rules}
     if is_refused:
         assert refused(site, [{'uuid': network}]) == (400, (
-            f'Network {network} gives its ports a guaranteed bandwidth or packet rate by its QoS policy {NOSUCH}: make '
-            'a port of it, and ask for that one.'))
+            f'Network {network} gives its ports a guaranteed bandwidth or packet rate by its QoS policy {NOSUCH}: '
+            'create a port in it and use that port.'))
     else:
         created(site, [{'uuid': network}])
 
@@ -312,7 +312,7 @@ def test_the_quota_of_ports(site, neutron, private, caplog):
     both = [{'uuid': private}, {'uuid': private}]
     assert refused(site, both, min_count=3) == (403, 'Maximum number of ports exceeded')
     assert len(created(site, both, min_count=1, max_count=9)) == 2
-    assert 'max count reduced from 9 to 2' in caplog.text
+    assert 'Max count reduced from 9 to 2' in caplog.text
     neutron.limits[PROJECT] = -1
     assert len(created(site, both, min_count=8)) == 8
 
@@ -627,7 +627,7 @@ def test_groups_that_cannot_be_added(site, neutron, private):
     neutron.add_group('theirs', OTHER)
     for name in ('addSecurityGroup', 'removeSecurityGroup'):
         assert act(site, server, name, 'web') == (
-            400, f'Server {server} has no ports: it can have no security groups.')
+            400, f'Server {server} has no ports, so it cannot have security groups.')
         assert act(site, server, name, 'theirs') == (
             404, "Unable to find security_group with name or id 'theirs'")
         assert act(site, server, name, web, user='eve', project=OTHER)[0] == 404

@@ -41,13 +41,13 @@ def refused(site, flavor):
 def test_extra_specs_without_effect_are_named(site, name):
     """On create, and on the resize to such a flavor. What switches something off asks for nothing."""
     asked = name.replace('quota:*', 'quota:memory').replace('*', 'outbound_peak')
-    assert f'extra spec {asked} is not served in this cloud: ' in refused(
+    assert f'extra spec {asked} is not supported by this cloud: ' in refused(
         site, specs(site, site.flavor(), {asked: '1'}))
     server = site.server()
     if name != 'accel:device_profile':
         code, text = site.fault('POST', f'/servers/{server}/action', {'resize': {'flavorRef': specs(
             site, site.flavor(), {asked: '1'})}})
-        assert code == 400 and f'extra spec {asked} is not served' in text
+        assert code == 400 and f'extra spec {asked} is not supported' in text
     site.create(specs(site, site.flavor(), {asked: 'false'}))
 
 
@@ -59,7 +59,7 @@ def test_image_properties_without_effect_are_named(site, name):
              'block_device_mapping': json.dumps([{'source_type': 'snapshot'}])}.get(name, '1')
     flavor = site.flavor()
     site.images.record[name] = value
-    assert f'image property {name} is not served in this cloud: ' in refused(site, flavor)
+    assert f'image property {name} is not supported by this cloud: ' in refused(site, flavor)
 
 
 @pytest.mark.parametrize('values', [
@@ -115,8 +115,8 @@ def test_an_image_brings_its_kernel(site, kernels):
     ({'kernel_id': KERNEL.replace('1', '9')}, {}, 'could not be found.'),
     ({'kernel_id': KERNEL}, {'status': 'queued'}, f'kernel_id: image {KERNEL} is not active.'),
     ({'kernel_id': KERNEL, 'ramdisk_id': RAMDISK}, {'size': 300 << 20}, 'ramdisk_id: '),
-    ({'ramdisk_id': RAMDISK}, {}, 'ramdisk_id: it means nothing without kernel_id.'),
-    ({'os_command_line': 'quiet'}, {}, 'os_command_line: it means nothing without kernel_id.')])
+    ({'ramdisk_id': RAMDISK}, {}, 'ramdisk_id: it cannot be used without kernel_id.'),
+    ({'os_command_line': 'quiet'}, {}, 'os_command_line: it cannot be used without kernel_id.')])
 def test_kernels_that_cannot_be_used(site, kernels, values, change, said):
     for record in kernels.values():
         record.update(change)
@@ -130,7 +130,7 @@ def test_images_whose_file_systems_must_be_frozen(site):
     site.images.record['os_require_quiesce'] = 'yes'
     server, off = site.server(), site.server(vm_state='stopped', power_state=4)
     code, text = site.fault('POST', f'/servers/{server}/action', {'createImage': {'name': 'i'}})
-    assert code == 400 and 'image property os_require_quiesce is not served' in text
+    assert code == 400 and 'image property os_require_quiesce is not supported' in text
     assert site.rows(server) == [] and site.images.created == []
     site.ok('POST', f'/servers/{off}/action', {'createImage': {'name': 'i'}})
 

@@ -146,5 +146,5 @@ def test_an_image_on_a_local_disk_needs_image_ref_found_1_20(site, more):
     """As in Nova: a server whose only image is that of a mapping boots from a volume."""
     asked = {'name': 's', 'flavorRef': site.flavor(), 'networks': 'none', 'block_device_mapping_v2': [ROOT], **more}
     code, text = site.fault('POST', '/servers', {'server': asked})
-    assert code == 400 and text.endswith(f'Mapping image {IMAGE} to local needs imageRef, which names the same image.')
+    assert code == 400 and text.endswith(f'Mapping image {IMAGE} to local needs an imageRef with the same image.')
     assert site.request('POST', '/servers', {'server': {**asked, 'imageRef': IMAGE}}).status_int == 202

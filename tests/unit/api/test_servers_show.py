@@ -222,7 +222,7 @@ def test_an_update_changes_all_or_nothing(site, monkeypatch):
     assert facts() == before == ('s', None)
 
     def fail(*args, **kwargs):
-        raise Unanswered(who='Cell cell1', reason='its database is silent')
+        raise Unanswered(who='Cell cell1', reason='its database did not respond')
     body['server']['pinned_availability_zone'] = 'z1'
     monkeypatch.setattr(servers, 'update', fail)
     assert site.request('PUT', path, body).status_int == 503

@@ -278,8 +278,8 @@ def test_what_can_not_be_booted_from(site, cinder):
                 'minimum size is 2147483648 bytes.')),
             ([there(hungry, boot_index=0)], "Flavor's memory is too small for requested image."),
             ([there(odd, boot_index=0)], "The volume's image has min_disk 'two': it must be a number."),
-            ([there(bound, boot_index=0)], ('image property hw_tpm_version is not served in this cloud: guests have no '
-                                            'emulated TPM.')),
+            ([there(bound, boot_index=0)], ('image property hw_tpm_version is not supported by this cloud: guests have '
+                                            'no emulated TPM.')),
             ([{**OF_IMAGE, 'boot_index': 0, 'uuid': NOSUCH}], 'Can not find requested image'),
             ([there(tiny)], order), ([there(tiny, boot_index=1)], order), ([local], order),
             ([there(tiny, boot_index=0), {**BLANK, 'boot_index': 0}], order)):
@@ -452,7 +452,8 @@ def test_boots_from_an_image_of_volumes(site, cinder):
         kept = made['system_metadata']
         assert kept['image_os_distro'] == 'debian' and 'image_bdm_v2' not in kept
         assert 'image_block_device_mapping' not in kept
-    nothing = (400, f'Image {IMAGE} has no disk of its own: it names snapshots of volumes, for new servers.')
+    nothing = (400, (f'Image {IMAGE} has no data: it only names volume snapshots, from which new servers can be '
+                     'created.'))
     assert refused_action(site, {'rescue': {'rescue_image_ref': IMAGE}}) == nothing
 
 
@@ -466,7 +467,7 @@ def refused_action(site, body):
 
 
 @pytest.mark.parametrize(('text', 'reason'), [
-    ('[{', 'it is no JSON: '), ('{}', 'it must be a list of at most 64 block devices'),
+    ('[{', 'it is not JSON: '), ('{}', 'it must be a list of at most 64 block devices'),
     (json.dumps([{}] * 65), 'it must be a list of at most 64 block devices'),
     ('[{"volume_size": "1"}]', "volume_size must be of type int, not '1'"),
     ('[{"volume_size": true}]', "volume_size must be of type int, not 'True'"),
@@ -475,10 +476,10 @@ def refused_action(site, body):
 def test_images_that_name_odd_devices(site, cinder, text, reason):
     site.images.record.update(block_device_mapping=text, bdm_v2='True')
     code, message = refused(site)
-    assert code == 400 and message.startswith(f'Image property block_device_mapping can not be read: {reason}')
+    assert code == 400 and message.startswith(f'Image property block_device_mapping cannot be read: {reason}')
     site.images.record.update(bdm_v2='False')
-    assert refused(site) == (400, ('Image property block_device_mapping can not be read: it is of the first syntax, '
-                                   'without bdm_v2'))
+    assert refused(site) == (400, ('Image property block_device_mapping cannot be read: it has the first syntax; '
+                                   'only the second one, with bdm_v2, is supported'))
 
 
 def test_as_many_disks_as_a_server_may_have(make_site, cinder):
@@ -683,8 +684,8 @@ def test_an_attach_that_fails_or_lasts(make_site, cinder, monkeypatch):
     monkeypatch.delattr(site.conductor, 'run_operation')
     code, message = fault(attach(site, server, volume, '2.100'))
     assert code == 503 and message.startswith(
-        f'Volume {volume} is not attached to server {server} after 0.1 s, and the request goes on: its instance action '
-        f'attach_volume tells how it ends, request req-')
+        f'Volume {volume} was not attached to server {server} within 0.1 s. The request continues; its result will be '
+        'in the instance action attach_volume of request req-')
 
 
 def test_an_attach_that_can_not_be(site, cinder):
@@ -824,7 +825,7 @@ def test_a_volume_that_is_not_swapped(site, cinder):
     for wanted, code, said in (
             (NOSUCH, 404, f'Volume {NOSUCH} could not be found.'),
             (other, 400, f'Invalid volume: volume {other} is not the one to which volume {volume} is migrating'),
-            (encrypted, 400, f'Volume {encrypted} is not swapped: it is encrypted.'),
+            (encrypted, 400, f'Volume {encrypted} cannot be swapped: it is encrypted.'),
             (small, 400, 'Invalid volume: New volume must be the same size or larger.'),
             (taken, 400, (f'Invalid volume: Volume {taken} status must be available to reserve, but the current status '
                           f'is reserved.'))):
@@ -840,7 +841,7 @@ def test_a_volume_that_is_not_swapped(site, cinder):
         409, f"Cannot 'swap_volume' instance {server} while it is in vm_state stopped")
     server, volume, copy = swapping(site, cinder, volume_type='shared')
     assert fault(put(site, server, volume, '2.1', 'admin', volumeId=copy)) == (
-        400, f'Volume {volume} is not swapped: it is one that several servers may have.')
+        400, f'Volume {volume} cannot be swapped: it is a multiattach volume.')
     assert site.rows(server) == []
 
 
