@@ -43,12 +43,12 @@ Rules for every driver:
 """
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import stevedore
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.virt.parts.disks import Disks, ImageClient, Snapshots

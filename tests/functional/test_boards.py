@@ -124,7 +124,7 @@ def test_hosts_that_lack_a_device_are_left_out(make_cloud, image):
     wide = cloud.boot(of(cloud, {'hw:maxphysaddr_mode': 'passthrough'}))
     assert cloud.show(wide)['fault']['message'].startswith('No valid host was found')
     board = cloud.boot(cloud.flavor(**{'hw:viommu_model': 'intel'}))
-    assert "'intel' of 'hw:viommu_model' is not possible on this host" in cloud.show(board)['fault']['message']
+    assert "'intel' of 'hw:viommu_model' is not supported by this host" in cloud.show(board)['fault']['message']
     image(cloud, hw_machine_type='q35', hw_viommu_model='smmuv3')
     assert cloud.show(cloud.boot(cloud.flavor()))['fault']['message'].startswith('No valid host was found')
     image(cloud, hw_viommu_model='auto')

@@ -15,7 +15,7 @@ from tests.flows.cases import lose_host
 
 HOSTS: dict[str, list[str]] = {'gpu1': [], 'gpu2': [], 'gpu3': []}
 SHARES = {'quota:cpu_shares': '16384'}
-REFUSED = ("'16384' of 'quota:cpu_shares' is not possible on this host: it must be from 1 to 10000 (control groups of "
+REFUSED = ("'16384' of 'quota:cpu_shares' is not supported by this host: it must be from 1 to 10000 (control groups of "
            'version 2)')
 BUILDS = ('build_and_run_instance', 'prep_resize', 'check_can_live_migrate_destination', 'evacuate_instance',
           'unshelve_instance')

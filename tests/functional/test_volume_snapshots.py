@@ -274,7 +274,7 @@ def test_a_host_that_can_not(site: Filing, monkeypatch: pytest.MonkeyPatch) -> N
     site.delete_snapshot(snapshot, snapshot, 'other')
     site.cloud.settle()
     site.assert_failed(snapshot, 'error_deleting', snapshot, 'base')
-    assert f'it does not read from other, but from {snapshot}, base' in str(site.cloud.story(site.server)[0])
+    assert f'the guest does not use the file other, only {snapshot}, base' in str(site.cloud.story(site.server)[0])
     site.delete_snapshot(snapshot, None, None)
     site.cloud.settle()
     assert site.chain() == [snapshot] and site.told().get(snapshot) is None

@@ -533,7 +533,7 @@ def test_an_encrypted_volume(storing: Storing, caplog: pytest.LogCaptureFixture)
         (row,) = rows.of_servers(conn, [server])[server]
     assert json.loads(row['connection_info'])['data']['encryption'] == ENCRYPTION and KEY not in repr(row)
     assert KEY not in caplog.text
-    for values, reason in (({'provider': 'plain'}, "it is encrypted by 'plain'; accepted: luks"),
+    for values, reason in (({'provider': 'plain'}, "its encryption has the provider 'plain'; accepted: luks"),
                            ({'encryption_key_id': server}, f'Key {server} cannot be read: AuthTypeInvalidError')):
         storing.cinder.encryption = {**ENCRYPTION, **values}
         storing.attach(server, other_one)

@@ -85,7 +85,8 @@ class FakeGuests(Part):
             return
         if vif.id not in domain.vifs:
             if vif.is_function and vif.slot not in held:
-                raise errors.KilonovaError(f'Port {vif.id} is {vif.slot}, and {instance.uuid} holds {held}.')
+                raise errors.KilonovaError(
+                    f'Port {vif.id} is on device {vif.slot}, but server {instance.uuid} has {held}.')
             domain.vifs.append(vif.id)
             if vif.is_function:
                 domain.slots[vif.id] = vif.slot or ''

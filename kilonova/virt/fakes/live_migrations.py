@@ -38,9 +38,9 @@ class FakeLiveMigrations(Part):
         Raises errors.MigrationPreCheckError if they do not fit or must not be copied.
         """
         if block is False and guest['disks']:
-            raise errors.MigrationPreCheckError(reason='fakes share no storage')
+            raise errors.MigrationPreCheckError(reason='hosts of the fake driver share no storage')
         if sum(disk['size'] for disk in guest['disks']) > self.fake.local_gb << 30 or guest['virt_type'] != 'fake':
-            raise errors.MigrationPreCheckError(reason='it does not fit')
+            raise errors.MigrationPreCheckError(reason='the guest does not fit on this host')
         uri = f'fake:/{self.fake.name}'
         return {**self.fake.moves.prepare_move(), 'block': True, 'uri': uri, 'data_uri': uri, 'listen': {}}
 

@@ -122,4 +122,5 @@ class FakeMoves(Part):
         if shrinks or flavor.ephemeral_gb < old.ephemeral_gb:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         if dest['machine_id'] != self.fake.machine.machine_id:
-            raise errors.DisksUnmovable(source=self.fake.name, dest=dest['host'], reason='they are different machines')
+            raise errors.DisksUnmovable(source=self.fake.name, dest=dest['host'],
+                                        reason='the hosts are different machines')

@@ -233,7 +233,7 @@ class FakeState:
         hostdevs = self.prepare(device for device in pci_devices
                                 if getattr(device, 'request_id', None) not in useless)
         if not set(slots.values()) <= set(hostdevs):
-            raise errors.KilonovaError(f'The ports of {instance.uuid} are {slots}, and it holds {hostdevs}.')
+            raise errors.KilonovaError(f'The ports of server {instance.uuid} are on {slots}, but it has {hostdevs}.')
         # These devices are reached through a device of the host, so they are not in the domain.
         behind = [vif.slot for vif in instance.vifs if vif.vnic_type in BEHIND]
         hostdevs = [address for address in hostdevs if address not in behind]

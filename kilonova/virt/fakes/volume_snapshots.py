@@ -58,5 +58,5 @@ class FakeVolumeSnapshots(Part):
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or volume.volume_id not in domain.volumes:
             raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=instance.uuid,
-                              reason='it does not run with it')
+                              reason='it is not running with this volume')
         return domain.files.setdefault(volume.volume_id, [volume.file[0]])

@@ -9,13 +9,13 @@ accelerators are not included.
 """
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import os_resource_classes
+from oslo_log import log as logging
 from oslo_utils import strutils
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def number(name: str, value: str) -> int | None:
     """Return an extra spec's amount of a resource class, or None if it is not a number and is ignored."""
     if value.isdecimal():
         return int(value)
-    LOG.warning('Resource amounts must be integers. Received %s=%s.', name, value)
+    LOG.warning('Resource amounts must be integers. Received %s=%s', name, value)
     return None
 
 

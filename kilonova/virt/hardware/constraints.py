@@ -149,14 +149,14 @@ class RealtimeConfigurationInvalid(errors.Invalid):
 class RealtimeMaskNotFoundOrInvalid(errors.Invalid):
     """The mask of realtime CPUs is empty, contains unknown vCPUs, or leaves no CPU for the emulator's threads."""
 
-    msg_fmt = ('Use of realtime CPUs requires either one or more non-realtime CPU(s) or offloaded emulator threads: '
-               "'%(mask)s' of hw:cpu_realtime_mask.")
+    msg_fmt = ('Use of realtime CPUs requires either one or more non-realtime CPU(s) or offloaded emulator threads, '
+               "but hw:cpu_realtime_mask is '%(mask)s'.")
 
 
 class RealtimeMaskNotDedicated(errors.Invalid):
     """A vCPU in the realtime mask does not get a dedicated host CPU."""
 
-    msg_fmt = ("Realtime CPUs must have CPUs of their own: %(cpus)s of 'hw:cpu_realtime_mask' are not in "
+    msg_fmt = ("Realtime CPUs must be dedicated CPUs: %(cpus)s of 'hw:cpu_realtime_mask' are not in "
                "'hw:cpu_dedicated_mask'.")
 
 
@@ -342,7 +342,7 @@ def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int, propert
     if policy not in (DEDICATED, MIXED):
         return set()
     if vcpus > cpuset.MOST:
-        raise InvalidNUMAValue(name='vcpus', value=vcpus, reason=f'no guest has more than {cpuset.MOST} CPUs')
+        raise InvalidNUMAValue(name='vcpus', value=vcpus, reason=f'a guest can have at most {cpuset.MOST} CPUs')
     everything = set(range(vcpus))
     if mask is None:
         return everything
@@ -435,7 +435,7 @@ def _cells(specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: 
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
     memory = _per_cell(specs, properties, 'numa_mem', _mib)
     if vcpus > cpuset.MOST:
-        raise InvalidNUMAValue(name='vcpus', value=vcpus, reason=f'no guest has more than {cpuset.MOST} CPUs')
+        raise InvalidNUMAValue(name='vcpus', value=vcpus, reason=f'a guest can have at most {cpuset.MOST} CPUs')
     if not cpus and not memory:
         if vcpus % nodes or memory_mb % nodes:
             raise ImageNUMATopologyAsymmetric
@@ -460,7 +460,7 @@ def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse
         # Limit the total, because many cells that each name all CPUs would need too much memory.
         cpus += len(cell) if isinstance(cell, set) else 0
         if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
-            raise InvalidNUMAValue(name=key, value=value, reason='too many cells or CPUs are named')
+            raise InvalidNUMAValue(name=key, value=value, reason='it specifies too many NUMA cells or CPUs')
     image = properties.get(f'hw_{name}')
     if found and image:
         raise ImageNUMATopologyForbidden(name=f'hw_{name}')

@@ -45,8 +45,9 @@ class Offer:
         if shared is None and dedicated is None:
             return cls(frozenset(online), pages=_reserved(conf))
         if conf.reserved_host_cpus:
-            raise DriverMisconfigured(reason='[DEFAULT]reserved_host_cpus does not go with [compute]cpu_shared_set or '
-                                             'cpu_dedicated_set: leave the CPUs out of the sets')
+            raise DriverMisconfigured(reason='[DEFAULT]reserved_host_cpus cannot be combined with '
+                                             '[compute]cpu_shared_set or cpu_dedicated_set: remove the reserved CPUs '
+                                             'from the sets instead')
         both = (shared or frozenset()) & (dedicated or frozenset())
         if both:
             raise DriverMisconfigured(reason='[compute]cpu_shared_set and [compute]cpu_dedicated_set overlap: '
@@ -67,9 +68,9 @@ def _set(conf: cfg.ConfigOpts, name: str, online: Set[int]) -> frozenset[int] | 
     except ValueError as error:
         raise DriverMisconfigured(reason=f"[compute]{name} '{value}': {error}") from None
     if not found:
-        raise DriverMisconfigured(reason=f"[compute]{name} '{value}' names no CPU")
+        raise DriverMisconfigured(reason=f"[compute]{name} '{value}' contains no CPU")
     if found - online:
-        raise DriverMisconfigured(reason=f'[compute]{name} names CPUs that this host does not have: '
+        raise DriverMisconfigured(reason=f'[compute]{name} contains CPUs that this host does not have: '
                                          f'{cpuset.text(found - online)}')
     return found
 
@@ -84,6 +85,7 @@ def _reserved(conf: cfg.ConfigOpts) -> dict[tuple[int, int], int]:
         except (KeyError, ValueError, constraints.MemoryPageSizeInvalid):
             node = count = size = -1
         if min(node, count) < 0 or size < 1:
-            raise DriverMisconfigured(reason=f'[DEFAULT]reserved_huge_pages {entry} is not node:N,size:S,count:C')
+            raise DriverMisconfigured(reason=f'[DEFAULT]reserved_huge_pages {entry} is not of the form '
+                                             'node:N,size:S,count:C')
         found[node, size] = found.get((node, size), 0) + count
     return found

@@ -78,7 +78,7 @@ class FlavorImageConflict(errors.Invalid):
 class SecureBootNeedsUefi(errors.Invalid):
     """Secure boot is required, but the image's firmware is not UEFI."""
 
-    msg_fmt = 'Secure boot needs UEFI: the image has to say hw_firmware_type=uefi.'
+    msg_fmt = 'Secure boot requires UEFI: set the image property hw_firmware_type=uefi.'
 
 
 class AddressSpace(NamedTuple):
@@ -189,7 +189,7 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_DISK}')
         # QEMU does not start with both a total limit and a read or write limit.
         if match['what'] != 'total' and f'quota:disk_total_{match["unit"]}_sec{match["burst"] or ""}' in extra_specs:
-            raise InvalidTuning(name=name, value=number, reason='there is a limit of the total as well')
+            raise InvalidTuning(name=name, value=number, reason='it cannot be combined with a limit of the total')
         needed = {'_max': '', '_max_length': '_max'}.get(match['burst'] or '')
         if needed is not None and f'quota:disk_{match["what"]}_{match["unit"]}_sec{needed}' not in extra_specs:
             raise InvalidTuning(name=name, value=number,
@@ -199,7 +199,7 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
         limit = name.removesuffix('_max')
         if not 0 < found[limit] <= found[name]:
             raise InvalidTuning(name=f'quota:disk_{name}', value=found[name],
-                                reason=f'quota:disk_{limit} must be from 1 to this')
+                                reason=f'quota:disk_{limit} must be from 1 to this value')
     return found
 
 
@@ -305,7 +305,7 @@ def _video_ram(extra_specs: Mapping[str, str], model: str | None, wanted: int) -
     """Return the video memory that the image requests. The flavor must permit it."""
     if wanted and model not in (None, *SIZED_VIDEO):
         raise InvalidTuning(name='hw_video_ram', value=wanted,
-                            reason=f'the memory of {model} (hw_video_model) can not be chosen, only that of '
+                            reason=f'the memory of {model} (hw_video_model) cannot be set, only that of '
                                    f'{", ".join(SIZED_VIDEO)}')
     name = 'hw_video:ram_max_mb'
     most = _number(name, extra_specs[name]) if name in extra_specs else 0

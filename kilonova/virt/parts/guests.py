@@ -55,11 +55,12 @@ class InterfaceUnsupported(errors.HostRejected):
     On an alternate host the binding may differ.
     """
 
-    msg_fmt = ('Port %(port)s is bound as %(type)s; guests are plugged into bridges of Open vSwitch (ovs) and of Linux '
-               '(bridge) and into sockets (vhostuser), have devices that an agent connects (tap) or that are on an '
-               'interface of the host (macvtap, in no VLAN), with vnic_type normal, and get virtual functions (hw_veb '
-               'and, in no VLAN, 802.1qbh, with direct or macvtap; ib_hostdev, with direct; ovs, with remote-managed '
-               'or vdpa, or with direct and switchdev) and physical ones (hostdev_physical, with direct-physical)')
+    msg_fmt = ('Port %(port)s is bound as %(type)s; this is not supported. Supported with vnic_type normal: bridges of '
+               'Open vSwitch (ovs) and Linux (bridge), vhost-user sockets (vhostuser), TAP devices that an agent '
+               'connects (tap), and macvtap devices without a VLAN (macvtap). Supported virtual functions: hw_veb, and '
+               '802.1qbh without a VLAN, with vnic_type direct or macvtap; ib_hostdev with direct; ovs with '
+               'remote-managed or vdpa, or with direct and switchdev. Supported physical functions: hostdev_physical '
+               'with direct-physical')
 
 
 class InterfaceFailed(errors.HostRejected):
@@ -76,7 +77,7 @@ class NotOnThisHost(errors.HostRejected):
     ``name`` is the extra spec, image property or column of the flavor. ``reason`` says which values the host accepts.
     """
 
-    msg_fmt = "'%(value)s' of '%(name)s' is not possible on this host: %(reason)s"
+    msg_fmt = "'%(value)s' of '%(name)s' is not supported by this host: %(reason)s"
 
 
 class UnsupportedHardware(errors.Invalid):

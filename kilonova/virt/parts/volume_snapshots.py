@@ -35,12 +35,12 @@ class Merge:
         """Return the reason why files of these names cannot be merged in this way, or '' if they can."""
         for name in (self.file, self.into):
             if name is not None and name not in names:
-                return f'it does not read from {name}, but from {", ".join(names)}'
+                return f'the guest does not use the file {name}, only {", ".join(names)}'
         if self.into is not None and (self.file is None or names[0] == self.file
                                       or names[names.index(self.file):][1:2] != [self.into]):
-            return f'{self.file} can not become part of {self.into}: it has {", ".join(names)}'
+            return f'{self.file} cannot be merged into {self.into}: the guest uses {", ".join(names)}'
         if self.into is None and self.file == names[0]:
-            return f'{self.file} is what it writes to'
+            return f'{self.file} is the file that the guest writes to'
         return ''
 
 

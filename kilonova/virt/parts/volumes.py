@@ -25,7 +25,7 @@ class VolumeCounters:
 class VolumeUnsupported(errors.HostRejected):
     """A volume is attached to this host in a form that the host cannot use; on an alternate host it may differ."""
 
-    msg_fmt = 'Volume %(volume)s can not be had on host %(host)s: %(reason)s'
+    msg_fmt = 'Volume %(volume)s cannot be attached on host %(host)s: %(reason)s'
 
 
 class VolumeFailed(errors.KilonovaError):
@@ -44,11 +44,11 @@ def why_locked(volume: AttachedVolume) -> str:
         return ''
     provider, place = encryption.get('provider'), str(encryption.get('control_location')).lower()
     if not encryption.get('encryption_key_id'):
-        return 'it is encrypted, and the volume service tells no key'
+        return 'it is encrypted, and the volume service returned no key ID'
     if place != FRONT_END:
-        return f"it is encrypted at '{place}'; accepted: {FRONT_END}"
+        return f"its encryption has the control location '{place}'; accepted: {FRONT_END}"
     if provider != LUKS:
-        return f"it is encrypted by '{provider}'; accepted: {LUKS}"
+        return f"its encryption has the provider '{provider}'; accepted: {LUKS}"
     return ''
 
 

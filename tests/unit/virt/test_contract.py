@@ -865,10 +865,10 @@ def replaced(instance: Any, **values: Any) -> Any:
     ({'host': 'gpu3'}, 'it is attached to host gpu3'),
     ({'connection': {**new_locked_volume().connection, 'encryption': {
         **(new_locked_volume().encryption or {}), 'provider': 'plain'}}},
-     "it is encrypted by 'plain'; accepted: luks")])
+     "its encryption has the provider 'plain'; accepted: luks")])
 def test_a_volume_that_a_host_can_not_have_is_refused_before_anything_is_made(rig: Any, values: dict[str, Any],
                                                                               reason: str) -> None:
-    text, wrong = f'Volume {VOLUME2} can not be had on host gpu1: {reason}', new_volume(volume_id=VOLUME2, **values)
+    text, wrong = f'Volume {VOLUME2} cannot be attached on host gpu1: {reason}', new_volume(volume_id=VOLUME2, **values)
     instance = new_instance(volumes=[new_volume(), wrong])
     with pytest.raises(errors.HostRejected, match=text):
         rig.here.guests.spawn(instance, image_meta())
@@ -980,7 +980,7 @@ def test_a_guest_goes_on_in_another_file(rig: Any, power_on: bool, tmp_path: Pat
         for _again in range(2):
             volumes.merge(instance, third, merge, lambda: None)
             assert volumes.end_merge(instance, third, merge) and volumes.has(instance, third)
-    with pytest.raises(GuestFailed, match=r'does not read from v\.1, but from v\.2'):
+    with pytest.raises(GuestFailed, match=r'does not use the file v\.1, only v\.2'):
         volumes.merge(instance, third, Merge('v.2', 'v.1'), lambda: None)
     wrong = dataclasses.replace(third, host='gpu2')
     with pytest.raises(VolumeUnsupported, match='attached to host gpu2'):

@@ -38,7 +38,7 @@ def test_pages_kept_for_the_host(tmp_path: Path) -> None:
     ({'cpu_shared_set': '0-3', 'cpu_dedicated_set': '3-7'}, 'overlap: 3'),
     ({'cpu_shared_set': '6-9'}, 'does not have: 8-9'),
     ({'cpu_dedicated_set': 'all'}, "cpu_dedicated_set 'all'"),
-    ({'cpu_dedicated_set': '1,^1'}, 'names no CPU'),
+    ({'cpu_dedicated_set': '1,^1'}, 'contains no CPU'),
     ({'cpu_dedicated_set': '1', 'reserved_host_cpus': 1}, 'reserved_host_cpus'),
     ({'reserved_huge_pages': [{'node': '0', 'size': 'big', 'count': '1'}]}, 'reserved_huge_pages'),
     ({'reserved_huge_pages': [{'node': '0', 'size': '2048'}]}, 'reserved_huge_pages')])

@@ -106,10 +106,10 @@ def test_merges(merge: Merge, asked: tuple[Any, ...], left: tuple[str, ...]) -> 
 @pytest.mark.parametrize(('guest', 'merge', 'said'), [
     (Guest('a', 'b', 'c'), Merge('b', 'c'), 'QEMU ended it, or the guest stopped'),
     (Guest('a', 'b', 'c', fails=('blockCommit',)), Merge('b', 'c'), 'of guest u1: no'),
-    (Guest('a', 'b', 'c'), Merge('x', 'y'), 'it does not read from x, but from a, b, c'),
-    (Guest('a', 'b', 'c'), Merge('a', 'b'), 'a can not become part of b: it has a, b, c'),
-    (Guest('a', 'b', 'c', 'd'), Merge('b', 'd'), 'b can not become part of d: it has a, b, c, d'),
-    (Guest('a', 'b'), Merge('a', None), 'a is what it writes to')])
+    (Guest('a', 'b', 'c'), Merge('x', 'y'), 'the guest does not use the file x, only a, b, c'),
+    (Guest('a', 'b', 'c'), Merge('a', 'b'), 'a cannot be merged into b: the guest uses a, b, c'),
+    (Guest('a', 'b', 'c', 'd'), Merge('b', 'd'), 'b cannot be merged into d: the guest uses a, b, c, d'),
+    (Guest('a', 'b'), Merge('a', None), 'a is the file that the guest writes to')])
 def test_merges_that_fail(guest: Guest, merge: Merge, said: str) -> None:
     with pytest.raises(GuestFailed, match=said):
         chains.merge(guest, 'vdb', merge, nothing)                              # type: ignore[arg-type]

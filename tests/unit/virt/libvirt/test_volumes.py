@@ -256,7 +256,7 @@ def test_a_volume_that_the_destination_can_not_have_is_refused_before_anything_i
                                                            'attachment_id': 'another'}})]
     live = rig.here.live_migrations.describe(instance)
     offer = rig.there.live_migrations.offer(instance, live, None, True)
-    with pytest.raises(VolumeUnsupported, match='it is encrypted, and the volume service tells no key'):
+    with pytest.raises(VolumeUnsupported, match='it is encrypted, and the volume service returned no key ID'):
         rig.there.live_migrations.prepare(instance, live, offer)
     assert rig.there.disks.list_directories() == []
 

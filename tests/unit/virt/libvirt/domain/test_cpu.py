@@ -171,7 +171,7 @@ def test_shares_are_those_of_the_hosts_control_groups(configure: Configure, vers
         assert found.findtext('cputune/shares') == shares
     for shares in refused:
         with pytest.raises(NotOnThisHost, match=(
-                f"^'{shares}' of 'quota:cpu_shares' is not possible on this host: it must be {bounds} "
+                f"^'{shares}' of 'quota:cpu_shares' is not supported by this host: it must be {bounds} "
                 fr'\(control groups of version {version}\)$')):
             configure(*CONFIGURATORS, settings={'control_groups': version}, extra_specs={'quota:cpu_shares': shares})
 

@@ -124,7 +124,7 @@ def test_video(configure: Configure, properties: dict[str, str], video: str) -> 
 
 @pytest.mark.parametrize(('model', 'error', 'said'), [
     ('gop', UnsupportedHardware, 'video gop'),
-    ('qxl', NotOnThisHost, "'qxl' of 'hw_video_model' is not possible on this host: it must be one of vga, virtio")])
+    ('qxl', NotOnThisHost, "'qxl' of 'hw_video_model' is not supported by this host: it must be one of vga, virtio")])
 def test_a_graphics_adapter_that_the_host_does_not_have(configure: Configure, model: str, error: type[Exception],
                                                         said: str) -> None:
     with pytest.raises(error, match=said):

@@ -82,7 +82,7 @@ def test_a_bus_that_no_such_device_can_be_on(configure: Configure, properties: d
 
 def test_a_bus_that_the_machine_type_of_this_host_lacks(configure: Configure) -> None:
     """The guests of another host may have another machine type."""
-    with pytest.raises(NotOnThisHost, match="'ide' of 'hw_disk_bus' is not possible on this host: its machine type"):
+    with pytest.raises(NotOnThisHost, match="'ide' of 'hw_disk_bus' is not supported by this host: its machine type"):
         targets(configure, properties={'hw_disk_bus': 'ide'}, settings={'machines': {'x86_64': 'q35'}})
 
 

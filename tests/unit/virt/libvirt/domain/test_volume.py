@@ -144,13 +144,14 @@ def test_qemu_itself_decrypts(configure: Configure, connection: dict[str, Any], 
 @pytest.mark.parametrize(('values', 'reason'), [
     ({'host': 'gpu2'}, 'it is attached to host gpu2'),
     ({'connection': {'driver_volume_type': 'smbfs'}}, "its kind is 'smbfs'; accepted: .*iscsi.*nfs.*rbd"),
-    ({'connection': {**LOCAL, 'encrypted': True}}, 'it is encrypted, and the volume service tells no key'),
-    (locked(LOCAL, provider='luks2'), "it is encrypted by 'luks2'; accepted: luks"),
-    (locked(LOCAL, provider='plain'), "it is encrypted by 'plain'; accepted: luks"),
-    (locked(CEPH, control_location='back-end'), "it is encrypted at 'back-end'; accepted: front-end"),
+    ({'connection': {**LOCAL, 'encrypted': True}}, 'it is encrypted, and the volume service returned no key ID'),
+    (locked(LOCAL, provider='luks2'), "its encryption has the provider 'luks2'; accepted: luks"),
+    (locked(LOCAL, provider='plain'), "its encryption has the provider 'plain'; accepted: luks"),
+    (locked(CEPH, control_location='back-end'),
+     "its encryption has the control location 'back-end'; accepted: front-end"),
     (locked({**NFS, 'format': 'qcow2'}), "it is encrypted, and its format is 'qcow2'; accepted: raw"),
     ({'connection': {**NFS, 'format': 'vmdk'}}, "its format is 'vmdk'; accepted: raw, qcow2"),
     ({'connection': {**CEPH, 'secret_uuid': None}}, 'neither its connection nor .*rbd_secret_uuid names the secret')])
 def test_volumes_that_guests_can_not_have(values: dict[str, Any], reason: str) -> None:
-    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: {reason}'):
+    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} cannot be attached on host gpu1: {reason}'):
         volumes.check(new_volume(**values), 'gpu1', Settings())

@@ -81,7 +81,7 @@ def test_a_connection_that_leads_nowhere(bricks: Bricks, connection: dict[str, A
                                          monkeypatch: pytest.MonkeyPatch) -> None:
     bricks._load()      # which looks at programs, too
     monkeypatch.setenv('PATH', '/nowhere')
-    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: .+'):
+    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} cannot be attached on host gpu1: .+'):
         bricks.connect(new_volume(connection=connection))
 
 
@@ -134,7 +134,7 @@ def test_a_block_device_without_a_header_gets_one(bricks: Bricks, cryptsetup: Cr
     for code, asked in ((0, made[:1]), (1, made), (4, made[:1])):
         cryptsetup.asked, cryptsetup.ends = [], {'isLuks': code}
         if code == 4:
-            with pytest.raises(VolumeUnsupported, match='can not be had on host gpu1: ProcessExecutionError'):
+            with pytest.raises(VolumeUnsupported, match='cannot be attached on host gpu1: ProcessExecutionError'):
                 bricks.lock(volume, '/dev/loop7', KEY)
         else:
             bricks.lock(volume, '/dev/loop7', KEY)

@@ -85,7 +85,7 @@ def test_a_secret_comes_and_goes(host: Libvirt, secrets: Secrets, caplog: pytest
 
 def test_a_key_that_can_not_be_had(host: Libvirt, secrets: Secrets) -> None:
     secrets._keys._conf.set_override('fixed_key', None, group='key_manager')
-    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} can not be had on host gpu1: Key 0.* cannot '
+    with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} cannot be attached on host gpu1: Key 0.* cannot '
                                                        'be read: .key_manager.fixed_key'):
         secrets.keep(new_locked_volume())
     assert host.asked == []
