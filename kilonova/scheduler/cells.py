@@ -7,7 +7,6 @@ transaction takes. Cells are read at the same time. The hosts of a cell that doe
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.db import engine
@@ -112,7 +112,7 @@ class Cells:
         self.usable = [cell for cell, there in zip(found, answered, strict=True) if there]
         self.silent = [cell.database.name for cell, there in zip(found, answered, strict=True) if not there]
         if self.silent and not self.usable:
-            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(self.silent)} are silent')
+            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(self.silent)} do not respond')
 
     def _cell(self, database: engine.Database) -> Cell:
         known = self._known.get(database.cell.uuid)
@@ -124,7 +124,7 @@ class Cells:
         try:
             self._read(cell)
         except errors.Unanswered as error:
-            LOG.warning('Cell %s does not answer: %s', cell.database.name, error)
+            LOG.warning('Cell %s does not answer, so its hosts get no servers for now: %s', cell.database.name, error)
             return False
         return True
 
@@ -188,8 +188,8 @@ class Cells:
                     table.put(cell.uuid, row)
                 except (ValueError, TypeError, KeyError, AttributeError) as error:
                     # An invalid row of one host must not affect the others.
-                    LOG.error('The record of compute node %s:%s cannot be read, it is left out: %r', row['host'],
-                              row['hypervisor_hostname'], error)
+                    LOG.error('The record of compute node %s:%s cannot be read, so the node gets no servers: %r',
+                              row['host'], row['hypervisor_hostname'], error)
                     table.drop(cell.uuid, row['id'])
                 self._tell_unmapped(row)
             if down is not None:

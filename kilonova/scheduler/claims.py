@@ -11,12 +11,13 @@ itself, and only if they were not written again meanwhile.
 """
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.clients.placement import (
@@ -60,7 +61,7 @@ class Asker:
     def check_time(self) -> None:
         """Raise Unanswered if the caller's waiting time is over."""
         if self.until is not None and time.monotonic() > self.until:
-            raise errors.Unanswered(who='the scheduler', reason='the time for its answer is over')
+            raise errors.Unanswered(who='the scheduler', reason='the scheduling deadline has passed')
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
         """Return which of these servers have a caller that still waits."""
@@ -94,11 +95,12 @@ class Claims:
             if is_consumer_conflict(error):
                 return self.existing(uuid)
             LOG.debug('Unable to claim %(request)s on %(host)s: %(error)s',
-                      {'request': request, 'host': host, 'error': error})
+                      {'request': request, 'host': host, 'error': error}, instance_uuid=uuid)
             return None
         except PlacementInvalid as error:
             # A provider was deleted since Placement's answer.
-            LOG.warning('Placement refuses an allocation on %(host)s: %(error)s', {'host': host, 'error': error})
+            LOG.warning('Placement refused the allocation on %(host)s: %(error)s', {'host': host, 'error': error},
+                        instance_uuid=uuid)
             return None
         return Choice(host, request)
 
@@ -135,7 +137,8 @@ class Claims:
             choice = self._choice_of(uuid, held['allocations'])
             if self._take_up(uuid, choice, held['consumer_generation']):
                 return choice
-        raise errors.Unanswered(who='Placement', reason=f'others write the allocation of {uuid} at the same time')
+        raise errors.Unanswered(who='Placement',
+                                reason=f'other requests changed the allocation of {uuid} at the same time')
 
     def _choice_of(self, uuid: str, allocations: Allocations) -> Choice:
         host = self._host_of(allocations.keys())
@@ -143,9 +146,9 @@ class Claims:
         for query in filter(None, (self.query, self.fallback)):
             mappings = mappings or mappings_of(query, allocations, lambda rp: self._placement.get_traits(rp)[0])
         if host is None or mappings is None:
-            LOG.warning('Server %(uuid)s holds an allocation that is not of this request: %(allocations)s',
-                        {'uuid': uuid, 'allocations': allocations})
-            raise errors.NoValidHost(reason=f'Placement holds another allocation of server {uuid}.')
+            LOG.warning('Server %(uuid)s already has an allocation that does not match this request: %(allocations)s',
+                        {'uuid': uuid, 'allocations': allocations}, instance_uuid=uuid)
+            raise errors.NoValidHost(reason=f'Server {uuid} already has another allocation in Placement.')
         given = {rp: {'resources': dict(one['resources'])} for rp, one in allocations.items()}
         return Choice(host, {'allocations': given, 'mappings': mappings}, held=True)
 
@@ -165,7 +168,8 @@ class Claims:
             if is_consumer_conflict(error):
                 return False
             # The host offers less than at the time of the claim. The host itself will refuse the server.
-            LOG.debug('The allocation of %(uuid)s stays as it is: %(error)s', {'uuid': uuid, 'error': error})
+            LOG.debug('The allocation of server %(uuid)s was not written again: %(error)s',
+                      {'uuid': uuid, 'error': error}, instance_uuid=uuid)
         return True
 
     def check_time(self) -> None:
@@ -193,7 +197,8 @@ class Claims:
         try:
             gone = self._made.keys() - self._asker.waits_for(self._made) if self._made else set()
         except errors.Unanswered as error:
-            LOG.info('What was claimed for %s stays: %s', ', '.join(self._made), error)
+            LOG.info('The allocations of servers %s are kept for the next scheduling attempt: %s',
+                     ', '.join(self._made), error)
             return
         self.give_back(gone)
 
@@ -212,8 +217,8 @@ class Claims:
                 return
             except errors.Unanswered as error:
                 if pause is None:
-                    LOG.warning('The allocation of server %(uuid)s may stay in Placement: %(error)s',
-                                {'uuid': uuid, 'error': error})
+                    LOG.warning('Could not delete the allocation of server %(uuid)s, it may still exist in Placement: '
+                                '%(error)s', {'uuid': uuid, 'error': error}, instance_uuid=uuid)
                 else:
                     time.sleep(pause)
 
@@ -224,7 +229,8 @@ class Claims:
         try:
             self._placement.claim(uuid, {}, **self._owner, generation=FIRST_GENERATION)
         except errors.PlacementConflict as error:
-            LOG.debug('The allocation of %(uuid)s was written by others: %(error)s', {'uuid': uuid, 'error': error})
+            LOG.debug('The allocation of server %(uuid)s was changed by another request and is not deleted: %(error)s',
+                      {'uuid': uuid, 'error': error}, instance_uuid=uuid)
 
 
 def mappings_of(query: Query, allocations: Allocations,

@@ -13,7 +13,6 @@ records.
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import threading
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import concurrency, errors
 from kilonova.context import RequestContext
@@ -191,7 +191,8 @@ class Decisions:
                 room = MOST - len(self._waiting)
                 self._waiting.extendleft(reversed(taken[-room:] if room else []))
                 if not self._lost:
-                    LOG.warning('Decisions of the scheduler cannot be written, they are kept for now: %s', error)
+                    LOG.warning('Decisions of the scheduler cannot be written to the database, retrying later: %s',
+                                error)
                 self._lost = True
             else:
                 self._lost = False

@@ -49,7 +49,7 @@ def prepare(spec: RequestSpec, uuids: Sequence[str], snapshot: Snapshot, filters
         group.hosts = sorted({host for hosts in others.values() if len(hosts) == 1 for host in hosts})
         if others and not group.hosts:
             raise errors.NoValidHost(reason=f'The servers of server group {group.uuid} are being moved: confirm or '
-                                            'revert that first.')
+                                            'revert these moves first.')
     else:
         group.hosts = sorted({host for hosts in others.values() for host in hosts})
 

@@ -10,12 +10,13 @@
 """
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
+
+from oslo_log import log as logging
 
 from kilonova import errors
 
@@ -69,7 +70,7 @@ class Guard:
         self._count, self._first = 0, None
 
     def _tell(self) -> None:
-        LOG.error('%(kind)s %(name)s raised %(count)d time(s) for this request (%(total)d since the start); the hosts '
-                  'are left out. The first: %(error)r', {
+        LOG.error('%(kind)s %(name)s raised %(count)d time(s) for this request (%(total)d since the service started); '
+                  'hosts without a result are excluded. First error: %(error)r', {
                       'kind': self._kind, 'name': self._name, 'count': self._count, 'total': FAILED[self._name],
                       'error': self._first}, exc_info=self._first)

@@ -6,12 +6,13 @@ the resources that this scheduler has reserved for servers that the row does not
 """
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Protocol
+
+from oslo_log import log as logging
 
 from kilonova import objects, texts
 from kilonova.objects import RequestSpec
@@ -229,7 +230,7 @@ class HostState:
         try:
             return objects.MonitorMetricList.from_column(self._node.get('metrics'))
         except (ValueError, TypeError, AttributeError) as error:
-            LOG.warning('The metrics of %s cannot be read: %s', self.host, error)
+            LOG.warning('The metrics of host %s cannot be read and are ignored: %s', self.host, error)
             return objects.MonitorMetricList.from_column(None)
 
     @cached_property

@@ -9,7 +9,6 @@ SQL statements if no host has changed since the last select.
 from __future__ import annotations
 
 import json
-import logging
 import random
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.clients.candidates import QueryTooLong
@@ -280,7 +280,7 @@ class _Request:
                 self._answers.keep(answer)
             return plan
         if silent:
-            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent')
+            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} do not respond')
         if claims is not None:
             claims.give_back()
         if tries > 1 or not self._snapshot.outdated():
@@ -311,7 +311,7 @@ class _Request:
         if self._trace is not None:
             self._trace.report = report
         text = report.text()
-        LOG.info('%s Asked for: %s. %s', NOT_ENOUGH, ', '.join(
+        LOG.info('%s Requested: %s. %s', NOT_ENOUGH, ', '.join(
             f'{name}: {amount}' for name, amount in sorted(query.resources().items())), text)
         return errors.NoValidHost(reason=text)
 
@@ -398,8 +398,8 @@ class _Request:
         for key, name in queries.own_classes(query, self._spec.flavor.extra_specs):
             if self._placement.list_providers(resources=f'{name}:1', required=MANAGED_PCI):
                 raise queries.RequestFilterFailed(reason=(
-                    f"the flavor's extra spec {key} names a class of PCI devices; they are asked for by "
-                    'pci_passthrough:alias'))
+                    f"the flavor's extra spec {key} names a resource class of PCI devices; request PCI devices with "
+                    'pci_passthrough:alias instead'))
 
     def _names_hosts(self) -> bool:
         """Return whether the request names the hosts or nodes for the servers."""
@@ -426,7 +426,7 @@ class _Request:
     def _host_of(self, providers: Collection[str]) -> HostState | None:
         states, silent = self._snapshot.by_uuids(providers)
         if not states and silent:
-            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} are silent')
+            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} do not respond')
         return next(iter(states.values()), None)
 
 

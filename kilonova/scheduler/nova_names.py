@@ -10,7 +10,6 @@ the configuration of the scheduler that loaded plug-ins last. ``oslo_config.cfg.
 from __future__ import annotations
 
 import importlib.util
-import logging
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import context, errors, objects
 from kilonova.objects import (
@@ -65,7 +65,7 @@ class Conf:
 
     def __getattr__(self, name: str) -> Any:
         if Conf._conf is None:
-            raise AttributeError(f'there is no configuration yet, so no {name}')
+            raise AttributeError(f'the configuration is not loaded yet, so it has no {name}')
         return getattr(Conf._conf, name)
 
     def __getitem__(self, name: str) -> Any:
@@ -173,12 +173,12 @@ def provide(conf: cfg.ConfigOpts, find: Callable[[str], Any] = importlib.util.fi
             parent, _, child = name.rpartition('.')
             if parent:
                 setattr(sys.modules[parent], child, sys.modules[name])
-        LOG.debug('Plug-ins that import nova find our names')
+        LOG.debug('Plug-ins that import modules of nova get replacements from Kilonova')
     return True
 
 
 def _module(name: str, values: Mapping[str, Any]) -> types.ModuleType:
-    module = types.ModuleType(name, f'Names of {name} as Kilonova has them; see kilonova.scheduler.nova_names.')
+    module = types.ModuleType(name, f'The names of {name} that Kilonova provides; see kilonova.scheduler.nova_names.')
     module.__dict__.update(values, __kilonova__=True)
     if any(other.startswith(f'{name}.') for other in MODULES):
         # A package without files, so that only modules in ``MODULES`` are found.

@@ -14,13 +14,13 @@ host that Placement would have refused a few seconds earlier.
 """
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from oslo_log import log as logging
 
 from kilonova.clients.placement import PlacementClient
 from kilonova.objects import RequestSpec

@@ -10,13 +10,13 @@ the scheduler; the error lists the available names. Plug-ins of other packages m
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Collection, Iterable
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import stevedore
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import importutils
 
 from kilonova import errors
@@ -54,8 +54,8 @@ class PluginNotLoadable(errors.Invalid):
 class PluginNameClash(errors.Invalid):
     """Several installed packages provide a plug-in of the same name."""
 
-    msg_fmt = ('%(name)s of %(group)s is several things: %(values)s. Remove a package, or name the one that is meant '
-               'by its path. Installed are: %(installed)s.')
+    msg_fmt = ('Several packages provide %(name)s of %(group)s: %(values)s. Uninstall all but one of them, or '
+               'configure the full path of the class. Installed are: %(installed)s.')
 
 
 class _Installed:

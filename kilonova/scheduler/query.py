@@ -11,13 +11,13 @@ served by one provider.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import strutils
 
 from kilonova import errors
@@ -268,7 +268,7 @@ def _read_one(group: Group, what: str, name: str, value: str) -> None:
     elif value == 'forbidden':
         group.forbidden.add(name)
     else:
-        LOG.warning("Only (required, forbidden) are supported as trait values. Received '%s' for %s.", value, name)
+        LOG.warning("Only (required, forbidden) are supported as trait values. Received '%s' for %s", value, name)
 
 
 def _read_flavor(query: Query, spec: RequestSpec) -> None:
@@ -339,7 +339,7 @@ def _choose_policy(query: Query, of_flavor: Iterable[str]) -> None:
     else:
         LOG.warning('There is more than one numbered request group in the allocation candidate query but the flavor '
                     'did not specify any group policy. Placement will refuse it. Set the extra spec group_policy to '
-                    'none (the groups may share a provider) or isolate.')
+                    'none (the groups may share a provider) or isolate')
 
 
 _ENCRYPTION = {'amd-sev': 'HW_CPU_X86_AMD_SEV', 'amd-sev-es': 'HW_CPU_X86_AMD_SEV_ES',

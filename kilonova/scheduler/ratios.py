@@ -6,11 +6,12 @@ Each name is something that a weigher adds up, and its ratio is the factor.
 """
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+
+from oslo_log import log as logging
 
 LOG = logging.getLogger(__name__)
 
@@ -32,6 +33,6 @@ def ratios(setting: tuple[str, ...], option: str) -> Mapping[str, float]:
         if name.strip() and equals and math.isfinite(ratio):
             found[name.strip()] = ratio
         else:
-            LOG.error("%(option)s: '%(entry)s' is left out, it is not of the form name=ratio",
+            LOG.error("%(option)s: '%(entry)s' is ignored, because it is not of the form name=ratio",
                       {'option': option, 'entry': entry})
     return MappingProxyType(found)

@@ -11,7 +11,6 @@ and Placement, are asked only about hosts without another reason. The owner's se
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
@@ -48,26 +48,26 @@ MANY_CHECKS = 60
 UNKNOWN = -1
 # {filter: meaning for a user}. '{have}' is replaced by "have" or "has".
 WORDS: Mapping[str, str] = MappingProxyType({
-    'ServerGroupAffinityFilter': 'not where the server group is',
+    'ServerGroupAffinityFilter': 'outside the hosts of the server group',
     'ServerGroupAntiAffinityFilter': '{have} too many servers of the server group',
-    'DifferentHostFilter': '{have} a server that different_host names',
-    'SameHostFilter': '{have} no server that same_host names',
+    'DifferentHostFilter': '{have} a server of the hint different_host',
+    'SameHostFilter': '{have} no server of the hint same_host',
     'ImagePropertiesFilter': 'cannot run the image (architecture or type)',
-    'ComputeCapabilitiesFilter': 'without capabilities that the flavor asks for',
-    'NUMATopologyFilter': '{have} no room on NUMA cells (CPUs, memory, pages, devices)',
-    'PciPassthroughFilter': '{have} no fitting set of PCI devices',
-    'AggregateInstanceExtraSpecsFilter': 'not for this flavor',
-    'AggregateTypeAffinityFilter': 'not for this flavor',
-    'AggregateImagePropertiesIsolation': 'not for this image',
-    'IsolatedHostsFilter': 'not for this image',
-    'AggregateMultiTenancyIsolation': 'not for this project',
+    'ComputeCapabilitiesFilter': 'without the capabilities that the flavor requires',
+    'NUMATopologyFilter': 'without enough free CPUs, memory, pages or devices per NUMA cell',
+    'PciPassthroughFilter': '{have} no suitable set of PCI devices',
+    'AggregateInstanceExtraSpecsFilter': 'not allowed for this flavor',
+    'AggregateTypeAffinityFilter': 'not allowed for this flavor',
+    'AggregateImagePropertiesIsolation': 'not allowed for this image',
+    'IsolatedHostsFilter': 'not allowed for this image',
+    'AggregateMultiTenancyIsolation': 'not allowed for this project',
     'IoOpsFilter': 'busy with other builds',
     'AggregateIoOpsFilter': 'busy with other builds',
-    'NumInstancesFilter': '{have} as many servers as allowed',
-    'AggregateNumInstancesFilter': '{have} as many servers as allowed',
-    'SimpleCIDRAffinityFilter': 'outside the addresses asked for',
-    'JsonFilter': 'turned away by the query hint',
-    'MetricsFilter': 'without the metrics that are weighed',
+    'NumInstancesFilter': '{have} the maximum number of servers',
+    'AggregateNumInstancesFilter': '{have} the maximum number of servers',
+    'SimpleCIDRAffinityFilter': 'outside the requested network',
+    'JsonFilter': 'rejected by the hint query',
+    'MetricsFilter': 'without the metrics that the weigher needs',
 })
 # {resource class: (words, unit)}
 AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType({
@@ -103,7 +103,7 @@ class Report:
     def text(self, room: int = ROOM) -> str:
         """Return the sentence for the request's owner, with at most ``room`` characters."""
         if not self.names:
-            return 'No host could be considered.'
+            return 'There is no host to consider.'
         count = len(self.names)
         head = f'{count} host{"s" if count > 1 else ""} considered: '
         said: list[str] = []
@@ -114,7 +114,7 @@ class Report:
             tail = f', {left} for other reasons.'
             last = index == len(groups) - 1
             if len(head + ', '.join([*said, part])) + (1 if last else len(tail)) > room:
-                return head + ', '.join(said) + tail if said else f'{head}{left} for several reasons each.'
+                return head + ', '.join(said) + tail if said else f'{head}{left} rejected for several reasons.'
             said.append(part)
         return f'{head}{", ".join(said)}.'
 
@@ -150,7 +150,7 @@ class Report:
         have = 'has' if len(places) == 1 else 'have'
         if not keys:
             return ('could take one of the servers, not all of them' if self.servers > 1
-                    else 'taken by others at the same moment')
+                    else 'claimed by other requests at the same time')
         parts = []
         for index in keys:
             check = self.checks[index]
@@ -227,7 +227,7 @@ class _Why:
         self._enabled = [] if _forced(self._spec) else list(self._filters)
         ignored = (self._spec.ignore_hosts if 'ignore_hosts' in self._spec else None) or ()
         if ignored:
-            self._add('ignore_hosts', 'left out by the request', look.named(ignored))
+            self._add('ignore_hosts', 'excluded by the request', look.named(ignored))
         cell = only_cell(self._spec)
         if cell is not None:
             self._add('cell', 'in another cell', ~table.present({cell}))
@@ -254,7 +254,7 @@ class _Why:
         zone = self._spec.availability_zone if 'availability_zone' in self._spec else None
         if zone and set(aggregates) == set(self._snapshot.aggregates.of_zone(zone)):
             return 'availability_zone', 'wrong availability zone'
-        return 'aggregates:' + ','.join(sorted(aggregates)), 'outside the aggregates of this request'
+        return 'aggregates:' + ','.join(sorted(aggregates)), 'outside the aggregates that the request requires'
 
     def _ask_amounts(self) -> None:
         table, amounts = self._snapshot.table, self._query.unnamed.resources
@@ -307,17 +307,17 @@ class _Why:
                 self._ask_traits()
                 self._ask_groups()
             except (errors.Unavailable, errors.Unanswered) as error:
-                LOG.debug('Placement does not say why it refused: %s', error)
+                LOG.debug('Could not read from Placement why it offered no hosts: %s', error)
         limit = self._query.limit
         cut = limit is not None and sum(map(len, self._offered.values())) >= limit
         rest = self.open & self._unoffered
-        self._add('placement', f'not among the first {limit} candidates' if cut else 'refused by Placement', rest)
+        self._add('placement', f'not among the first {limit} candidates' if cut else 'not offered by Placement', rest)
 
     def _ask_traits(self) -> None:
         unnamed, query = self._query.unnamed, self._query
         for aggregates in unnamed.aggregates:
             inside = self._roots(member_of='in:' + ','.join(sorted(aggregates)))
-            self._add('member_of', 'not known to Placement as of this zone or aggregate', self._but(inside) & self.open)
+            self._add('member_of', 'not in this zone or aggregate in Placement', self._but(inside) & self.open)
         if unnamed.forbidden_aggregates:
             outside = self._roots(member_of='in:' + ','.join(sorted(unnamed.forbidden_aggregates)))
             self._add('forbidden_aggregates', 'reserved for other servers', self._these(outside))
@@ -406,7 +406,7 @@ def _is(one: object, name: str) -> bool:
 
 def _filter_words(one: object) -> str:
     return next((WORDS[cls.__name__] for cls in type(one).__mro__ if cls.__name__ in WORDS),
-                f'turned away by {_name(one)}')
+                f'rejected by {_name(one)}')
 
 
 def _kept(one: filtering.BaseFilter, states: list[Any], spec: RequestSpec) -> list[Any]:

@@ -11,7 +11,6 @@ reservation in the table before the claim, so that other threads see its resourc
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler import filters as filtering
@@ -205,7 +205,7 @@ class Select:
             room = self._offers.room
             fitting = [one for one in requests or () if room is None or room.fits(one)]
             if not fitting and host is not None and not tried.of(place):
-                LOG.debug('Skipping host %s: it has no allocation request that still fits.', host)
+                LOG.debug('Skipping host %s: it has no allocation request that still fits', host)
             left = tried.others(place, fitting, self._offers.tries)
             request = next((one for one in left if room is None or not room.contested(one)), None)
             if host is None or not left:
@@ -304,7 +304,7 @@ class Select:
         weights = self._weigh(places)
         weighable = weights > -np.inf
         if not weighable.any():
-            LOG.info('Weighing left no host of %d', len(places))
+            LOG.info('None of %d hosts has a valid weight, so no host is chosen', len(places))
         places, weights, count = places[weighable], weights[weighable], self._offers.most
         if count is not None and len(places) > count:
             # Keep all hosts with the lowest weight that is still needed, so that hosts of equal weight are sorted by
@@ -532,8 +532,8 @@ class _Steps:
             LOG.debug(message, {'uuid': uuid, 'results': [
                 (name, [(row['host'], row['hypervisor_hostname'])
                         for row in map(self._table.row, np.flatnonzero(left).tolist())])
-                for name, left in self._left]})
-        LOG.info(message, {'uuid': uuid, 'results': self._short})
+                for name, left in self._left]}, instance_uuid=uuid)
+        LOG.info(message, {'uuid': uuid, 'results': self._short}, instance_uuid=uuid)
 
 
 def _weights(values: Values, multiplier: Any, weigher: Any) -> Values:

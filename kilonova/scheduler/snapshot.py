@@ -11,12 +11,12 @@ are read only when they are needed (``servers``).
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.db import engine

@@ -10,13 +10,13 @@ remaining amounts allow it, with the code that a select runs.
 """
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from oslo_config import cfg
+from oslo_log import log as logging
 from oslo_utils import uuidutils
 
 from kilonova import errors
@@ -99,7 +99,7 @@ def capacity(conf: cfg.ConfigOpts, manager: SchedulerManager, spec: RequestSpec,
     try:
         candidates = manager.candidates(spec)
     except errors.NoValidHost as error:
-        LOG.info('Nothing fits: %s', error)
+        LOG.info('No server of this flavor fits: %s', error)
         return Capacity()
     found = Capacity(silent=list(candidates.silent))
     free: dict[tuple[str, str], Counter[str]] = {}
@@ -150,10 +150,11 @@ def _count_devices(spec: RequestSpec, host: HostState, free: dict[tuple[str, str
 def prometheus(found: Capacity, flavor: str) -> list[str]:
     """Return the capacity as lines of a text file for Prometheus's node_exporter."""
     name = 'kilonova_capacity_servers'
-    lines = [f'# HELP {name} How many more servers of a flavor fit.', f'# TYPE {name} gauge',
+    lines = [f'# HELP {name} Number of additional servers that fit.', f'# TYPE {name} gauge',
              f'{name}{{{_labels(flavor=flavor)}}} {found.total}']
     for kind, values in (('host', found.hosts), ('availability_zone', found.zones), ('cell', found.cells)):
-        lines += [f'# HELP {name}_by_{kind} The same by {kind}.', f'# TYPE {name}_by_{kind} gauge']
+        lines += [f'# HELP {name}_by_{kind} Number of additional servers that fit, by {kind}.',
+                  f'# TYPE {name}_by_{kind} gauge']
         lines += [f'{name}_by_{kind}{{{_labels(**{"flavor": flavor, kind: key})}}} {number}'
                   for key, number in sorted(values.items())]
     lines += ['# HELP kilonova_free_devices Free PCI devices on hosts that may take the flavor.',

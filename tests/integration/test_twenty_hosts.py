@@ -176,7 +176,7 @@ REASONS: Mapping[str, Callable[[State, re.Match[str]], int]] = {
     r'ha(s|ve) too many servers of the server group':
         lambda state, words: sum(number > 0 for number in state.group.values()),
     # Rare: every choice lost its race. What was taken then is still taken.
-    r'taken by others at the same moment':
+    r'claimed by other requests at the same time':
         lambda state, words: sum(not state.gpus[host] or state.group[host] > 0 for host in state.memory),
 }
 

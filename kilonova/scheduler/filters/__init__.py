@@ -17,12 +17,12 @@ If a filter raises for a host, the host is rejected for this request, and this i
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from typing import Any, ClassVar
 
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.guard import Guard

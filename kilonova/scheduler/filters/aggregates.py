@@ -4,9 +4,10 @@ Filters of other packages may use ``aggregate_metadata``, ``aggregate_values`` a
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter, extra_specs

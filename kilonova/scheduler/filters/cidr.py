@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
@@ -31,7 +32,7 @@ class SimpleCIDRAffinityFilter(BaseHostFilter):
             network = ipaddress.ip_network(f'{near}/{prefix}', strict=False)
             return ipaddress.ip_address(str(host_state.host_ip)) in network
         except ValueError as error:
-            LOG.debug('%(host)s is not near %(near)s/%(prefix)s: %(error)s',
+            LOG.debug('%(host)s cannot be compared with network %(near)s/%(prefix)s: %(error)s',
                       {'host': host_state, 'near': near, 'prefix': prefix, 'error': error})
             return False
 

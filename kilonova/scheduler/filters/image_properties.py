@@ -1,9 +1,9 @@
 """ImagePropertiesFilter: it passes hosts that can run guests of the image's architecture, hypervisor type and mode."""
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from oslo_log import log as logging
 from oslo_utils import versionutils
 
 from kilonova.objects import RequestSpec

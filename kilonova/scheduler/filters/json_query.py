@@ -8,10 +8,11 @@ is invalid.
 from __future__ import annotations
 
 import json
-import logging
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter
@@ -51,7 +52,7 @@ _OPERATORS: Mapping[str, Callable[[list[Any]], Any]] = {
 def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
     """Return the value of a query for a host. Raises BadQuery if the query is invalid."""
     if depth > DEEPEST:
-        raise BadQuery('it is too deep')
+        raise BadQuery(f'it is nested more than {DEEPEST} levels deep')
     if isinstance(query, str) and query.startswith('$'):
         return _read(host_state, query[1:])
     if not isinstance(query, list):
@@ -60,14 +61,14 @@ def evaluate(query: Any, host_state: HostState, depth: int = 0) -> Any:
         return True
     name, *arguments = query
     if not isinstance(name, str) or name not in _OPERATORS:
-        raise BadQuery(f'{name!r} is no operator')
+        raise BadQuery(f'{name!r} is not an operator')
     return _OPERATORS[name]([evaluate(argument, host_state, depth + 1) for argument in arguments])
 
 
 def _parsed(text: str) -> list[Any]:
     query = json.loads(text)
     if not isinstance(query, list):
-        raise BadQuery('it is no list')
+        raise BadQuery('it is not a list')
     return query
 
 
@@ -91,7 +92,8 @@ class JsonFilter(BaseHostFilter):
         try:
             return all(evaluate(_parsed(query), host_state) for query in ([asked] if isinstance(asked, str) else asked))
         except (ValueError, TypeError, RecursionError) as error:
-            LOG.debug('The query %(query)s suits no host: %(error)s', {'query': asked, 'error': error})
+            LOG.debug('The hint query %(query)s cannot be evaluated for %(host)s: %(error)s',
+                      {'query': asked, 'host': host_state, 'error': error})
             return False
 
     def mask(self, look: Look, spec_obj: RequestSpec) -> Any:

@@ -1,10 +1,10 @@
 """Filters that limit the number of servers, or of builds and moves under way, on a host."""
 from __future__ import annotations
 
-import logging
 from typing import Any, ClassVar
 
 import numpy as np
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter

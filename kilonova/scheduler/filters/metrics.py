@@ -1,8 +1,9 @@
 """MetricsFilter: it passes hosts that report all metrics that they are weighed by."""
 from __future__ import annotations
 
-import logging
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import LOOP, BaseHostFilter

@@ -1,9 +1,10 @@
 """NUMATopologyFilter: it checks CPUs, memory and pages of a host's NUMA cells, and the distance to PCI devices."""
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.objects import RequestSpec

@@ -1,8 +1,9 @@
 """PciPassthroughFilter: it checks that a host has free devices for all PCI requests together."""
 from __future__ import annotations
 
-import logging
 from typing import Any
+
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.filters import BaseHostFilter

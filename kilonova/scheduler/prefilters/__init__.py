@@ -9,8 +9,9 @@ sorted by name.
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
+
+from oslo_log import log as logging
 
 from kilonova import errors
 from kilonova.objects import RequestSpec
@@ -76,5 +77,5 @@ def run(prefilters: Iterable[Prefilter], query: Query, spec: RequestSpec, facts:
         except Exception as error:
             name = getattr(one, '__name__', repr(one))
             FAILED[name] += 1
-            LOG.exception('Prefilter %s raised, the request is refused', name)
+            LOG.exception('Prefilter %s raised an error, so the request is refused', name)
             raise RequestFilterFailed(reason=f'prefilter {name} failed') from error

@@ -1,9 +1,8 @@
 """Prefilter for hardware properties of the image, which are translated to traits."""
 from __future__ import annotations
 
-import logging
-
 import os_traits
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.query import Facts, Query, image_property

@@ -14,7 +14,6 @@ ignored. Errors are logged once (``scheduler.guard``).
 """
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from importlib import metadata
@@ -23,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from kilonova.objects import RequestSpec
 from kilonova.scheduler.guard import Guard
@@ -150,7 +150,7 @@ def values_of(weigher: BaseHostWeigher, weighed: Sequence[WeighedHost], spec_obj
 def _finite(value: str | float) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f'{value} is no weight')
+        raise ValueError(f'{value} is not a finite number')
     return number
 
 

@@ -147,11 +147,11 @@ def test_a_refusal_tells_the_amounts_of_each_kind(rig, caplog, extra_specs):
         select(rig.manager(), spec(extra_specs, gpus=(4,), flavor_values=small))
     assert str(caught.value) == ('No valid host was found. 2 hosts considered: 2 have fewer than 4 free gpu '
                                  '(best: 3 free).')
-    assert f'Asked for: {GPU}: 4, DISK_GB: 1, MEMORY_MB: 512, VCPU: 2.' in caplog.text
+    assert f'Requested: {GPU}: 4, DISK_GB: 1, MEMORY_MB: 512, VCPU: 2.' in caplog.text
     caplog.clear()
     with pytest.raises(errors.NoValidHost) as caught:
         select(rig.manager(), spec(extra_specs, flavor_values={**small, 'vcpus': 30}))
-    assert 'Asked for: DISK_GB: 1, MEMORY_MB: 512, VCPU: 30.' in caplog.text
+    assert 'Requested: DISK_GB: 1, MEMORY_MB: 512, VCPU: 30.' in caplog.text
     assert str(caught.value) == 'No valid host was found. 2 hosts considered: 2 have fewer than 30 free vCPUs.'
 
 
@@ -163,7 +163,7 @@ def test_nothing_in_placement_says_what_was_asked_for(rig, caplog):
         select(rig.manager(), spec(gpus=(2,)))
     assert str(caught.value) == ('No valid host was found. 1 host considered: 1 has fewer than 2 free gpu '
                                  '(best: 1 free).')
-    assert (f'There are not enough hosts available. Asked for: {GPU}: 2, DISK_GB: 16, MEMORY_MB: 32768, VCPU: 8.'
+    assert (f'There are not enough hosts available. Requested: {GPU}: 2, DISK_GB: 16, MEMORY_MB: 32768, VCPU: 8.'
             in caplog.text)
     assert 'Got no allocation candidates from the Placement API.' in caplog.text
 
@@ -255,7 +255,7 @@ def test_claims_that_are_always_lost_end_in_a_refusal(rig, monkeypatch):
     monkeypatch.setattr('kilonova.scheduler.manager.random.uniform', lambda low, high: high)
     monkeypatch.setattr('kilonova.scheduler.manager.time', SimpleNamespace(
         monotonic=time.monotonic, sleep=pauses.append))
-    with pytest.raises(errors.NoValidHost, match='1 host considered: 1 taken by others at the same moment'):
+    with pytest.raises(errors.NoValidHost, match='1 host considered: 1 claimed by other requests at the same time'):
         select(manager, spec(gpus=(1,)))
     assert [round(pause / manager_module.PAUSE, 6) for pause in pauses] == [1.5, 3.0, 4.5, 6.0]
     rig.placement.before = None
@@ -307,7 +307,7 @@ def sizes(manager):
 def test_when_the_time_is_over_nothing_is_claimed(rig, extra_specs):
     trait(rig, rig.host('gpu1'))
     manager = rig.manager()
-    with pytest.raises(errors.Unanswered, match='time for its answer is over'):
+    with pytest.raises(errors.Unanswered, match='the scheduling deadline has passed'):
         select(manager, spec(extra_specs), time_left=-1.0)
     assert rig.placement.allocations() == {}
     assert ('PUT', f'/allocations/{S1}') not in sent(rig)
@@ -327,7 +327,7 @@ def test_a_claim_that_was_written_too_late_goes_back(rig, monkeypatch, extra_spe
         if (method, path) == ('PUT', f'/allocations/{S2}'):
             late.append(path)
     rig.placement.after = after
-    with pytest.raises(errors.Unanswered, match='time for its answer is over'):
+    with pytest.raises(errors.Unanswered, match='the scheduling deadline has passed'):
         select(manager, spec(extra_specs), [S1, S2], time_left=60.0)
     assert len(late) == 2
     assert set(rig.placement.allocations()) == {S1}
@@ -913,7 +913,7 @@ def test_a_cell_that_is_down_costs_its_hosts(rig, tmp_path, caplog):
 def test_silence_of_all_cells_is_no_refusal(rig, tmp_path):
     for name in ('cell1', 'cell2'):
         break_cell(rig, name, tmp_path)
-    with pytest.raises(errors.Unanswered, match='cells cell1, cell2 are silent'):
+    with pytest.raises(errors.Unanswered, match='cells cell1, cell2 do not respond'):
         select(rig.manager(), spec())
 
 
@@ -1096,7 +1096,7 @@ def test_a_host_whose_row_makes_no_sense_is_left_out(rig, caplog):
     assert seen(manager) == ['gpu1', 'gpu2', 'gpu3']
     written(rig, host='gpu2', stats='{no json')
     assert seen(manager) == ['gpu1', 'gpu3']
-    assert 'The record of compute node gpu2:gpu2 cannot be read, it is left out' in caplog.text
+    assert 'The record of compute node gpu2:gpu2 cannot be read, so the node gets no servers' in caplog.text
     written(rig, host='gpu2', stats='{}')
     assert seen(manager) == ['gpu1', 'gpu2', 'gpu3']
 
@@ -1198,7 +1198,7 @@ def test_a_boot_that_failed_is_forgotten_before_a_refusal(rig, how):
     manager.filters.append(limit)
     rig.asked_for(S1)
     select(manager, spec())
-    with pytest.raises(errors.NoValidHost, match='1 has as many servers as allowed'):
+    with pytest.raises(errors.NoValidHost, match='1 has the maximum number of servers'):
         select(manager, spec(), [S2])
     if how is not None:
         with rig.by_name['cell1'].write() as connection:

@@ -485,7 +485,7 @@ def test_the_configuration_of_the_field_is_that_of_the_scheduler(monkeypatch):
     monkeypatch.setattr(nova_names.Conf, '_conf', conf(host='here'))
     assert (made.host, made['host'], 'host' in made, 'no_such' in made) == ('here', 'here', True, False)
     monkeypatch.setattr(nova_names.Conf, '_conf', None)
-    with pytest.raises(AttributeError, match='no configuration yet, so no host'):
+    with pytest.raises(AttributeError, match='configuration is not loaded yet, so it has no host'):
         made.host  # noqa: B018 - reading it is what fails
     assert 'host' not in made
 

@@ -35,7 +35,7 @@ BLOCK, CASES = 5, 15
 BOOTED = 8
 REPLAYED = os.environ.get('KILONOVA_SEED')
 BLOCKS = [[int(REPLAYED)]] if REPLAYED else [list(SEEDS[at:at + BLOCK]) for at in range(0, len(SEEDS), BLOCK)]
-AT_THAT_MOMENT = 'taken by others at the same moment'
+AT_THAT_MOMENT = 'claimed by other requests at the same time'
 
 
 @dataclass

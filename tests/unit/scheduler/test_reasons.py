@@ -100,7 +100,7 @@ def test_a_zone_that_placement_does_not_know_yet(rig):
         rig.host(name)
     rig.aggregate('gpu1', availability_zone='east')
     assert refusal(rig.manager(), spec(availability_zone='east')) == (
-        '2 hosts considered: 1 wrong availability zone, 1 not known to Placement as of this zone or aggregate.')
+        '2 hosts considered: 1 wrong availability zone, 1 not in this zone or aggregate in Placement.')
 
 
 def test_an_aggregate_that_asks_for_traits(rig):
@@ -115,11 +115,11 @@ def test_hints_and_what_is_named(rig):
     other = rig.server('other', 'gpu1')
     manager = rig.manager()
     assert refusal(manager, spec(scheduler_hints={'different_host': [other]})) == (
-        '1 host considered: 1 has a server that different_host names.')
+        '1 host considered: 1 has a server of the hint different_host.')
     assert refusal(manager, spec(scheduler_hints={'same_host': [uuid('x')]})) == (
-        '1 host considered: 1 has no server that same_host names.')
-    assert refusal(manager, spec(ignore_hosts=['gpu1'])) == '1 host considered: 1 left out by the request.'
-    assert refusal(manager, spec(force_hosts=['no-such'])) == 'No host could be considered.'
+        '1 host considered: 1 has no server of the hint same_host.')
+    assert refusal(manager, spec(ignore_hosts=['gpu1'])) == '1 host considered: 1 excluded by the request.'
+    assert refusal(manager, spec(force_hosts=['no-such'])) == 'There is no host to consider.'
 
 
 def test_several_servers_of_which_some_would_fit(rig):
@@ -138,7 +138,7 @@ def test_a_filter_of_an_operator_is_named(rig):
     rig.host('gpu2', service={'disabled': True})
     manager = rig.manager()
     manager.filters.append(Mondays())
-    assert refusal(manager, spec()) == '2 hosts considered: 1 disabled, 1 turned away by Mondays.'
+    assert refusal(manager, spec()) == '2 hosts considered: 1 disabled, 1 rejected by Mondays.'
 
 
 def test_a_plain_refusal_asks_placement_nothing_more(rig):
@@ -162,7 +162,7 @@ def test_the_text_is_short_and_its_counts_add_up(hosts, room):
     checks = [Check(str(index), f'{{have}} fault number {index}' + ' that is long' * index,
                     np.array([index in faults for faults in hosts])) for index in range(8)]
     text = Report({place: f'h{place}' for place in range(len(hosts))}, 1, checks).text(room)
-    assert len(text) <= room or ' for several reasons each.' in text
+    assert len(text) <= room or ' rejected for several reasons.' in text
     first, *others = re.findall(r'(?:^|: |, )(\d+) ', text)
     assert int(first) == len(hosts) == sum(map(int, others))
 
@@ -179,13 +179,13 @@ def test_administrators_read_of_each_host_what_lacks():
     assert (third['host'], third['turned_away_by']) == ('c', ['disabled', 'memory'])
     assert third['why'][0] == 'disabled' and 'has less than 8 MB' in third['why'][1] and '5 MB' in third['why'][1]
     assert [found['host'] for found in report.hosts(2)] == ['a', 'b']
-    assert Report({0: 'a'}, 1, []).hosts(1)[0]['why'] == ['taken by others at the same moment']
+    assert Report({0: 'a'}, 1, []).hosts(1)[0]['why'] == ['claimed by other requests at the same time']
 
 
 def test_each_filter_has_words_of_its_own():
     """But those that refuse nothing, or whose refusals have several reasons."""
     words = {one.__name__: reasons._filter_words(one()) for one in all_filters()}
-    assert [name for name, said in words.items() if said == f'turned away by {name}'] == [
+    assert [name for name, said in words.items() if said == f'rejected by {name}'] == [
         'AllHostsFilter', 'ComputeFilter']
     assert all(words[name] == said for name, said in WORDS.items())
     assert words['IoOpsFilter'] == words['AggregateIoOpsFilter'] == 'busy with other builds'
@@ -204,7 +204,7 @@ def test_words_of_amounts(name, words, unit):
 @pytest.mark.parametrize(('room', 'expected'), [
     (225, '4 hosts considered: 2 down, 1 disabled, 1 full.'), (60, '4 hosts considered: 2 down, 1 disabled, 1 full.'),
     (59, '4 hosts considered: 2 down, 2 for other reasons.'), (48, '4 hosts considered: 2 down, 2 for other reasons.'),
-    (47, '4 hosts considered: 4 for several reasons each.')])
+    (47, '4 hosts considered: 4 rejected for several reasons.')])
 def test_a_text_that_is_too_long_is_cut(room, expected):
     checks = [Check(name, name, np.array(mask)) for name, mask in (
         ('down', [1, 1, 0, 0]), ('disabled', [0, 0, 1, 0]), ('full', [0, 0, 0, 1]))]
@@ -214,8 +214,8 @@ def test_a_text_that_is_too_long_is_cut(room, expected):
 
 
 def test_no_host_at_all():
-    assert Report({}, 1, []).text() == 'No host could be considered.'
-    assert Report({3: 'a'}, 1, []).text() == '1 host considered: 1 taken by others at the same moment.'
+    assert Report({}, 1, []).text() == 'There is no host to consider.'
+    assert Report({3: 'a'}, 1, []).text() == '1 host considered: 1 claimed by other requests at the same time.'
     assert Report({3: 'a', 5: 'b'}, 2, []).text() == (
         '2 hosts considered: 2 could take one of the servers, not all of them.')
 

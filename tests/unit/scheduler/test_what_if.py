@@ -63,17 +63,18 @@ def test_lines_for_node_exporter():
     found = what_if.Capacity(3, {'b': 1, 'a': 2}, {'z': 3}, {'c\n1': 3}, {'gpu': {'legacy': {'10de:1': 4}}})
     assert found.free_devices() == [('gpu', 'legacy', '10de:1', 4)]
     assert what_if.prometheus(found, 'a\\"') == [
-        '# HELP kilonova_capacity_servers How many more servers of a flavor fit.',
+        '# HELP kilonova_capacity_servers Number of additional servers that fit.',
         '# TYPE kilonova_capacity_servers gauge',
         r'kilonova_capacity_servers{flavor="a\\\""} 3',
-        '# HELP kilonova_capacity_servers_by_host The same by host.',
+        '# HELP kilonova_capacity_servers_by_host Number of additional servers that fit, by host.',
         '# TYPE kilonova_capacity_servers_by_host gauge',
         r'kilonova_capacity_servers_by_host{flavor="a\\\"",host="a"} 2',
         r'kilonova_capacity_servers_by_host{flavor="a\\\"",host="b"} 1',
-        '# HELP kilonova_capacity_servers_by_availability_zone The same by availability_zone.',
+        ('# HELP kilonova_capacity_servers_by_availability_zone Number of additional servers that fit, '
+         'by availability_zone.'),
         '# TYPE kilonova_capacity_servers_by_availability_zone gauge',
         r'kilonova_capacity_servers_by_availability_zone{flavor="a\\\"",availability_zone="z"} 3',
-        '# HELP kilonova_capacity_servers_by_cell The same by cell.',
+        '# HELP kilonova_capacity_servers_by_cell Number of additional servers that fit, by cell.',
         '# TYPE kilonova_capacity_servers_by_cell gauge',
         r'kilonova_capacity_servers_by_cell{flavor="a\\\"",cell="c\n1"} 3',
         '# HELP kilonova_free_devices Free PCI devices on hosts that may take the flavor.',
