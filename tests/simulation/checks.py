@@ -211,7 +211,7 @@ class Checks:
         """What Cinder deletes by force nobody tells a server; and one that can't give up a port now has it until
         Neutron tells of it in another state."""
         cloud = self._cloud
-        if cloud.cinder is not None and 'which Cinder does not have' in line:
+        if cloud.cinder is not None and 'which does not exist in Cinder' in line:
             return any(volume in line for volume in cloud.cinder.dropped)
         if cloud.neutron is None or not any(part in line for part in (
                 'in flight: ports', 'libvirt: domain')):

@@ -133,9 +133,16 @@ def _sections(cloud: Cloud, seen: Seen, directory: Path) -> Mapping[str, render.
                     'flavor_ref_alt': seen.flavors[1], 'min_microversion': '2.1', 'max_microversion': seen.newest,
                     'min_compute_nodes': len(cloud.hosts), 'hypervisor_type': 'QEMU', 'build_timeout': patience,
                     # [DEFAULT]shelved_offload_time of Kilonova is 0 by default, as here.
-                    'shelved_offload_time': 0},
+                    'shelved_offload_time': 0, **(_between(cloud) if real else {})},
+        'network-feature-enabled': {'port_security': 'true'},
         'compute-feature-enabled': _features(real=real),
     }
+
+
+def _between(cloud: Cloud) -> dict[str, str]:
+    """Return the hosts of the tests that move a server from a certain host to another one."""
+    source, dest, *_ = sorted(cloud.hosts)
+    return {'migration_source_host': source, 'migration_dest_host': dest}
 
 
 def _validation() -> dict[str, str | int]:

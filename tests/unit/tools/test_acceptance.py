@@ -114,6 +114,10 @@ def test_configuration_names_the_cloud(tmp_path, real):
     on = {name for name, value in read['compute-feature-enabled'].items() if value == 'true'}
     assert on >= {'resize', 'rescue', 'shelve', 'live_migration', 'cold_migration', 'pause', 'suspend', 'snapshot'}
     assert read['validation']['run_validation'] == str(real).lower()
+    # Tests that move a server from a certain host to another run where they can log in to it.
+    between = [read['compute'].get(f'migration_{end}_host') for end in ('source', 'dest')]
+    assert between == (['gpu1', 'gpu2'] if real else [None, None])
+    assert read['network-feature-enabled']['port_security'] == 'true'
     assert (read['compute-feature-enabled']['swap_volume'] == 'true') is real
     assert (read['service_available']['cinder'], read['network']['public_network_id']) == ('true', 'far')
 
