@@ -216,7 +216,7 @@ def test_a_running_guest_gets_an_interface_and_keeps_it(daemon: Libvirtd, bridge
         for _again in range(2):
             rig.driver.guests.attach_interface(server, rig.image(), vifs[1])
             assert there() == {vif.device_name for vif in vifs} and len(noted()) == 2
-        with pytest.raises(GuestFailed, match=f'does not give up {vifs[1].device_name}'):
+        with pytest.raises(GuestFailed, match=f'does not release {vifs[1].device_name}'):
             rig.driver.guests.detach_interface(server, vifs[1], lambda: None)
         assert there() == {vif.device_name for vif in vifs}
         rig.driver.guests.attach_interface(server, rig.image(), vifs[1])
@@ -453,7 +453,7 @@ def test_a_running_guest_gets_a_volume_and_gives_it_up(daemon: Libvirtd) -> None
             assert size('sdb') is None and scsi.volume_id not in domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
             assert secrets(daemon) == set()
         volumes.attach(server, image, virtio)
-        with pytest.raises(GuestFailed, match=f'does not give up {virtio.volume_id}'):
+        with pytest.raises(GuestFailed, match=f'does not release {virtio.volume_id}'):
             volumes.detach(server, virtio, lambda: None)
         assert size('vda') == 1 << 30 and virtio.volume_id in domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
         rig.driver.power.power_off(server)

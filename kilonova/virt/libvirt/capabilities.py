@@ -128,7 +128,7 @@ def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[s
             text = connection.domain_capabilities(arch, machine, virt_type)
         except libvirt.libvirtError as error:
             # QEMU builds differ in the machine types that they have.
-            LOG.debug('libvirt says nothing of guests of type %s: %s', machine, error)
+            LOG.debug('No capabilities from libvirt for machine type %s: %s', machine, error)
             continue
         one = parse_guest(text)
         found = one if found is None else found | one

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 import time
 import weakref
@@ -27,6 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import libvirt
+from oslo_log import log as logging
 
 from kilonova import concurrency
 from kilonova.virt.libvirt import causes, events
@@ -154,7 +154,8 @@ class Connection:
         if self._watchdog.reason is not None:
             raise HypervisorUnavailable(host=self.name, reason=self._watchdog.reason)
         if not self._turns.acquire(timeout=TURN_WAIT):
-            raise HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls wait for libvirt already')
+            raise HypervisorUnavailable(host=self.name, reason=f'{CALLS} calls to libvirt are in progress, and none of '
+                                                               f'them has ended within {TURN_WAIT:g} seconds')
         try:
             connection = self._take()
             is_kept = False
@@ -215,7 +216,7 @@ class Connection:
             LOG.debug('Connected to libvirt: %s', self.uri)
             return opening.connection
         if isinstance(error, libvirt.libvirtError) and error.get_error_domain() not in _FROM_WIRE:
-            raise DriverMisconfigured(reason=f'libvirt can not be reached by {self.uri}: {error}') from error
+            raise DriverMisconfigured(reason=f'cannot connect to libvirt at {self.uri}: {error}') from error
         raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
 
     # -- what it tells -------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ class Connection:
             return
         self._telling, self._lost_at = None, time.monotonic()
         self._watchdog.leave()
-        LOG.warning('The connection to libvirt was lost (%s): %s', reason, self.uri)
+        LOG.warning('The connection to libvirt was lost (close reason %s); reconnecting to %s', reason, self.uri)
         concurrency.spawn(self._regain, self._listener, reason, name='libvirt, regain')
 
     def _regain(self, listener: Listener, reason: int) -> None:
@@ -284,7 +285,7 @@ class Connection:
         try:
             return Guest(self, self.do(lambda connection: connection.defineXML(xml)))
         except libvirt.libvirtError as error:
-            LOG.error('Error defining a guest with XML: %s', xml)
+            LOG.error('Error defining a guest with XML: %s', xml, instance_uuid=uuid)
             raise causes.failed('define', uuid, error) from error
 
     # -- the machine ---------------------------------------------------------------------------------
@@ -371,7 +372,8 @@ class Connection:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 raise
-            LOG.warning('libvirt lists no devices of this host: %s', error)
+            LOG.warning('This hypervisor does not support listing the devices of the host, so none are reported: %s',
+                        error)
             return []
 
 

@@ -7,11 +7,11 @@
 """
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
 import libvirt
+from oslo_log import log as logging
 
 from kilonova.virt.libvirt.connection import Connection
 from kilonova.virt.libvirt.migrating import lacks_cpu
@@ -34,7 +34,8 @@ def features(connection: Connection, arch: str, model: str, more: Iterable[str] 
     try:
         text = connection.do(lambda raw: raw.baselineCPU([_bare(arch, model, more)], flags))
     except libvirt.libvirtError as error:
-        LOG.info('libvirt does not say what features CPU model %s has: %s', model, error)
+        LOG.info('Could not read the features of CPU model %s from libvirt; assuming that it has none: %s', model,
+                 error)
         return frozenset()
     return frozenset(one.get('name', '') for one in ElementTree.fromstring(text).iterfind('feature')
                      if one.get('policy') != 'disable')
@@ -51,7 +52,7 @@ def of_host_model(connection: Connection, arch: str, machine: str, virt_type: st
     try:
         text = connection.domain_capabilities(arch, machine, virt_type)
     except libvirt.libvirtError as error:
-        LOG.debug('libvirt says nothing of guests of type %s: %s', machine, error)
+        LOG.debug('No capabilities from libvirt for machine type %s: %s', machine, error)
         return frozenset()
     mode = ElementTree.fromstring(text).find("cpu/mode[@name='host-model'][@supported='yes']")
     model = mode.findtext('model') if mode is not None else None

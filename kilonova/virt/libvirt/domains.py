@@ -296,7 +296,8 @@ class Domains:
                 raise
             self._serial_ports.free(uuid)
             self.plugs.remove(uuid)
-            LOG.info('Nothing of the instance is here; the hypervisor was not asked: %s', error, instance_uuid=uuid)
+            LOG.info('The instance has no files on this host, so its deletion does not need the hypervisor: %s', error,
+                     instance_uuid=uuid)
 
 
 def _targets(xml: str, but: str) -> set[str]:

@@ -9,13 +9,13 @@ loop runs.
 """
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Protocol
 
 import libvirt
+from oslo_log import log as logging
 
 from kilonova import concurrency
 
@@ -70,7 +70,7 @@ class _Loop:
                     if host is not None:
                         getattr(host, method)(*args)
                 except Exception:
-                    LOG.exception('What libvirt told was not taken in: %s %s', method, args)
+                    LOG.exception('Error while handling libvirt event %s %s', method, args)
 
 
 _LOOP = _Loop()

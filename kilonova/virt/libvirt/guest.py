@@ -150,7 +150,7 @@ class Guest:
                     self.call_once(*create)
         except libvirt.libvirtError as error:
             xml = self.xml()
-            LOG.error('Error launching a defined domain with XML: %s', xml)
+            LOG.error('Error launching a defined domain with XML: %s', xml, instance_uuid=self.uuid)
             raise causes.failed('start', self.uuid, error, of_host(ElementTree.fromstring(xml))) from error
         if paused and not by_flag:
             self.hold()
@@ -180,7 +180,7 @@ class Guest:
             self.call('suspend')
         except libvirt.libvirtError as error:
             if self.power_state() != PowerState.PAUSED:
-                raise GuestFailed(act='hold', uuid=self.uuid, reason=str(error)) from error
+                raise GuestFailed(act='pause', uuid=self.uuid, reason=str(error)) from error
 
     def go_on(self) -> None:
         """Resume a paused guest. Do nothing if it is off or running."""
@@ -220,7 +220,7 @@ class Guest:
             self.call('backupBegin', _backup(ElementTree.fromstring(self.xml()), disk, target), None, 0)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                LOG.warning('The disk can not be copied while the guest runs: %s', error, instance_uuid=self.uuid)
+                LOG.warning('The disk cannot be copied while the guest runs: %s', error, instance_uuid=self.uuid)
             # After a lost connection the call is repeated, and libvirt refuses a second copy.
             return self.is_copying(target)
         return True
@@ -252,7 +252,7 @@ class Guest:
                 self.call('abortJob')
             except libvirt.libvirtError as error:
                 if not self._gone(error):       # it has just ended
-                    raise GuestFailed(act='end the copy of', uuid=self.uuid, reason=str(error)) from error
+                    raise GuestFailed(act='end the disk copy of', uuid=self.uuid, reason=str(error)) from error
             time.sleep(0.1)
 
     def shut_down(self, timeout: int, retry_interval: int = 0) -> bool:
@@ -282,7 +282,7 @@ class Guest:
             self.call('shutdown')
         except libvirt.libvirtError as error:
             # A guest without ACPI can't receive the request. When the time is over, it is powered off.
-            LOG.debug('Guest %s did not take the shutdown request: %s', self.uuid, error)
+            LOG.debug('Guest %s did not accept the shutdown request: %s', self.uuid, error, instance_uuid=self.uuid)
 
 
 def _backup(domain: ElementTree.Element, disk: str, target: str) -> str:

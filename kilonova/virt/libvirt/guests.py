@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 # Texts for users if the agent did not set the password.
 _AGENT = {libvirt.VIR_ERR_AGENT_UNRESPONSIVE: 'the guest agent does not answer',
           libvirt.VIR_ERR_AGENT_UNSYNCED: 'the guest agent does not answer',
-          libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: 'the guest has no port for an agent'}
+          libvirt.VIR_ERR_ARGUMENT_UNSUPPORTED: 'the guest has no channel for a guest agent'}
 
 
 class Guests:
@@ -128,7 +128,7 @@ class Guests:
         self._disks.create(instance, image_meta, admin_password=admin_password, files=files,
                            keep_ephemeral=preserve_ephemeral)
         self._domains.replace(instance, xml, power_on)
-        LOG.info('Instance rebuilt successfully.', instance_uuid=instance.uuid)
+        LOG.info('Instance rebuilt successfully', instance_uuid=instance.uuid)
 
     @translated
     def attach_interface(self, instance: objects.Instance, image_meta: ImageMeta, vif: Vif,
@@ -140,13 +140,13 @@ class Guests:
         card = self._domains.card(instance, image_meta, vif, pci_devices)
         if guest.is_active():
             if vif.type == VHOST_USER and not maps_memory(guest.xml()):
-                raise GuestFailed(act='give a network card to', uuid=instance.uuid, reason=(
-                    'no switch in user space can map its memory: it was started without ports of vhostuser'))
+                raise GuestFailed(act='attach a network card to', uuid=instance.uuid, reason=(
+                    'its memory is not shared with the virtual switch, because it was started without vhostuser ports'))
             self._domains.plugs.add(instance, vif)
             self._hotplug.plug(guest, kind, card, name)
         self._domains.change(guest, lambda definition: kind.put(definition, card))
         self._domains.note_port(instance, vif, guest)
-        LOG.info('Port %s is plugged into the guest.', vif.id, instance_uuid=instance.uuid)
+        LOG.info('Port %s is plugged into the guest', vif.id, instance_uuid=instance.uuid)
 
     @translated
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
@@ -160,7 +160,7 @@ class Guests:
         self._domains.change(guest, lambda definition: kind.without(definition, name))
         self._domains.plugs.remove(instance.uuid, [vif.id])
         self._domains.note_port(instance, vif, guest)
-        LOG.info('Port %s is no longer plugged into the guest.', vif.id, instance_uuid=instance.uuid)
+        LOG.info('Port %s is no longer plugged into the guest', vif.id, instance_uuid=instance.uuid)
 
     @translated
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
@@ -183,7 +183,8 @@ class Guests:
             if code == libvirt.VIR_ERR_NO_SUPPORT:
                 raise errors.AdminPasswordNotSupported from None
             # The agent's output is neither repeated nor kept as the cause, because it may contain the password.
-            LOG.warning('The password of %s was not set: error %d of libvirt', user, code, instance_uuid=instance.uuid)
+            LOG.warning('Could not set the password of user %s: libvirt error %d', user, code,
+                        instance_uuid=instance.uuid)
             raise errors.AdminPasswordNotSet(
                 instance=instance.uuid, reason=_AGENT.get(code, 'error setting admin password')) from None
 
@@ -213,5 +214,5 @@ class Guests:
     def _measured(self, instance: objects.Instance) -> diagnostics.Measured:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            raise GuestFailed(act='measure', uuid=instance.uuid, reason='it is not there')
+            raise GuestFailed(act='read statistics of', uuid=instance.uuid, reason='it does not exist on this host')
         return diagnostics.measure(guest)

@@ -48,7 +48,7 @@ class Handover:
             raise GuestFailed(act='migrate', uuid=uuid, reason='it is off')
         if not isinstance(place, destination.Local):
             raise errors.DisksUnmovable(source=self._libvirt.name, dest=offer['host'],
-                                        reason="libvirt's test driver moves guests on one machine only")
+                                        reason="libvirt's test driver migrates guests on one machine only")
         place.check()
         self._giving.add(uuid)
         try:

@@ -63,7 +63,7 @@ class Host:
             raise DriverMisconfigured(reason=f'libvirt {found} is too old, {_OLDEST_LIBVIRT} is needed')
         self._check_live_migratable(found)
         self._check_cpu_models()
-        LOG.debug('Guests of this host: %s, on %s', self.settings, self.offer)
+        LOG.debug('Guest settings of this host: %s; CPUs for guests: %s', self.settings, self.offer)
         self._clear_leftovers()
         self._mediated.start_inactive()
 
@@ -78,7 +78,7 @@ class Host:
         for name, found, needed in (('libvirt', libvirt_version, _MOVES_DEVICES[0]),
                                     ('QEMU', self._libvirt.version(), _MOVES_DEVICES[1])):
             if found < needed:
-                raise DriverMisconfigured(reason=f'[pci]device_spec says live_migratable, for which {name} '
+                raise DriverMisconfigured(reason=f'[pci]device_spec has devices with live_migratable, for which {name} '
                                                  f'{found} is too old, {needed} is needed')
 
     def check_moves_mdevs(self, end: str) -> None:
@@ -90,7 +90,7 @@ class Host:
                                     ('QEMU', self._libvirt.version(), _MOVES_MDEVS[1])):
             if found < needed and not self._libvirt.is_test:
                 raise errors.MigrationPreCheckError(
-                    reason=f'{name} {found} of the {end} is too old to move mediated devices, {needed} is needed')
+                    reason=f'{name} {found} of the {end} is too old to migrate mediated devices, {needed} is needed')
 
     def _check_cpu_models(self) -> None:
         """Raise DriverMisconfigured if guests of this host cannot have a model of [libvirt]cpu_models.
@@ -102,8 +102,8 @@ class Host:
             machine = made.machines.get(made.arch) or MACHINES.get(made.arch)
             why = cpus.lacks(self._libvirt, model, made.arch, machine, made.virt_type)
             if why is not None:
-                raise DriverMisconfigured(reason=f'[libvirt]cpu_models has {model}, which guests of this host '
-                                                 f'can not have: {why}')
+                raise DriverMisconfigured(reason=f'[libvirt]cpu_models has {model}, which this host does not '
+                                                 f'support: {why}')
 
     def _clear_leftovers(self) -> None:
         """Delete what earlier runs of the compute left.
@@ -132,7 +132,7 @@ class Host:
         found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
         if found.arch not in dict(found.guests):
             raise HypervisorUnavailable(host=self._libvirt.name,
-                                        reason=f'libvirt found no emulator that runs guests of {found.arch}')
+                                        reason=f'libvirt found no emulator for guests of architecture {found.arch}')
         return found
 
     @functools.cached_property
@@ -207,5 +207,5 @@ class Host:
         try:
             return command.run('uptime').removesuffix('\n')
         except command.CommandFailed as error:
-            LOG.warning('This host does not tell how long it is up: %s', error)
+            LOG.warning('Could not read the uptime of this host: %s', error)
             return None

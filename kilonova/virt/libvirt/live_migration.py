@@ -85,8 +85,8 @@ class LiveMigrations:
         found += [{'name': name, 'format': RBD, 'size': 0, 'used': 0, 'copied': False} for name in pooled]
         domain = ElementTree.fromstring(migrating.xml(guest))
         if domain.find("devices/serial[@type='tcp']") is not None:
-            raise errors.MigrationError(reason='the guest has serial consoles on ports of its host '
-                                               '([serial_console]enabled), which it can not take along')
+            raise errors.MigrationError(reason='the guest has serial consoles on TCP ports of its host '
+                                               '([serial_console]enabled), which cannot be migrated')
         mdevs = any(one.get('type') == 'mdev' for one in of_host(domain).values())
         if mdevs:
             self._host.check_moves_mdevs('source')
@@ -117,10 +117,10 @@ class LiveMigrations:
         pool = guest.get('pool')
         if pool is not None and pool != mine.get('pool'):
             raise errors.MigrationPreCheckError(
-                reason=f'its disks are in pool {pool} of Ceph, which host {self._libvirt.name} does not use')
+                reason=f'its disks are in Ceph pool {pool}, which host {self._libvirt.name} does not use')
         if pool is not None and block:
             raise errors.MigrationPreCheckError(
-                reason='its disks are in a pool of Ceph: Block migration can not be used with shared storage.')
+                reason='its disks are in a Ceph pool: Block migration can not be used with shared storage.')
         # A guest without disk files needs neither a copy nor shared storage.
         if block is None or all(one['format'] == RBD for one in guest['disks']):
             block = not is_shared
@@ -132,8 +132,9 @@ class LiveMigrations:
                                                        'live-migration requires either shared storage or '
                                                        'boot-from-volume with no local disks.')
         if not block and guest['instances_path'] != self._instances_path:
-            raise errors.MigrationPreCheckError(reason=f"they share a storage which is at {guest['instances_path']} "
-                                                       f'there, at {self._instances_path} here')
+            raise errors.MigrationPreCheckError(reason='source and destination share storage, but its path is '
+                                                       f"{guest['instances_path']} on the source and "
+                                                       f'{self._instances_path} on the destination')
         self._compare(guest)
         if guest.get('mdevs'):
             self._host.check_moves_mdevs('destination')
@@ -147,14 +148,14 @@ class LiveMigrations:
         here = self._host.settings
         if (guest['arch'], guest['virt_type']) != (self._host.capabilities.arch, here.virt_type):
             raise errors.MigrationPreCheckError(
-                reason=f"guests are {guest['virt_type']} on {guest['arch']} there, {here.virt_type} on "
-                       f'{self._host.capabilities.arch} here')
+                reason=f"guests are {guest['virt_type']} on {guest['arch']} on the source, but {here.virt_type} on "
+                       f'{self._host.capabilities.arch} on the destination')
         lacks = guest['cpu'] and migrating.lacks_cpu(self._libvirt, guest['cpu'], guest['arch'], guest['machine'],
                                                      guest['virt_type'])
         if lacks:
             raise errors.MigrationPreCheckError(
-                reason="Unacceptable CPU info: CPU doesn't have compatibility: the guest's CPU can not be had on host "
-                       f'{self._libvirt.name}: {lacks}')
+                reason="Unacceptable CPU info: CPU doesn't have compatibility: the guest's CPU is not supported on "
+                       f'host {self._libvirt.name}: {lacks}')
 
     def _check_room(self, instance: objects.Instance, guest: LiveGuest, over_commit: bool) -> None:
         needed = sum(one['used'] if over_commit else one['size'] for one in guest['disks'])
@@ -200,7 +201,8 @@ class LiveMigrations:
         """
         directory = self._disks.directory(instance.uuid)
         if directory.exists():
-            LOG.info('Removing %s: a guest comes in its place', directory.path, instance_uuid=instance.uuid)
+            LOG.info('Removing the old directory %s before the guest is migrated to this host', directory.path,
+                     instance_uuid=instance.uuid)
             files.remove_tree(directory.path)
         directory.create()
         directory.mark_move(move)
@@ -235,7 +237,7 @@ class LiveMigrations:
         if guest is None and self._libvirt.is_test:
             guest = self._handover.take(instance.uuid)
         if guest is not None and migrating.is_broken(guest):
-            LOG.error('A part of the memory of the guest never came, it is lost: the guest is off now, and starts anew '
+            LOG.error('Post-copy failed and a part of the guest memory is lost; stopping the guest, which starts anew '
                       'from its disks', instance_uuid=instance.uuid)
             guest.destroy()
             guest = self._libvirt.find(instance.uuid)
@@ -342,7 +344,7 @@ class LiveMigrations:
         guest = self._libvirt.find(instance.uuid)
         if guest is not None and (migrating.is_held(guest) or (
                 migrating.was_held(guest) and instance.vm_state == VmState.ACTIVE)):
-            LOG.warning('The guest was held by a migration that did not come to its end; it goes on here',
+            LOG.warning('The guest was paused by a live migration that did not complete; resuming it on this host',
                         instance_uuid=instance.uuid)
             guest.go_on()
 

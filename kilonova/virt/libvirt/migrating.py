@@ -167,7 +167,7 @@ def switch(guest: Guest) -> PostCopy:
         known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
         if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
             return PostCopy.TOO_EARLY
-        LOG.warning('The guest can not be carried by post-copy: %s', error, instance_uuid=guest.uuid)
+        LOG.warning('Cannot switch the live migration to post-copy: %s', error, instance_uuid=guest.uuid)
         return PostCopy.IMPOSSIBLE
     return PostCopy.BEGUN
 
@@ -213,7 +213,7 @@ def abort(guest: Guest) -> None:
         guest.call('abortJob')
     except libvirt.libvirtError as error:
         if error.get_error_code() not in _GONE:
-            LOG.warning('The migration can not be ended: %s', error, instance_uuid=guest.uuid)
+            LOG.warning('Could not abort the live migration: %s', error, instance_uuid=guest.uuid)
 
 
 def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, virt_type: str) -> str | None:
@@ -225,7 +225,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
         # A CPU model that is newer than this libvirt causes an error, too.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             return str(error)
-        LOG.info('The hypervisor does not compare CPUs: %s', error)
+        LOG.info('This hypervisor does not support CPU comparison; assuming that the CPU is compatible: %s', error)
     return None
 
 
@@ -290,7 +290,7 @@ def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
     """
     for old, element in of_host(domain).items():
         if old not in hostdevs:
-            raise errors.MigrationError(reason=f'the destination has no device in place of {old}')
+            raise errors.MigrationError(reason=f'the destination has no device to replace {old}')
         address, new = element.find('source/address'), hostdevs[old]
         assert address is not None
         if element.get('type') == 'mdev':

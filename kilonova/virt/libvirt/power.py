@@ -94,7 +94,7 @@ class Power:
         elif not guest.is_saved():
             raise GuestFailed(act='suspend', uuid=instance.uuid, reason='it does not run')
         self._domains.show(guest)
-        LOG.info('Instance suspended successfully.', instance_uuid=instance.uuid)
+        LOG.info('Instance suspended successfully', instance_uuid=instance.uuid)
 
     @translated
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice],
@@ -113,21 +113,21 @@ class Power:
             guest.go_on()
             self._hotplug.give(guest, functions.names(instance.vifs, devices))
         except Exception:
-            LOG.warning('Instance is suspended again', instance_uuid=instance.uuid)
+            LOG.warning('Could not resume the instance; suspending it again', instance_uuid=instance.uuid)
             self._hotplug.take(guest, check)
             guest.save()
             raise
         self._domains.show(guest)
-        LOG.info('Instance resumed successfully.', instance_uuid=instance.uuid)
+        LOG.info('Instance resumed successfully', instance_uuid=instance.uuid)
 
     @translated
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
         """Send the guest a non-maskable interrupt."""
         # The call is not repeated, because a second interrupt would disturb a guest that is already dumping its memory.
-        self._found(instance, 'interrupt').call_once('injectNMI', 0)
+        self._found(instance, 'send a non-maskable interrupt to').call_once('injectNMI', 0)
 
     def _found(self, instance: objects.Instance, act: str) -> Guest:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            raise GuestFailed(act=act, uuid=instance.uuid, reason='it is not there')
+            raise GuestFailed(act=act, uuid=instance.uuid, reason='it does not exist on this host')
         return guest

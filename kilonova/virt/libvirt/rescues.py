@@ -48,10 +48,11 @@ class Rescues:
             self._files.make(instance, directory, prepared, admin_password)
             self._domains.note(instance, spec, self._domains.replace(instance, xml, power_on=True))
         except Exception:
-            LOG.warning('Instance goes on with its own system', instance_uuid=instance.uuid)
+            LOG.warning('Could not start the rescue system; restoring the instance with its own disks',
+                        instance_uuid=instance.uuid)
             self._domains.build(instance, image_meta, devices, power_on=was_on)
             raise
-        LOG.info('Instance is rescued.', instance_uuid=instance.uuid)
+        LOG.info('Instance is rescued', instance_uuid=instance.uuid)
 
     @translated
     def restart(self, instance: objects.Instance, image_meta: ImageMeta,

@@ -41,11 +41,11 @@ def read(conf: cfg.ConfigOpts, capabilities: HostCapabilities, test: bool, offer
     """
     options, guests = conf.libvirt, guests or usual(capabilities.arch)
     if options.virt_type not in ('kvm', 'qemu'):
-        raise DriverMisconfigured(reason=f'[libvirt]virt_type {options.virt_type} is not served here')
+        raise DriverMisconfigured(reason=f'[libvirt]virt_type {options.virt_type} is not supported')
     kinds = {kind for _arch, kind, _mode in capabilities.supported()}
     if options.virt_type not in kinds:
-        raise DriverMisconfigured(reason=f'[libvirt]virt_type is {options.virt_type}, the host runs '
-                                         f'{", ".join(sorted(kinds)) or "nothing"}')
+        raise DriverMisconfigured(reason=f'[libvirt]virt_type is {options.virt_type}, but this host supports '
+                                         f'{", ".join(sorted(kinds)) or "none"}')
     if options.cpu_mode == 'custom' and not options.cpu_models:
         raise DriverMisconfigured(reason='[libvirt]cpu_mode is custom and cpu_models is empty')
     models = {name: features_of(name) for name in options.cpu_models if options.cpu_mode == 'custom'}
@@ -96,7 +96,8 @@ def consoles(conf: cfg.ConfigOpts, guests: GuestCapabilities) -> Consoles:
     """
     for kind, enabled in (('vnc', conf.vnc.enabled), ('spice', conf.spice.enabled)):
         if enabled and kind not in guests.graphics:
-            raise DriverMisconfigured(reason=f'[{kind}]enabled is set, and the QEMU of this host has no {kind.upper()}')
+            raise DriverMisconfigured(reason=f'[{kind}]enabled is set, but QEMU on this host does not support '
+                                             f'{kind.upper()}')
     spice = Spice(conf.spice.server_listen, conf.spice.agent_enabled, conf.spice.require_secure,
                   _spice_options(conf.spice)) if conf.spice.enabled else None
     return Consoles(vnc=conf.vnc.server_listen if conf.vnc.enabled else None, spice=spice,
@@ -150,7 +151,7 @@ def _cache_modes(pairs: list[str]) -> dict[str, str]:
         kind, _, mode = pair.partition('=')
         if kind in _CACHED:
             if mode not in _CACHE_MODES:
-                raise DriverMisconfigured(reason=f"[libvirt]disk_cachemodes has no cache mode '{mode}'")
+                raise DriverMisconfigured(reason=f"[libvirt]disk_cachemodes: '{mode}' is not a cache mode")
             found.setdefault(kind, mode)
     return found
 

@@ -52,7 +52,7 @@ class Snapshots:
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
         """Copy a server's root disk and send it to the image service as the data of an image."""
         if self._images is None:
-            raise DriverMisconfigured(reason='there is no image client to send images with')
+            raise DriverMisconfigured(reason='no image client is configured, which is needed to upload images')
         made = self.copy(image_id)
         if not made.is_made():
             # The image is checked first, so that no guest is paused if the image was deleted or the image service does
@@ -142,7 +142,7 @@ class Snapshots:
             made.convert(check)
             return True
         if guest.is_active():
-            raise GuestFailed(act='copy the disk of', uuid=guest.uuid, reason='QEMU did not come to its end')
+            raise GuestFailed(act='copy the disk of', uuid=guest.uuid, reason='QEMU did not complete the copy')
         return False
 
     def _let_go_on(self, instance: objects.Instance, made: Copy) -> None:

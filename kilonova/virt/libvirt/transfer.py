@@ -81,8 +81,8 @@ class Transfers:
             try:
                 self._follow(guest, told, call)
             except migrating.PostCopyRefused as error:
-                LOG.warning('Post-copy is not possible on the way to %s, the guest goes there without: %s', way.host,
-                            error, instance_uuid=guest.uuid)
+                LOG.warning('Host %s does not support post-copy; migrating the guest without it: %s', way.host, error,
+                            instance_uuid=guest.uuid)
                 self._follow(guest, told, self._begin(guest, way, False))
         finally:
             self._in_haste.discard(guest.uuid)
@@ -124,7 +124,7 @@ class Transfers:
             time.sleep(pause)
             pause = min(pause * 1.5, LATER)
         if migrating.has_gone(guest) or (call is not None and call.ended and call.error is None):
-            LOG.info('Migrating instance to another host finished.', instance_uuid=guest.uuid)
+            LOG.info('Migrating instance to another host finished', instance_uuid=guest.uuid)
             return
         if migrating.has_switched(guest):
             return
@@ -146,7 +146,7 @@ class Transfers:
             watch.downtime = downtime
         if self._seconds_a_gib and took > self._seconds_a_gib * gib and not watch.hastened:
             if not self._forces:
-                return errors.MigrationError(reason=f'it was not over after {took:.0f} seconds '
+                return errors.MigrationError(reason=f'it was not complete after {took:.0f} seconds '
                                                     '([libvirt]live_migration_completion_timeout)')
             self._in_haste.add(guest.uuid)
         if guest.uuid in self._in_haste:
@@ -172,10 +172,10 @@ class Transfers:
             self._in_haste.add(guest.uuid)
             return False
         if switched == PostCopy.BEGUN:
-            LOG.info('Migration is forced to complete: the guest runs at the destination, the rest of its memory '
-                     'follows', instance_uuid=guest.uuid)
+            LOG.info('Migration is forced to complete: the guest runs at the destination while the rest of its memory '
+                     'is transferred', instance_uuid=guest.uuid)
             return True
-        LOG.info('Migration is forced to complete: the guest stands still until it has gone',
+        LOG.info('Migration is forced to complete: the guest is paused until it has been transferred',
                  instance_uuid=guest.uuid)
         guest.hold()
         return True
@@ -188,15 +188,15 @@ class Transfers:
                 error = call.error if call is not None else None
                 if error is not None and migrating.is_unknown(error):
                     break
-                LOG.warning('A part of the memory of the guest is still here, and the way to %s broke off: it is '
-                            'opened again%s', way.host, f' ({error})' if error else '', instance_uuid=guest.uuid)
+                LOG.warning('The connection to %s was lost while a part of the guest memory is still on this host; '
+                            'reconnecting%s', way.host, f' ({error})' if error else '', instance_uuid=guest.uuid)
                 call = self._begin(guest, way, True, migrating.RESUME)
             elif not migrating.is_broken(guest):
                 until = time.monotonic() + MENDING
             time.sleep(pause)
             pause = min(pause * 1.5, LATER * 10)
         if migrating.has_switched(guest):
-            LOG.error('A part of the memory of the guest could not be carried to %s: the guest is lost there, and '
+            LOG.error('A part of the guest memory could not be transferred to %s; the running guest is lost, and '
                       'starts anew from its disks', way.host, instance_uuid=guest.uuid)
 
 

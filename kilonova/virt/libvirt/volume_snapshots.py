@@ -53,7 +53,7 @@ class VolumeSnapshots:
                 raise GuestFailed(act='take a snapshot of', uuid=instance.uuid,
                                   reason=f'{new.file[0]} does not read from {old.file[0]}')
         self._relocate(instance, image_meta, guest, new)
-        LOG.info('Volume %s is in file %s now.', new.volume_id, new.file[0], instance_uuid=instance.uuid)
+        LOG.info('Volume %s now uses file %s', new.volume_id, new.file[0], instance_uuid=instance.uuid)
 
     @translated
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
@@ -68,13 +68,13 @@ class VolumeSnapshots:
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         if guest is None or self._source(guest, new) != path:
             return
-        with _said(instance, f'withdraw the snapshot of volume {old.volume_id} of'):
+        with _said(instance, f'undo the snapshot of volume {old.volume_id} of'):
             if self._runs(guest):
                 chains.take_back(guest, self._target(guest, old), self._path(instance, old), check)
             elif not guest.is_active():
                 backing.commit(backing.look(path, new.file[1])[0], check)
         self._relocate(instance, image_meta, guest, old)
-        LOG.info('Volume %s is in file %s again.', old.volume_id, old.file[0], instance_uuid=instance.uuid)
+        LOG.info('Volume %s uses file %s again', old.volume_id, old.file[0], instance_uuid=instance.uuid)
 
     @translated
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge,
@@ -92,7 +92,7 @@ class VolumeSnapshots:
                     if reason := merge.why_not(names):
                         raise GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
                     backing.merge(links, merge, check)
-        LOG.info('Files of volume %s are merged: %s.', volume.volume_id, merge, instance_uuid=instance.uuid)
+        LOG.info('Files of volume %s are merged: %s', volume.volume_id, merge, instance_uuid=instance.uuid)
 
     @translated
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
@@ -113,8 +113,8 @@ class VolumeSnapshots:
             links = backing.look(self._path(instance, volume), volume.file[1])
         except (command.CommandFailed, VolumeUnsupported) as error:
             # The share may be lost permanently. No merge can run on files that cannot be opened.
-            LOG.warning('Nobody can say whether files of volume %s are merged (%s): %s', volume.volume_id, merge, error,
-                        instance_uuid=instance.uuid)
+            LOG.warning('Cannot determine whether the files of volume %s are merged (%s): %s', volume.volume_id, merge,
+                        error, instance_uuid=instance.uuid)
             return False
         return merge.is_done([link.name for link in links])
 
@@ -137,7 +137,7 @@ class VolumeSnapshots:
         found = targets(guest.xml()).get(volume.volume_id)
         if found is None:
             raise GuestFailed(act=f'find volume {volume.volume_id} in', uuid=guest.uuid,
-                              reason='it does not run with it')
+                              reason='the running guest does not have it')
         return found
 
     def _relocate(self, instance: objects.Instance, image_meta: ImageMeta, guest: Guest | None,

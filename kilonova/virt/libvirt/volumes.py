@@ -72,7 +72,7 @@ class Volumes:
             self._volumes.disconnect(instance, volume, given.path)
             raise
         self._domains.note_volume(instance, volume, guest)
-        LOG.info('Volume %s is plugged into the guest.', volume.volume_id, instance_uuid=instance.uuid)
+        LOG.info('Volume %s is plugged into the guest', volume.volume_id, instance_uuid=instance.uuid)
 
     @translated
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
@@ -87,7 +87,7 @@ class Volumes:
             self._hotplug.unplug(guest, VOLUMES, volume.volume_id, check)
         self._domains.change(guest, lambda definition: VOLUMES.without(definition, volume.volume_id))
         self._domains.note_volume(instance, volume, guest)
-        LOG.info('Volume %s is no longer plugged into the guest.', volume.volume_id, instance_uuid=instance.uuid)
+        LOG.info('Volume %s is no longer plugged into the guest', volume.volume_id, instance_uuid=instance.uuid)
 
     @translated
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
@@ -102,10 +102,11 @@ class Volumes:
         guest = self._libvirt.find(instance.uuid)
         target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)
         if guest is None or target is None:
-            raise GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run with it')
+            raise GuestFailed(act=f'copy volume {volume.volume_id} of', uuid=instance.uuid,
+                              reason='it does not run with this volume')
         disk = self._copy_of(instance, image_meta, volume, new, guest)
         if not mirrors.begin(guest, target, disk):
-            LOG.debug('This hypervisor copies no disks of guests', instance_uuid=instance.uuid)
+            LOG.debug('This hypervisor does not support copying the disks of a guest', instance_uuid=instance.uuid)
             return
         while (state := mirrors.state(guest.xml(), target)) != mirrors.READY:
             if state is None:
@@ -113,7 +114,7 @@ class Volumes:
                                   reason='QEMU ended the copy, or the guest stopped')
             check()
             time.sleep(_LOOK)
-        LOG.info('Volume %s is copied to %s.', volume.volume_id, new.volume_id, instance_uuid=instance.uuid)
+        LOG.info('Volume %s has been copied to volume %s', volume.volume_id, new.volume_id, instance_uuid=instance.uuid)
 
     def _copy_of(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume,
                  new: AttachedVolume, guest: Guest) -> str:
@@ -155,7 +156,8 @@ class Volumes:
         self._volumes.replace(instance, volume, new, path)
         if is_active and new.size > volume.size:
             self._show_size(guest, replace(new, volume_id=volume.volume_id))
-        LOG.info('Volume %s is %s now.', volume.volume_id, new.volume_id, instance_uuid=instance.uuid)
+        LOG.info('Volume %s has been replaced by volume %s', volume.volume_id, new.volume_id,
+                 instance_uuid=instance.uuid)
         return True
 
     def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
@@ -172,7 +174,7 @@ class Volumes:
             try:
                 mirrors.pivot(guest, target)
             except libvirt.libvirtError as error:
-                LOG.warning('The guest does not get the copy of volume %s: %s', volume.volume_id, error,
+                LOG.warning('Could not switch the guest to the copy of volume %s: %s', volume.volume_id, error,
                             instance_uuid=guest.uuid)
             else:
                 return True
@@ -187,8 +189,8 @@ class Volumes:
         try:
             grow(guest, targets(guest.xml()).get(volume.volume_id) or '', self._volumes.extend(volume))
         except (GuestFailed, VolumeFailed) as error:
-            LOG.warning('The guest sees the size of volume %s at its next start: %s', volume.volume_id, error,
-                        instance_uuid=guest.uuid)
+            LOG.warning('Could not resize volume %s in the guest, which sees the new size at its next start: %s',
+                        volume.volume_id, error, instance_uuid=guest.uuid)
 
     @translated
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
@@ -203,7 +205,7 @@ class Volumes:
             # The volume need not be connected now. It is connected at the guest's next start.
             with contextlib.suppress(VolumeFailed):
                 self._volumes.extend(volume)
-        LOG.info('Volume %s has %d GiB now.', volume.volume_id, volume.size, instance_uuid=instance.uuid)
+        LOG.info('Volume %s now has %d GiB', volume.volume_id, volume.size, instance_uuid=instance.uuid)
 
     @translated
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
@@ -229,4 +231,4 @@ def grow(guest: Guest, target: str, size: int) -> None:
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
             raise GuestFailed(act=f'grow disk {target} of', uuid=guest.uuid, reason=str(error)) from error
-        LOG.debug('This hypervisor grows no disks', instance_uuid=guest.uuid)
+        LOG.debug('This hypervisor does not support resizing the disks of a running guest', instance_uuid=guest.uuid)

@@ -14,11 +14,11 @@ answers it. Saves, migrations and block copies may take as long as they need: th
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 
 import libvirt
+from oslo_log import log as logging
 
 from kilonova import concurrency
 from kilonova.virt.parts.host import Listener
@@ -98,7 +98,7 @@ class Watchdog:
             if self._watched is connection:
                 self.reason = (f'libvirt has not answered getCapabilities for {self._limit:g} s, though it answers '
                                'keepalives')
-                LOG.warning('This host counts as without hypervisor until libvirtd answers or is restarted: %s',
+                LOG.warning('The hypervisor counts as unavailable until libvirtd answers or is restarted: %s',
                             self.reason)
                 listener.hypervisor_lost(self.reason)
 
@@ -106,5 +106,5 @@ class Watchdog:
         with self._lock:
             if self._watched is connection and self.reason is not None:
                 self.reason = None
-                LOG.info('libvirt answers again')
+                LOG.info('The hypervisor answers again')
                 listener.hypervisor_back()

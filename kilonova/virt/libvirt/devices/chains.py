@@ -90,7 +90,7 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
         except libvirt.libvirtError as error:
             if must_freeze or _is_first(guest, target, path):
                 raise
-            LOG.info('The guest is not asked to write out what it holds of disk %s: %s', target, error,
+            LOG.info('Taking the snapshot of disk %s without freezing the file systems in the guest: %s', target, error,
                      instance_uuid=guest.uuid)
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
@@ -160,7 +160,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             return
         if not is_working:
             if begun:
-                raise GuestFailed(act=act, uuid=guest.uuid, reason='QEMU ended it, or the guest stopped')
+                raise GuestFailed(act=act, uuid=guest.uuid, reason='QEMU ended the block job, or the guest stopped')
             try:
                 begin()
             except libvirt.libvirtError as error:
@@ -172,7 +172,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
         check()
         if time.monotonic() >= end:
             end_work(guest, target)
-            raise GuestFailed(act=act, uuid=guest.uuid, reason=f'it was not done after {MOST:g} seconds')
+            raise GuestFailed(act=act, uuid=guest.uuid, reason=f'it did not complete within {MOST:g} seconds')
         time.sleep(_LOOK)
 
 

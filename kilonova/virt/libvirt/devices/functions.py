@@ -64,8 +64,8 @@ def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, Pc
             _say(instance, function.trustable, vif.is_trusted)
         elif vif.is_trusted:
             raise InterfaceUnsupported(port=vif.id, type=(
-                f'{vif.type} on {vif.slot}, which is not trusted by its device_spec, whose physical function has no '
-                'network interface, or which is of a type that is never trusted'))
+                f'{vif.type} on {vif.slot}, which cannot be trusted: its device_spec does not have trusted=true, its '
+                'physical function has no network interface, or ports of this type are never trusted'))
 
 
 def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
@@ -73,7 +73,8 @@ def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
         command.run('ip', 'link', 'set', 'dev', function.interface, 'vf', str(function.number), 'trust',
                     'on' if wanted else 'off')
     except command.CommandFailed as error:
-        raise GuestFailed(act='set the trust of a function for', uuid=instance.uuid, reason=error.message) from error
+        raise GuestFailed(act='set the trust mode of a virtual function of', uuid=instance.uuid,
+                          reason=error.message) from error
 
 
 def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:

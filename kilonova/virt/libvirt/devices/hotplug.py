@@ -67,7 +67,8 @@ class Hotplug:
             # All devices are requested before the first one is waited for.
             asked = {_detach(guest, xml) for xml in texts(guest.xml()).values()}
             if Asked.IMPOSSIBLE in asked:
-                LOG.debug('This hypervisor takes no devices out of guests', instance_uuid=guest.uuid)
+                LOG.debug('This hypervisor does not support hot unplug; the guest keeps its devices',
+                          instance_uuid=guest.uuid)
                 return
             end = time.monotonic() + (min(self._timeout, _BUSY) if Asked.BUSY in asked else self._timeout)
             while kept := texts(guest.xml()):
@@ -77,10 +78,10 @@ class Hotplug:
                 time.sleep(_LOOK)
             if not kept:
                 return
-            LOG.warning('The guest has not given up %s in time; it is asked again', ', '.join(kept),
-                        instance_uuid=guest.uuid)
-        raise GuestFailed(act='take the devices of', uuid=guest.uuid,
-                          reason=f'its system does not give up {", ".join(kept)}')
+            LOG.warning('The guest has not released %s in time; the request is sent up to '
+                        '[libvirt]device_detach_attempts times', ', '.join(kept), instance_uuid=guest.uuid)
+        raise GuestFailed(act='detach devices from', uuid=guest.uuid,
+                          reason=f'its operating system does not release {", ".join(kept)}')
 
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
         """Plug in the devices that the guest lacks, as its definition has them.
@@ -93,8 +94,8 @@ class Hotplug:
             if address in there:
                 continue
             if address not in defined:
-                raise GuestFailed(act='give devices to', uuid=guest.uuid,
-                                  reason=f'{address} is not in its definition')
+                raise GuestFailed(act='attach devices to', uuid=guest.uuid,
+                                  reason=f'{address} is not in its domain definition')
             _attach(guest, address, defined[address])
 
     def plug(self, guest: Guest, kind: Kind, element: str, name: str) -> None:
@@ -110,16 +111,17 @@ class Hotplug:
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-                raise causes.failed(f'give {kind.words} to', guest.uuid, error,
+                raise causes.failed(f'attach {kind.words} to', guest.uuid, error,
                                     [name] if kind is FUNCTIONS else ()) from error
-            LOG.debug('This hypervisor puts no devices into guests', instance_uuid=guest.uuid)
+            LOG.debug('This hypervisor does not support hot plug; the guest gets the device at its next start',
+                      instance_uuid=guest.uuid)
 
     def give_back(self, guest: Guest) -> None:
         """Plug in all devices of the guest's definition, to restore it. A failure is only logged."""
         try:
             self.give(guest, _defined(guest))
         except Exception:
-            LOG.exception('The guest runs without all its devices; a hard reboot gives them to it',
+            LOG.exception('Could not attach all devices to the guest again; a hard reboot attaches them',
                           instance_uuid=guest.uuid)
 
 
@@ -146,11 +148,11 @@ def _detach(guest: Guest, device: str) -> Asked:
             return Asked.IMPOSSIBLE
         # The text of QEMU, which libvirt returns as an internal error.
         if _BUSY_WORDS in said:
-            LOG.debug('The guest can not be asked for a device at the moment: %s', said, instance_uuid=guest.uuid)
+            LOG.debug('The guest is busy; the unplug request is sent again: %s', said, instance_uuid=guest.uuid)
             return Asked.BUSY
         # The unplug was already requested, or the guest has already released the device.
         if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
-            raise GuestFailed(act='take a device of', uuid=guest.uuid, reason=said) from error
+            raise GuestFailed(act='detach a device from', uuid=guest.uuid, reason=said) from error
     return Asked.YES
 
 
@@ -158,7 +160,7 @@ def _attach(guest: Guest, name: str, device: str) -> None:
     try:
         guest.call('attachDeviceFlags', device, libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirt.libvirtError as error:
-        raise causes.failed('give a device to', guest.uuid, error, [name]) from error
+        raise causes.failed('attach a device to', guest.uuid, error, [name]) from error
 
 
 def _texts(xml: str) -> dict[str, str]:

@@ -58,7 +58,7 @@ def _read(text: str) -> _Found | None:
     name, kind = device.findtext('name') or '', capability.find('type')
     uuid = (capability.findtext('uuid') or '').lower() or _uuid(name)
     if uuid is None:
-        LOG.debug('Skipping mediated device %s: libvirt does not tell its uuid', name)
+        LOG.debug('Skipping mediated device %s: libvirt does not report its uuid', name)
         return None
     return _Found(name, uuid, device.findtext('parent') or '', kind.get('id', '') if kind is not None else '')
 
@@ -80,10 +80,10 @@ def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -
     for one in sorted(filter(None, map(_read, node_devices)), key=lambda one: one.name):
         parent = parents.get(one.parent)
         if parent is None:
-            LOG.debug('Skipping mediated device %s: its parent %s is no PCI function', one.name, one.parent)
+            LOG.debug('Skipping mediated device %s: its parent %s is not a PCI function', one.name, one.parent)
         elif one.uuid in found:
             # Definitions on several parents may have the same uuid, but only one of them can be active.
-            LOG.warning('Skipping mediated device %s: %s has its uuid', one.name, found[one.uuid]['dev_id'])
+            LOG.warning('Skipping mediated device %s: %s has the same uuid', one.name, found[one.uuid]['dev_id'])
         else:
             found[one.uuid] = {
                 'dev_id': one.name, 'address': one.uuid, 'dev_type': MDEV, 'mdev_type': one.type,
@@ -107,7 +107,7 @@ class MediatedDevices:
             try:
                 self._start(name)
             except libvirt.libvirtError as error:
-                LOG.warning('The mdev %s, and guests that have it, can not be started: %s', name, error)
+                LOG.warning('Could not start mdev %s; guests that have it cannot start either: %s', name, error)
 
     def ensure(self, hostdevs: Iterable[object]) -> None:
         """Create and start the mediated devices among a guest's devices, unless they are active. This can be repeated.
@@ -129,7 +129,7 @@ class MediatedDevices:
                 try:
                     self._remove(name)
                 except libvirt.libvirtError as error:
-                    LOG.warning('The mdev %s can not be removed: %s', name, error)
+                    LOG.warning('Could not remove mdev %s: %s', name, error)
 
     def _remove(self, name: str) -> None:
         if self._is_active(name):
@@ -189,7 +189,8 @@ class MediatedDevices:
             if (one.parent, one.type) == (pci.node_name(device.parent), device.type):
                 return one.name
         if found:
-            raise _unavailable(device, f'{found[0].name} is of type {found[0].type} on {found[0].parent}')
+            one = found[0]
+            raise _unavailable(device, f'{one.name} has this uuid and is of type {one.type} on {one.parent}')
         return None
 
     def _is_active(self, name: str) -> bool:
@@ -225,8 +226,8 @@ class MediatedDevices:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceDefineXML(xml, 0).setAutostart(1))
         except libvirt.libvirtError as error:
-            LOG.warning('Failed to set autostart to True for mdev %s, a boot of this host removes it until a guest '
-                        'that has it is started: %s', device.uuid, error)
+            LOG.warning('Failed to set autostart to True for mdev %s; after a reboot of this host it is created again '
+                        'only when a guest that has it starts: %s', device.uuid, error)
 
 
 def _xml(device: MediatedDevice) -> str:

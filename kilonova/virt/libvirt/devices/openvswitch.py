@@ -50,7 +50,7 @@ class OpenVSwitch:
         try:
             _reach(database)
         except (OSError, ValueError) as error:
-            raise self._failed(vif, f"Open vSwitch's database at {database} takes no connection: {error}") from error
+            raise self._failed(vif, f'cannot connect to the Open vSwitch database at {database}: {error}') from error
 
     def plug(self, vif: Vif, uuid: str) -> None:
         """Connect a port of server ``uuid`` to the switch.

@@ -7,12 +7,13 @@ The dicts have the keys that ``parts.host.Host.get_available_resource`` describe
 """
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
+
+from oslo_log import log as logging
 
 from kilonova.pci import sysfs
 from kilonova.pci.device import CHILD_TYPES, SWITCHDEV, VGPU_TYPE

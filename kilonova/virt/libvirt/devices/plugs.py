@@ -84,7 +84,7 @@ class Plugs:
             self.remove(uuid, [vif.id])
             raise
         self._keep(uuid, {**known, vif.id: (vif, True)})
-        LOG.info('Port %s is plugged into this host.', vif.id, instance_uuid=uuid)
+        LOG.info('Port %s is plugged into this host', vif.id, instance_uuid=uuid)
 
     def remove(self, uuid: str, ports: Collection[str] | None = None) -> None:
         """Unplug these ports of a server, or all its ports if ``ports`` is None.
@@ -101,7 +101,7 @@ class Plugs:
                 continue
             del known[name]
             self._keep(uuid, known)
-            LOG.info('Port %s is no longer plugged into this host.', name, instance_uuid=uuid)
+            LOG.info('Port %s is no longer plugged into this host', name, instance_uuid=uuid)
 
     def _unplug(self, vif: Vif, uuid: str) -> None:
         if vif.plug is Plug.REPRESENTOR:
@@ -127,7 +127,8 @@ class Plugs:
             return {}
         except ValueError as error:
             # The host lost power while the file was written. All devices are gone, too.
-            LOG.error('%s can not be read: what Open vSwitch has of its ports stays there: %s', self._file(uuid), error)
+            LOG.error('Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
+                      self._file(uuid), error, instance_uuid=uuid)
             return {}
 
     def _keep(self, uuid: str, known: Known) -> None:

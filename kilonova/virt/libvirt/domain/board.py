@@ -97,7 +97,7 @@ class OsConfigurator:
             return
         if machine not in known:
             # Names with a version are left out of the message: there are many, and each QEMU has others.
-            raise NotOnThisHost(name='hw_machine_type', value=machine, reason='its QEMU has {}'.format(
+            raise NotOnThisHost(name='hw_machine_type', value=machine, reason='its QEMU supports {}'.format(
                 ', '.join(sorted(name for name in known if '.' not in name)) or ', '.join(sorted(known))))
         most = known[machine]
         if most is not None and vcpus > most:
@@ -109,7 +109,7 @@ class OsConfigurator:
         if wanted != tuning.UEFI or not guest.settings.is_qemu:
             return None
         if not guest.settings.has_uefi:
-            raise NotOnThisHost(name='hw_firmware_type', value=tuning.UEFI, reason='it has no firmware of UEFI')
+            raise NotOnThisHost(name='hw_firmware_type', value=tuning.UEFI, reason='it has no UEFI firmware')
         return 'efi'
 
     def _secure_boot(self, guest: GuestSpec) -> bool:

@@ -76,7 +76,7 @@ def _model(guest: GuestSpec) -> str:
         if needed <= has:
             return name
     raise NotOnThisHost(name='trait:HW_CPU_*', value=', '.join(sorted(needed)), reason=(
-        f'none of [libvirt]cpu_models has it ({", ".join(settings.cpu_models)})'))
+        f'no model of [libvirt]cpu_models ({", ".join(settings.cpu_models)}) has all of these features'))
 
 
 def _threads(guest: GuestSpec) -> int | None:
@@ -141,7 +141,8 @@ def _emulator(guest: GuestSpec, placed: InstanceNUMATopology, pins: dict[int, se
     if not found:
         # The policy is share, and the host has no shared CPUs.
         raise NotOnThisHost(name='hw:emulator_threads_policy', value=policy, reason=(
-            'a guest all of whose CPUs are realtime needs [compute]cpu_shared_set there'))
+            'all CPUs of the guest are realtime, so its emulator threads need [compute]cpu_shared_set, which is not '
+            'set'))
     return found
 
 

@@ -165,7 +165,8 @@ class IommuConfigurator:
                 raise UnsupportedHardware(model=f'IOMMU {model} on machine type {guest.machine}',
                                           virt=guest.settings.virt_type)
             raise NotOnThisHost(name='hw:viommu_model', value=model, reason=(
-                f'its machine type {guest.machine} has none, one of PCI Express (q35) is needed'))
+                f'its machine type {guest.machine} does not support an IOMMU; a PCI Express machine type (q35) is '
+                'needed'))
         domain.devices.append(Iommu(model, self._intel(guest) if model == tuning.INTEL else {}))
 
     def _intel(self, guest: GuestSpec) -> dict[str, str]:

@@ -116,7 +116,7 @@ def _check_virtio(guest: GuestSpec, vif: Vif) -> None:
     if model != 'virtio':
         said = '' if vif.vnic_type == 'normal' else f' for vnic_type {vif.vnic_type}'
         raise InterfaceUnsupported(port=vif.id,
-                                   type=f'{vif.type}{said}, which a card of hw_vif_model {model} can not have')
+                                   type=f'{vif.type}{said}, which hw_vif_model {model} does not support')
 
 
 def _queues(guest: GuestSpec) -> int | None:
@@ -139,8 +139,8 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
     function = guest.functions.get(vif.slot or '')
     if function is None:
         # The same is checked for other devices, see ``compute.host.Host.check_devices``.
-        raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which instance {guest.instance.uuid} '
-                                   'does not hold on this host.')
+        raise errors.KilonovaError(f'Port {vif.id} is bound to device {vif.slot}, which is not allocated to instance '
+                                   f'{guest.instance.uuid} on this host.')
     if vif.is_device:
         return PciHostDevice(function.address, function.managed)
     profile = vif.details['profileid'] if vif.type == PROFILED else None
@@ -152,7 +152,7 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
         if end is None or _VHOST_VDPA.fullmatch(end) is None:
             told = 'none' if end is None else repr(end[:2 * _LONGEST_PATH])
             raise InterfaceUnsupported(port=vif.id, type=(
-                f'{vif.type} on {function.address}, whose file of vhost-vdpa is {told}, and must be one in /dev'))
+                f'{vif.type} on {function.address}, whose vhost-vdpa file is {told}; it must be a file in /dev'))
         return VdpaInterface(vif.mac, end)
     if end is None:
         raise InterfaceUnsupported(port=vif.id,

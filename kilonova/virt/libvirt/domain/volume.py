@@ -41,7 +41,7 @@ def check(volume: AttachedVolume, host: str, settings: Settings) -> None:
     elif _format(volume) not in _FORMATS:
         reason = f"its format is '{_format(volume)}'; accepted: {', '.join(_FORMATS)}"
     elif volume.kind == RBD and connection.get('auth_enabled') and not _secret(connection, settings):
-        reason = 'neither its connection nor [libvirt]rbd_secret_uuid names the secret with the key of Ceph'
+        reason = 'neither its connection nor [libvirt]rbd_secret_uuid names the libvirt secret with the Ceph key'
     if reason:
         raise VolumeUnsupported(volume=volume.volume_id, host=host, reason=reason)
 

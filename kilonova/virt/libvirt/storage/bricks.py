@@ -68,8 +68,8 @@ class Bricks:
         except errors as error:
             if options.volume_enforce_multipath:
                 raise VolumeUnsupported(volume='any', host=self._conf.host, reason=str(error)) from error
-            LOG.warning('This host can only have volumes in Ceph and NFS, os-brick does not tell of its devices: %s',
-                        error)
+            LOG.warning('This host can only have volumes in Ceph and NFS, because os-brick could not read the storage '
+                        'properties of the host: %s', error)
             found = {'platform': platform.machine(), 'os_type': sys.platform, 'ip': self._conf.my_block_storage_ip,
                      'host': self._conf.host, 'multipath': False}
             return {**found, 'enforce_multipath': options.volume_enforce_multipath}
@@ -95,7 +95,7 @@ class Bricks:
         None if it is unknown. Raises VolumeFailed if the volume stays connected.
         """
         known = {'path': path} if path else None
-        self._act('let go of', volume, lambda connector, connection: connector.disconnect_volume(
+        self._act('disconnect', volume, lambda connector, connection: connector.disconnect_volume(
             connection, known, force=force, ignore_errors=force))
 
     def extend(self, volume: AttachedVolume) -> int | None:
@@ -117,7 +117,7 @@ class Bricks:
                 if encryption.get(key)]
         try:
             if self._cryptsetup(volume, 'isLuks', path, no=1) is None:
-                LOG.info('Volume %s gets its header of LUKS', volume.volume_id)
+                LOG.info('Writing a LUKS header to volume %s', volume.volume_id)
                 self._cryptsetup(volume, '--batch-mode', 'luksFormat', '--type=luks1', '--key-file=-', *form, path,
                                  text=passphrase)
         except VolumeFailed as error:
@@ -132,8 +132,8 @@ class Bricks:
         """
         found = _OFFSET.search(self._cryptsetup(volume, 'luksDump', path) or '')
         if found is None:
-            raise VolumeFailed(act='look at', volume=volume.volume_id, host=self._conf.host,
-                               reason='cryptsetup luksDump tells no payload offset')
+            raise VolumeFailed(act='read the LUKS header of', volume=volume.volume_id, host=self._conf.host,
+                               reason='cryptsetup luksDump printed no payload offset')
         return int(found[1]) * _SECTOR
 
     def _cryptsetup(self, volume: AttachedVolume, *arguments: str, text: str | None = None,

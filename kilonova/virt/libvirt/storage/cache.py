@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from oslo_log import log as logging
 from oslo_utils.imageutils import format_inspector
 
 from kilonova import errors
@@ -197,7 +197,7 @@ class ImageCache:
             return errors.ImageUnacceptable(image_id=image_id, reason=reason)
 
         if disk_format not in _FORMATS:
-            raise refuse(f"disk format '{disk_format}' can not be booted here")
+            raise refuse(f"disk format '{disk_format}' is not supported")
         accepted, qemu_name = _FORMATS[disk_format]
         try:
             inspector = format_inspector.detect_file_format(path)
@@ -209,13 +209,13 @@ class ImageCache:
         except format_inspector.ImageFormatError as error:
             raise refuse(f'its content could not be understood: {error}') from error
         if inspector is None or found not in accepted:
-            raise refuse(f"its content is {found}, its disk format says '{disk_format}'")
+            raise refuse(f"its content is {found}, but its disk_format is '{disk_format}'")
         try:
             info = json.loads(command.limited(
                 'qemu-img', 'info', '--output=json', '-f', qemu_name, path,
                 cpu_seconds=self._limits.cpu_seconds, address_space_gib=self._limits.address_space_gib))
         except command.CommandFailed as error:
-            raise refuse(f'qemu-img can not read it: {error}') from error
+            raise refuse(f'qemu-img cannot read it: {error}') from error
         details = (info.get('format-specific') or {}).get('data') or {}
         if info.get('backing-filename') or info.get('full-backing-filename'):
             raise refuse('it has a backing file')

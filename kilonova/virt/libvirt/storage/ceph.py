@@ -80,7 +80,7 @@ class Ceph:
                 raise DriverMisconfigured(reason=f"[libvirt]{option} is '{value}'; accepted: {accepted.pattern}")
         if bool(self.user) != bool(self.secret):
             raise DriverMisconfigured(reason='[libvirt]images_type rbd needs both rbd_user and rbd_secret_uuid, or '
-                                             'neither in a cluster without keys')
+                                             'neither if the Ceph cluster has no authentication')
 
     def cluster(self) -> Cluster:
         """Return the id and the monitors of the cluster, cached for 30 s."""
@@ -106,8 +106,8 @@ class Ceph:
                 stats = pool['stats']
                 used = stats['stored'] if 'stored' in stats else stats['bytes_used']
                 return Room(used + stats['max_avail'], used, stats['max_avail'])
-        raise command.CommandFailed(command='ceph df', reason=f'it says nothing of pool {self._pool}; a manager daemon '
-                                                              '(ceph-mgr) must run')
+        raise command.CommandFailed(command='ceph df', reason=f'its output does not have pool {self._pool}; check that '
+                                                              'a manager daemon (ceph-mgr) is running')
 
     def quietly(self, *argv: str, fine: int = errno.ENOENT, limit: int = SHORT) -> None:
         """Run an rbd command, and ignore the error that means that there is nothing to do.
@@ -176,7 +176,7 @@ class _Known(Generic[T]):
                 except (command.CommandFailed, errors.Unanswered) as error:
                     if self._found is None:
                         raise
-                    LOG.warning('What Ceph said last counts: %s', error)
+                    LOG.warning('Ceph query failed; using its last known values: %s', error)
                     found = self._found[0]
                 self._found = found, time.monotonic()
             return self._found[0]

@@ -159,10 +159,12 @@ class Shared(Local):
         """
         # 'run' is missing if the destination has a release that did not support shared storage.
         if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
-            raise self._unmovable(f'both say that they use one storage, but that host is not seen at {self._own_path}: '
-                                  f'it has just been restarted, or its {identity.STORAGE_ID} is a copy of this one')
+            raise self._unmovable(f'both hosts have the same storage id, but the destination is not seen in '
+                                  f'{self._own_path}: its compute has just been restarted, or its '
+                                  f'{identity.STORAGE_ID} is a copy of the one here')
         if self._path != self._own_path:
-            raise self._unmovable(f'they share a storage which is at {self._own_path} here, at {self._path} there')
+            raise self._unmovable(f'both hosts share storage, but its path is {self._own_path} on the source and '
+                                  f'{self._path} on the destination')
         return super().check()
 
     def _unmovable(self, reason: str) -> errors.DisksUnmovable:

@@ -99,7 +99,7 @@ def create_overlay(path: str, base: Base, size: int) -> None:
     ms of CPU, a fifth of the CPU that a host spends on a boot. Raises CommandFailed if the base does not exist.
     """
     if not os.path.exists(base.path):
-        raise command.CommandFailed(command='making an overlay', reason=f'{base.path} is not there')
+        raise command.CommandFailed(command='making an overlay', reason=f'{base.path} does not exist')
     length, blocks = _new_layer(base, size)
     aside = f'{path}.new'
     with files.create(aside) as stream:
@@ -186,7 +186,7 @@ def allocate(path: str, size: int) -> None:
 
     Raises errors.NoRoom if the file system has too little free space.
     """
-    files.check_room(os.path.dirname(path), size - files.used(path), f'all of {os.path.basename(path)}')
+    files.check_room(os.path.dirname(path), size - files.used(path), f'the preallocation of {os.path.basename(path)}')
     command.run('fallocate', '-n', '-l', str(size), path)
 
 

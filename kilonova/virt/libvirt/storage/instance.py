@@ -196,7 +196,7 @@ class InstanceDirectory:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            LOG.warning('%s is not written, the disk is full: %s', self.file(DOMAIN_XML), error)
+            LOG.warning('Could not write %s, because the disk is full: %s', self.file(DOMAIN_XML), error)
             files.remove(self.file(DOMAIN_XML))
             files.remove(f'{self.file(DOMAIN_XML)}.new')
 

@@ -10,12 +10,13 @@ pool stay where they are, and a snapshot keeps their content from before the mov
 from __future__ import annotations
 
 import glob
-import logging
 import os
 import shutil
 import uuid as uuidlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from oslo_log import log as logging
 
 from kilonova import errors, objects
 from kilonova.virt import command, identity
@@ -98,12 +99,13 @@ class DiskMover:
         needed = sum(files.used(source.file(name)) for name in found) + self._bases_to_carry(found, dest, place)
         if needed > free:
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
-                                        reason=f'they need {needed} bytes, {free} are left there')
+                                        reason=f'they need {needed} bytes, but only {free} are free there')
 
     def _check_pool(self, pooled: Sequence[str], dest: MoveOffer) -> None:
         if pooled and dest.get('pool') != self._pool.id:
             raise errors.DisksUnmovable(source=self.host, dest=dest['host'],
-                                        reason=f'they are in pool {self._pool.name}, which that host does not use')
+                                        reason=f'they are in Ceph pool {self._pool.name}, which the destination does '
+                                               'not use')
 
     def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, place: Destination) -> int:
         """Return the bytes of the base files that the disks read from and that the destination does not have."""
@@ -144,7 +146,7 @@ class DiskMover:
             else:
                 self._copy(kept, place, dest, progress)
         except command.CommandFailed as error:
-            raise errors.ResizeError(reason=f"the disks did not get from {self.host} to {dest['host']}: {error}"
+            raise errors.ResizeError(reason=f"could not copy the disks from {self.host} to {dest['host']}: {error}"
                                      ) from error
         return {'move': dest['move'], 'disks': list(kept.formats())}
 
@@ -159,10 +161,12 @@ class DiskMover:
             found = place.discard(dest['move'])
         except command.CommandFailed as error:
             # The destination deletes the copy itself when it undoes its part of the move.
-            LOG.warning('%s may still have a copy of %s: %s', dest['host'], uuid, error)
+            LOG.warning('Host %s may still have a copy of the disks of server %s; it deletes the copy when it undoes '
+                        'its part of the move: %s', dest['host'], uuid, error, instance_uuid=uuid)
             return
         for path in found:
-            LOG.warning('%s was removed from %s: the move that carried it there has ended', path, dest['host'])
+            LOG.warning('Deleted %s on host %s, because the move that copied it there has ended', path, dest['host'],
+                        instance_uuid=uuid)
 
     def _set_aside(self, uuid: str, move: str) -> InstanceDirectory:
         kept, current = self._directories(uuid)
@@ -170,7 +174,7 @@ class DiskMover:
             return kept
         if current.exists() and current.is_of(self.host):
             if kept.exists():
-                LOG.warning('Removing %s: it was left by another move', kept.path)
+                LOG.warning('Removing %s: it was left by another move', kept.path, instance_uuid=uuid)
                 self._let_go(kept, current)
             current.mark_move(move)
             os.rename(current.path, kept.path)
@@ -319,7 +323,7 @@ class _Base:
         try:
             return cls(path, disk.look_at_base(path).format, target, place.base(target))
         except FileNotFoundError as error:
-            raise command.CommandFailed(command='carrying', reason=f'{path} is missing') from error
+            raise command.CommandFailed(command='copying a base file', reason=f'{path} is missing') from error
 
 
 def _counted(paths: Sequence[str], progress: Progress | None) -> Going:

@@ -74,7 +74,7 @@ class Pool:
             self.room()
         except command.CommandFailed as error:
             raise DriverMisconfigured(
-                reason=f'[libvirt]images_rbd_pool {self.name} can not be used: {error}') from error
+                reason=f'[libvirt]images_rbd_pool {self.name} cannot be used: {error}') from error
 
     @property
     def id(self) -> str:
@@ -164,8 +164,9 @@ class Pool:
                 if error.exit_code != errno.EBUSY:
                     raise
                 if not left:
-                    raise errors.Unanswered(who='Ceph', reason=f'{self.path(image)} is still open somewhere') from error
-            LOG.warning('%s is still open somewhere; %d more tries', self.path(image), left)
+                    raise errors.Unanswered(who='Ceph',
+                                            reason=f'{self.path(image)} is still open in a client') from error
+            LOG.warning('%s is still open in a client; %d more attempts to delete it', self.path(image), left)
             left -= 1
             time.sleep(self._interval)
 
@@ -189,7 +190,7 @@ class Pool:
         except command.CommandFailed as error:
             if error.exit_code != errno.ENOENT and error.exit_code not in _REFUSED:
                 raise
-            LOG.warning('%s can not be cloned, it is copied: %s', name, error)
+            LOG.warning('%s cannot be cloned; copying it instead: %s', name, error)
             return None
 
     # -- whose it is --------------------------------------------------------------------------------------------------

@@ -123,7 +123,7 @@ class RescueFiles:
         for images.
         """
         if self._images is None:
-            raise DriverMisconfigured(reason='there is no image client to fetch images with')
+            raise DriverMisconfigured(reason='no image client is configured, which is needed to fetch images')
         image = image or self._default(instance, image_meta)
         most = instance.flavor.root_gb * disk.GIB or None
         base = self._cache.image(image['id'], image, self._images.download, most)

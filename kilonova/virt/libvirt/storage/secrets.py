@@ -66,7 +66,8 @@ class Secrets:
         try:
             self._libvirt.do(lambda connection: connection.secretLookupByUUIDString(volume_id).undefine())
         except HypervisorUnavailable as error:
-            LOG.warning('The secret of volume %s could not be forgotten now: %s', volume_id, error)
+            LOG.warning('Could not delete the libvirt secret of volume %s; it is deleted when the service is '
+                        'restarted: %s', volume_id, error)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SECRET:
                 raise
@@ -88,10 +89,11 @@ class Secrets:
             left = set(self._libvirt.do(ours))
         except (HypervisorUnavailable, libvirt.libvirtError) as error:
             # A host may have no virtsecretd. If libvirt as a whole is not reachable, the next call reports it.
-            LOG.warning('libvirt tells no secrets, guests of this host can not have encrypted volumes: %s', error)
+            LOG.warning('Could not list the secrets of libvirt; guests of this host cannot have encrypted volumes: %s',
+                        error)
             return
         for guest in self._libvirt.guests() if left else ():
             left.difference_update(targets(guest.xml()))
         for volume_id in left:
-            LOG.info('The secret of volume %s was left behind, and goes', volume_id)
+            LOG.info('Deleting the libvirt secret of volume %s, which no guest has', volume_id)
             self.forget(volume_id)

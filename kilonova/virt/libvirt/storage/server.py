@@ -63,12 +63,12 @@ class ServerDisks(DiskPlaces):
                                    ('[libvirt]images_rbd_glance_store_name is set',
                                     bool(self._conf.libvirt.images_rbd_glance_store_name))):
                 if is_set:
-                    raise DriverMisconfigured(reason=f'{option}, which is not served with [libvirt]images_type rbd')
+                    raise DriverMisconfigured(reason=f'{option}, which is not supported with [libvirt]images_type rbd')
             self.pool.check()
             return
         if self._allocates and not disk.allocates(path):
-            raise DriverMisconfigured(reason=f"[DEFAULT]preallocate_images is 'space', and files below {path} can not "
-                                             'be given room before they are written')
+            raise DriverMisconfigured(reason="[DEFAULT]preallocate_images is 'space', but the file system of "
+                                             f'{path} does not support preallocation (fallocate)')
 
     def plan(self, instance: objects.Instance, image_meta: ImageMeta,
              asked: Mapping[str, Wish] | None = None) -> tuple[GuestDisk, ...]:
@@ -225,7 +225,7 @@ class ServerDisks(DiskPlaces):
                 _blank(self._cache, os.path.basename(found.backing))
             else:
                 raise GuestFailed(act='start', uuid=instance.uuid, reason=(
-                    f'{found.backing}, which {directory.file(name)} reads from, is missing and can not be made again'))
+                    f'{found.backing}, which {directory.file(name)} reads from, is missing and cannot be made again'))
 
     def _add_kernels(self, instance: objects.Instance, directory: InstanceDirectory, again: bool = False) -> None:
         """Add the server's kernel and ramdisk to its directory, if they are missing.
@@ -344,12 +344,12 @@ def _format(conf: cfg.ConfigOpts) -> str:
     if images_type in ('qcow2', RBD):
         return images_type
     if images_type not in ('default', 'raw', 'flat'):
-        raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not served here')
+        raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not supported')
     return 'qcow2' if images_type == 'default' and conf.use_cow_images else 'raw'
 
 
 def _no_images(image_id: str, target: IO[bytes]) -> object:
-    raise DriverMisconfigured(reason='there is no image client to fetch images with')
+    raise DriverMisconfigured(reason='no image client is configured, which is needed to fetch images')
 
 
 def _bases_in_use(path: str, bases: str) -> set[str]:

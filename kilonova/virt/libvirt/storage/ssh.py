@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import logging
 import os
 import re
 import shlex
@@ -21,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TypeVar
+
+from oslo_log import log as logging
 
 from kilonova import concurrency, errors
 from kilonova.virt import command
@@ -99,13 +100,13 @@ class Remote:
         """
         address = self._offer.get('address') or ''
         if not _ADDRESS.fullmatch(address):
-            raise self._unmovable(f"[DEFAULT]my_ip there is '{address}', which is no address")
+            raise self._unmovable(f"[DEFAULT]my_ip of the destination is '{address}', which is not an address")
         try:
             found, free = self._once(_CHECK, self._path, within=_CHECKED_WITHIN).split()
         except (command.CommandFailed, ValueError) as error:
             raise self._unmovable(str(error)) from error
         if found != self._offer['storage_id']:
-            raise self._unmovable(f'{address} leads to another host')
+            raise self._unmovable(f'{address} is the address of another host')
         return int(free)
 
     def has_arrived(self, move: str) -> bool:
@@ -142,7 +143,8 @@ class Remote:
         there = self._run(_SUM, aside).split()[0]
         if there != _sum(path, lambda: going(0)):
             self._run('rm -f "$1"', aside)
-            raise command.CommandFailed(command='carrying', reason=f'{os.path.basename(path)} came with other content')
+            raise command.CommandFailed(command='copying a base file',
+                                        reason=f'{os.path.basename(path)} arrived with a different checksum')
         self._run(_MOVE, aside, target)
 
     def rebase(self, name: str, base: str, format_: str) -> None:
@@ -179,7 +181,7 @@ class Remote:
             done = subprocess.run(self._argv(script, *args), env=command.ENVIRONMENT, stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True, check=False, timeout=within)
         except subprocess.TimeoutExpired as error:
-            raise Cut(command=f"ssh {self._offer['address']}", reason=f'no answer in {within:g} s') from error
+            raise Cut(command=f"ssh {self._offer['address']}", reason=f'no answer within {within:g} s') from error
         self._raise_for(done.returncode, done.stderr)
         return done.stdout.strip()
 

@@ -48,7 +48,7 @@ def test_a_look_at_the_emulators_that_failed_is_no_answer() -> None:
         def capabilities_xml(self) -> str:
             return self.answers.pop(0)
     host = Host(None, Libvirt(), None, None, None, None, None)    # type: ignore[arg-type]
-    with pytest.raises(HypervisorUnavailable, match='no emulator that runs guests of x86_64'):
+    with pytest.raises(HypervisorUnavailable, match='no emulator for guests of architecture x86_64'):
         host.capabilities  # noqa: B018
     assert host.capabilities.supported() == [['x86_64', 'qemu', 'hvm'], ['x86_64', 'kvm', 'hvm']]
     assert host.capabilities.arch == 'x86_64' and not Libvirt.answers

@@ -104,7 +104,7 @@ def test_merges(merge: Merge, asked: tuple[Any, ...], left: tuple[str, ...]) -> 
 
 
 @pytest.mark.parametrize(('guest', 'merge', 'said'), [
-    (Guest('a', 'b', 'c'), Merge('b', 'c'), 'QEMU ended it, or the guest stopped'),
+    (Guest('a', 'b', 'c'), Merge('b', 'c'), 'QEMU ended the block job, or the guest stopped'),
     (Guest('a', 'b', 'c', fails=('blockCommit',)), Merge('b', 'c'), 'of guest u1: no'),
     (Guest('a', 'b', 'c'), Merge('x', 'y'), 'the guest does not use the file x, only a, b, c'),
     (Guest('a', 'b', 'c'), Merge('a', 'b'), 'a cannot be merged into b: the guest uses a, b, c'),
@@ -125,6 +125,6 @@ def test_a_merge_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) 
         chains.merge(guest, 'vdb', Merge(None, None), cancelled)         # type: ignore[arg-type]
     assert guest.works and len(guest.asked) == 1
     monkeypatch.setattr(chains, 'MOST', 0.0)
-    with pytest.raises(GuestFailed, match='it was not done after 0 seconds'):
+    with pytest.raises(GuestFailed, match='it did not complete within 0 seconds'):
         chains.merge(guest, 'vdb', Merge(None, None), nothing)           # type: ignore[arg-type]
     assert not guest.works and guest.asked[1:] == [('blockJobAbort', 'vdb', 0)]

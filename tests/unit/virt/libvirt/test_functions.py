@@ -68,7 +68,7 @@ def test_a_function_that_may_be_trusted(monkeypatch: pytest.MonkeyPatch, vif: An
 def test_functions_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     for info in ({}, {'trusted': 'false'}, {'trusted': 'true', 'capabilities': '{}'}):
         assert trusting(monkeypatch, port(), **info) == []
-        with pytest.raises(InterfaceUnsupported, match=f'hw_veb on {VIRTUAL}, which is not trusted by its device_spec'):
+        with pytest.raises(InterfaceUnsupported, match=f'hw_veb on {VIRTUAL}, which cannot be trusted: its'):
             trusting(monkeypatch, port(trusted='true'), **info)
 
 
@@ -76,14 +76,14 @@ def test_functions_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> No
 def test_types_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     """Whatever device_spec says of their functions."""
     assert trusting(monkeypatch, port(type_=bound), trusted='true') == []
-    with pytest.raises(InterfaceUnsupported, match=f'{bound} on .* or which is of a type that is never trusted'):
+    with pytest.raises(InterfaceUnsupported, match=f'{bound} on .* or ports of this type are never trusted'):
         trusting(monkeypatch, port(type_=bound, trusted='true'), trusted='true')
 
 
 def test_a_host_that_does_not_trust_a_function() -> None:
     held_ = functions.of([device(VIRTUAL, trusted='true', parent_ifname='none-such',
                                  capabilities=json.dumps({'sriov': {'vf_num': 3}}))])
-    with pytest.raises(GuestFailed, match='could not set the trust of a function for guest'):
+    with pytest.raises(GuestFailed, match='could not set the trust mode of a virtual function of guest'):
         functions.trust(new_instance(), [port(trusted='true')], held_)
 
 

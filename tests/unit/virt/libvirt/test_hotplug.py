@@ -201,7 +201,7 @@ def test_mediated_devices_are_made_before_they_come_back() -> None:
 def test_a_guest_that_keeps_a_device_goes_on_with_all_of_them() -> None:
     domain = Domain(GPU, GPU2)
     domain.keeps[GPU2] = 99
-    with pytest.raises(GuestFailed, match=f'does not give up {GPU2}'):
+    with pytest.raises(GuestFailed, match=f'does not release {GPU2}'):
         power(domain).suspend(INSTANCE, fine)
     assert (domain.power, domain.saved, sorted(domain.live)) == (PowerState.RUNNING, False, [GPU, GPU2])
     assert domain.asked.count(('take', GPU2)) == 3
@@ -235,7 +235,7 @@ def test_a_device_that_can_not_come_back_leaves_the_guest_suspended() -> None:
         power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
     assert (domain.power, domain.saved, domain.live) == (PowerState.SHUTDOWN, True, [])
     del domain.refuses['attachDeviceFlags']
-    with pytest.raises(GuestFailed, match='is not in its definition'):
+    with pytest.raises(GuestFailed, match='is not in its domain definition'):
         power(domain).resume(INSTANCE, devices(GPU, '0000:01:00.0'), fine)
     assert (domain.power, domain.saved, domain.live) == (PowerState.SHUTDOWN, True, [])
     power(domain).resume(INSTANCE, devices(GPU, GPU2), fine)
@@ -264,7 +264,7 @@ def test_a_device_that_has_gone_meanwhile_is_no_failure() -> None:
     domain = Domain(GPU)
     domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_DEVICE_MISSING)
     taking = Hotplug(3, 5)
-    with pytest.raises(GuestFailed, match='does not give up'):
+    with pytest.raises(GuestFailed, match='does not release'):
         taking.take(Libvirt(domain).find(''), fine)
     domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, 'monitor closed')
     with pytest.raises(GuestFailed, match='monitor closed'):
@@ -298,7 +298,7 @@ def test_a_guest_that_can_never_be_asked_keeps_its_device() -> None:
     """The attempts have an end."""
     domain = Domain(GPU)
     domain.refuses['detachDeviceFlags'] = failure(libvirt.VIR_ERR_INTERNAL_ERROR, UNPLUG + 'guest is busy')
-    with pytest.raises(GuestFailed, match=f'does not give up {GPU}'):
+    with pytest.raises(GuestFailed, match=f'does not release {GPU}'):
         Hotplug(3, 0.001).take(Libvirt(domain).find(''), fine)
 
 
@@ -354,7 +354,7 @@ def test_a_card_comes_once_and_goes_when_its_guest_lets_it() -> None:
 def test_a_guest_that_keeps_its_card() -> None:
     domain = Carded('tap1', keeps=99)
     guest = Libvirt(domain).find('')        # type: ignore[arg-type]
-    with pytest.raises(GuestFailed, match='does not give up tap1'):
+    with pytest.raises(GuestFailed, match='does not release tap1'):
         Hotplug(3, 5).unplug(guest, CARDS, 'tap1', fine)
     assert domain.live == ['tap1'] and domain.asked == 3
 

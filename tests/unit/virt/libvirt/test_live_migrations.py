@@ -88,7 +88,7 @@ def test_devices_become_those_of_the_destination() -> None:
         {'domain': '0x0001', 'bus': '0x5e', 'slot': '0x1f', 'function': '0x7'}, {'uuid': MDEV2}]
     assert [one.get('bus') for one in domain.iterfind('devices/hostdev/address')] == ['0x05', '0x06']
     del offer['hostdevs']['0000:3b:00.4']
-    with pytest.raises(errors.MigrationError, match=r'no device in place of 0000:3b:00\.4'):
+    with pytest.raises(errors.MigrationError, match=r'no device to replace 0000:3b:00\.4'):
         migrating.rewritten(HOSTDEVS, '/a/u', '/b/u', offer)
 
 
@@ -150,7 +150,7 @@ def test_a_guest_with_no_disks_of_its_own_copies_none(libvirt_rig: LibvirtRig, o
 
 
 @pytest.mark.parametrize(('versions', 'text'), [
-    ((8005009, 8001000), 'libvirt 8005009 of the source is too old to move mediated devices, 8006000 is needed'),
+    ((8005009, 8001000), 'libvirt 8005009 of the source is too old to migrate mediated devices, 8006000 is needed'),
     ((8006000, 8000099), 'QEMU 8000099 of the source'), ((8006000, 8001000), None)])
 def test_mediated_devices_need_hosts_that_can_move_them(
         libvirt_rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch, versions: tuple[int, int], text: str | None) -> None:
@@ -194,7 +194,7 @@ def test_serial_consoles_on_ports_stay_with_their_host(libvirt_rig: LibvirtRig) 
     here = libvirt_rig.driver('gpu1', serial_console={'enabled': True})
     instance = new_instance()
     here.guests.spawn(instance, image_meta())
-    with pytest.raises(errors.MigrationError, match=r'serial consoles on ports of its host'):
+    with pytest.raises(errors.MigrationError, match=r'serial consoles on TCP ports of its host'):
         here.live_migrations.describe(instance)
 
 
@@ -209,7 +209,7 @@ def test_without_its_disks_only_where_both_hosts_use_them(libvirt_rig: LibvirtRi
     guest = shared_rig.here.live_migrations.describe(other)
     with pytest.raises(errors.MigrationPreCheckError, match='is not on local storage'):
         shared_rig.there.live_migrations.offer(other, guest, True, True)
-    with pytest.raises(errors.MigrationPreCheckError, match='they share a storage which is at /elsewhere there'):
+    with pytest.raises(errors.MigrationPreCheckError, match='its path is /elsewhere on the source'):
         shared_rig.there.live_migrations.offer(other, {**guest, 'instances_path': '/elsewhere'}, None, True)
 
 

@@ -152,7 +152,7 @@ def test_one_of_two_definitions_of_one_uuid(caplog: pytest.LogCaptureFixture) ->
     function = {'dev_id': 'pci_0000_84_00_0', 'address': VGPU_PARENT, 'vendor_id': '', 'product_id': '',
                 'numa_node': None, 'label': ''}
     (found,) = mdev.discover([mdev_node(MDEV), mdev_node(MDEV, old=True, type_='nvidia-36')], [function])
-    assert found['mdev_type'] == 'nvidia-36' and 'has its uuid' in caplog.text
+    assert found['mdev_type'] == 'nvidia-36' and 'has the same uuid' in caplog.text
 
 
 # -- made --------------------------------------------------------------------------------------------------------------

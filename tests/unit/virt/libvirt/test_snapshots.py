@@ -101,7 +101,7 @@ def test_qemu_copies_the_disk_of_a_running_guest(libvirt_rig: Any, instance: Any
 
 def test_a_copy_that_qemu_does_not_end(libvirt_rig: Any, instance: Any, monkeypatch) -> None:
     Qemu(monkeypatch, whole=False)
-    with pytest.raises(GuestFailed, match='QEMU did not come to its end'):
+    with pytest.raises(GuestFailed, match='QEMU did not complete the copy'):
         libvirt_rig.here.snapshots.snapshot(instance, 'snap', nothing, nothing)
     assert libvirt_rig.images.sent == {} and libvirt_rig.here.guests.get_info(instance) == PowerState.RUNNING
 

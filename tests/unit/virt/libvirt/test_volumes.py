@@ -45,7 +45,7 @@ class Bricks:
     def disconnect(self, volume: Any, path: str | None, force: bool = False) -> None:
         self.done.append(('disconnect', volume.volume_id, path, force))
         if self.refuses:
-            raise VolumeFailed(act='let go of', volume=volume.volume_id, host='gpu1', reason='busy')
+            raise VolumeFailed(act='disconnect', volume=volume.volume_id, host='gpu1', reason='busy')
 
     def lock(self, volume: Any, path: str, passphrase: str) -> None:
         self.done.append(('lock', volume.volume_id, path, passphrase))
@@ -126,7 +126,7 @@ def test_a_volume_of_two_guests_stays_connected_for_the_other(rig: LibvirtRig) -
     assert bricks.done[1:] == [('disconnect', VOLUME, '/dev/of-5d', False)]
 
 
-@pytest.mark.parametrize('error', [GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots'),
+@pytest.mark.parametrize('error', [GuestFailed(act='attach a volume to', uuid='u', reason='No more PCI slots'),
                                    UnsupportedHardware(model='xen', virt='kvm')])
 def test_an_attach_that_fails_leaves_nothing(rig: LibvirtRig, monkeypatch: pytest.MonkeyPatch,
                                              error: Exception) -> None:
@@ -307,7 +307,7 @@ def test_a_secret_is_there_as_long_as_its_volume_is(rig: LibvirtRig, monkeypatch
     assert there.now == [VOLUME]
 
     def refuse(*args: Any) -> None:
-        raise GuestFailed(act='give a volume to', uuid='u', reason='No more PCI slots')
+        raise GuestFailed(act='attach a volume to', uuid='u', reason='No more PCI slots')
     other = spawn(rig)
     monkeypatch.setattr(rig.here.volumes._hotplug, 'plug', refuse)
     with pytest.raises(GuestFailed):

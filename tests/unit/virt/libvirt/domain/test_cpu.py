@@ -73,7 +73,7 @@ def test_the_first_model_with_what_traits_require(configure: Configure, asked: d
     """[libvirt]cpu_models, together with what [libvirt]cpu_model_extra_flags gives all guests."""
     settings = {'cpu_mode': 'custom', 'cpu_models': MODELS, 'cpu_flags': (('sha-ni', 'require'), ('svm', 'disable'))}
     assert configure(CpuConfigurator(), settings=settings, **asked).findtext('cpu/model') == model
-    with pytest.raises(NotOnThisHost, match=r"^'avx512f, svm' of 'trait:HW_CPU_.*' is .* \(Nehalem, Haswell, EPYC\)$"):
+    with pytest.raises(NotOnThisHost, match=r"^'avx512f, svm' of 'trait:HW_CPU_.*' is .* \(Nehalem, Haswell, EPYC\) "):
         configure(CpuConfigurator(), settings=settings, extra_specs={
             'trait:HW_CPU_X86_SVM': 'required', 'trait:HW_CPU_X86_AVX512F': 'required'})
 

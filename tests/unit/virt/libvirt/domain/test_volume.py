@@ -151,7 +151,7 @@ def test_qemu_itself_decrypts(configure: Configure, connection: dict[str, Any], 
      "its encryption has the control location 'back-end'; accepted: front-end"),
     (locked({**NFS, 'format': 'qcow2'}), "it is encrypted, and its format is 'qcow2'; accepted: raw"),
     ({'connection': {**NFS, 'format': 'vmdk'}}, "its format is 'vmdk'; accepted: raw, qcow2"),
-    ({'connection': {**CEPH, 'secret_uuid': None}}, 'neither its connection nor .*rbd_secret_uuid names the secret')])
+    ({'connection': {**CEPH, 'secret_uuid': None}}, 'neither its connection nor .*rbd_secret_uuid names the libvirt')])
 def test_volumes_that_guests_can_not_have(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(VolumeUnsupported, match=f'Volume {VOLUME} cannot be attached on host gpu1: {reason}'):
         volumes.check(new_volume(**values), 'gpu1', Settings())

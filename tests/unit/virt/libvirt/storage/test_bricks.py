@@ -149,7 +149,7 @@ def test_where_the_data_of_an_encrypted_device_begin(bricks: Bricks, cryptsetup:
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     assert bricks.header(LOCAL, '/dev/loop7') == 2 << 20
     monkeypatch.setattr(brick_module, '_OFFSET', re.compile('nosuch'))
-    with pytest.raises(VolumeFailed, match='cryptsetup luksDump tells no payload offset'):
+    with pytest.raises(VolumeFailed, match='cryptsetup luksDump printed no payload offset'):
         bricks.header(LOCAL, '/dev/loop7')
 
 

@@ -72,9 +72,9 @@ def test_other_formats_become_raw(base: Path, tmp_path: Path, disk_format: str, 
 
 
 @pytest.mark.parametrize(('disk_format', 'made_as', 'said'), [
-    ('raw', 'qcow2', "content is qcow2, its disk format says 'raw'"),
-    ('qcow2', 'raw', "content is raw, its disk format says 'qcow2'"),
-    ('ploop', 'raw', "'ploop' can not be booted"), (None, 'raw', "'None' can not be booted")])
+    ('raw', 'qcow2', "content is qcow2, but its disk_format is 'raw'"),
+    ('qcow2', 'raw', "content is raw, but its disk_format is 'qcow2'"),
+    ('ploop', 'raw', "'ploop' is not supported"), (None, 'raw', "'None' is not supported")])
 def test_content_must_be_what_the_record_says(base: Path, tmp_path: Path, disk_format: str, made_as: str,
                                               said: str) -> None:
     with pytest.raises(errors.ImageUnacceptable, match=said):

@@ -49,7 +49,7 @@ def test_overlays_are_what_qemu_img_makes_and_it_makes_one_of_a_kind(
         assert path.stat().st_mode & 0o777 == 0o600
     assert ran == [str(size) for _, size in kinds]
     (tmp_path / 'base').unlink()
-    with pytest.raises(command.CommandFailed, match='base is not there'):
+    with pytest.raises(command.CommandFailed, match='base does not exist'):
         disk.create_overlay(str(tmp_path / 'disk'), base, 1 << 30)
     assert not (tmp_path / 'disk').exists()
 
@@ -82,7 +82,7 @@ def test_a_qcow2_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
-    with pytest.raises(command.CommandFailed, match=r'making an overlay failed: .*nowhere is not there'):
+    with pytest.raises(command.CommandFailed, match=r'making an overlay failed: .*nowhere does not exist'):
         disk.create_overlay(str(tmp_path / 'disk'), disk.Base(str(tmp_path / 'nowhere'), 'raw', 0), 1)
     with pytest.raises(command.CommandFailed, match=r'qemu-img create -q failed: .*no-format'):
         disk.create_empty(str(tmp_path / 'disk'), 'no-format', 1)

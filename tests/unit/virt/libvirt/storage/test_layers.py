@@ -284,7 +284,7 @@ def test_a_storage_that_was_made_from_another(libvirt_rig: Any) -> None:
         shutil.copy(libvirt_rig.file('gpu2', name), libvirt_rig.file('gpu1', name))
     libvirt_rig.there = libvirt_rig.driver('gpu2')
     said = refused(libvirt_rig.here, libvirt_rig.there.moves.prepare_move(), instance)
-    assert 'from gpu1 to gpu2: both say that they use one storage, but that host is not seen at' in said
+    assert 'from gpu1 to gpu2: both hosts have the same storage id, but the destination is not seen in' in said
 
 
 def test_a_destination_that_does_not_share_yet(shared_rig: Any) -> None:
@@ -292,14 +292,14 @@ def test_a_destination_that_does_not_share_yet(shared_rig: Any) -> None:
     dest = shared_rig.there.moves.prepare_move()
     del dest['run']
     shared_rig.file('', '.host.gpu2').unlink()
-    assert 'not seen at' in refused(shared_rig.here, dest, spawn(shared_rig))
+    assert 'not seen in' in refused(shared_rig.here, dest, spawn(shared_rig))
 
 
 def test_one_storage_at_two_places(shared_rig: Any) -> None:
     os.symlink(shared_rig.file(''), shared_rig.path / 'elsewhere')
     other = shared_rig.driver('gpu3', instances_path=str(shared_rig.path / 'elsewhere'))
     said = refused(shared_rig.here, other.moves.prepare_move(), spawn(shared_rig))
-    assert 'they share a storage which is at' in said and 'elsewhere there' in said
+    assert 'both hosts share storage, but its path is' in said and 'elsewhere on the destination' in said
 
 
 def test_sharing_needs_no_room(shared_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_a_host_without_secrets(host: Libvirt, secrets: Secrets, error: Exceptio
     """It serves what isn't encrypted."""
     host.error = error
     secrets.clear()
-    assert 'guests of this host can not have encrypted volumes' in caplog.text
+    assert 'guests of this host cannot have encrypted volumes' in caplog.text
     with pytest.raises(type(error)):
         secrets.keep(new_locked_volume())
 

@@ -63,7 +63,7 @@ def test_a_disk_that_has_no_room_is_refused_with_what_it_needs(make: Any, monkey
     disks = make(preallocate_images='space', libvirt={'images_type': images_type})
     disks.fetch(new_instance(), image_meta())
     monkeypatch.setattr(files.shutil, 'disk_usage', lambda path: SimpleNamespace(free=10000))
-    with pytest.raises(errors.NoRoom, match=r'disk space for all of disk: it needs \d{10} bytes, 10000 are free'):
+    with pytest.raises(errors.NoRoom, match=r'for the preallocation of disk: it needs \d{10} bytes, 10000 are'):
         disks.create(new_instance(), image_meta())
 
 
@@ -76,7 +76,7 @@ def test_a_file_system_that_can_not_do_it_is_refused_at_the_start(make: Any, mon
     def refuse(*argv: str) -> str:
         raise command.CommandFailed(command='fallocate', reason='Operation not supported')
     monkeypatch.setattr(command, 'run', refuse)
-    with pytest.raises(DriverMisconfigured, match=r"preallocate_images is 'space', and files below .* can not be "):
+    with pytest.raises(DriverMisconfigured, match=r"preallocate_images is 'space', but .* does not support prealloc"):
         disks.check_storage()
     make().check_storage()
 
@@ -195,5 +195,5 @@ def test_a_missing_base_of_an_ephemeral_disk_is_not_formatted_anew(make: Any) ->
 def test_no_way_to_fetch_images(make: Any) -> None:
     made = make()
     disks = ServerDisks(made._conf, made._cache, None)
-    with pytest.raises(DriverMisconfigured, match='no image client'):
+    with pytest.raises(DriverMisconfigured, match='no image client is configured'):
         disks.create(new_instance(), image_meta())

@@ -124,7 +124,7 @@ def test_a_base_is_carried_once_and_compared(remote_rig: Any, kind: str, monkeyp
     # It comes with other content: not taken, and the guest is where it was.
     rig.file('gpu2', base).unlink()
     monkeypatch.setattr(ssh, '_sum', lambda *args: 'another')
-    with pytest.raises(errors.ResizeError, match='came with other content'):
+    with pytest.raises(errors.ResizeError, match='arrived with a different checksum'):
         carry(rig, third)
     assert not [name for name in files_of(rig, 'gpu2') if name.startswith('_base/')]
 
@@ -250,18 +250,19 @@ def refuses(rig: Any, text: str, **offered: Any) -> None:
 @pytest.mark.parametrize('address', ['', '-oProxyCommand=reboot', 'a b', '$(reboot)', 'x' * 300, None])
 def test_an_address_is_an_address(remote_rig: Any, address: str | None) -> None:
     """It comes from another host, and becomes an argument of ssh."""
-    refuses(remote_rig, 'is no address', address=address)
+    refuses(remote_rig, 'is not an address', address=address)
 
 
 def test_an_address_that_leads_elsewhere_is_found_out(remote_rig: Any) -> None:
-    refuses(remote_rig, 'from gpu1 to gpu2: ::1 leads to another host', storage_id='of another host', address='::1')
+    refuses(remote_rig, 'from gpu1 to gpu2: ::1 is the address of another host', storage_id='of another host',
+            address='::1')
 
 
 def test_a_destination_whose_shell_hangs_is_given_up(remote_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (remote_rig.bin / 'ssh').write_text('#!/bin/sh\nexec sleep 30\n')
     monkeypatch.setattr(ssh, '_CHECKED_WITHIN', 0.5)
     began = time.monotonic()
-    refuses(remote_rig, 'from gpu1 to gpu2: .*no answer in 0.5 s')
+    refuses(remote_rig, 'from gpu1 to gpu2: .*no answer within 0.5 s')
     assert time.monotonic() < began + 20
 
 
