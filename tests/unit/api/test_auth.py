@@ -139,7 +139,7 @@ def test_a_policy_file_that_broke_changes_nothing_and_is_told_once(tmp_path, mon
     for _ in range(3):
         assert policy.allows(boss, SHOW)
         assert not policy.allows(reader, SHOW)
-    assert sum('stay as they were' in line for line in caplog.messages) == 1
+    assert sum('keeping the previous rules' in line for line in caplog.messages) == 1
     with pytest.raises(Exception, match=r'.'):
         policies.Policy(configured(oslo_policy__policy_file=str(path)))
     path.write_text(f'"{SHOW}": "role:reader"\n')
