@@ -1,4 +1,4 @@
-"""What the command-line tools share: the ``Cloud`` that commands work on, and the code that runs a command.
+"""The common parts of the command-line tools: the ``Cloud`` that commands work on, and the code that runs a command.
 
     TREE = {'db': {'sync': Command(db_sync, (VERSION,))}}
     sys.exit(run('kilonova-manage', parser(TREE), argv))

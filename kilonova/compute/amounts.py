@@ -13,7 +13,7 @@ MB_PER_GB = 1024
 
 @dataclass(frozen=True)
 class Usage:
-    """What one server takes: shared vCPUs, MiB of memory, GiB of disk, dedicated CPUs and its NUMA placement.
+    """The resources of one server: shared vCPUs, MiB of memory, GiB of disk, dedicated CPUs and its NUMA placement.
 
     A sum of usages has no NUMA placement.
     """

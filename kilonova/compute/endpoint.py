@@ -40,7 +40,7 @@ Verdict = Callable[[Operation, Exception], Exception]
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a method of an operation is run.
+    """The settings with which a method of an operation is run.
 
     ``forward`` is True for a method that must be completed, or that only releases something. Such a method can't be
     cancelled, and it is tried again after a failure, so the failure is not kept as the key's final result.

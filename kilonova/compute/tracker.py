@@ -62,7 +62,7 @@ def side_of(migration: objects.Migration) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a server holds under one claim key. ``devices`` are PCI addresses."""
+    """The resources that a server holds under one claim key. ``devices`` are PCI addresses."""
 
     usage: Usage
     devices: frozenset[str] = frozenset()

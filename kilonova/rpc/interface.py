@@ -37,7 +37,7 @@ def _signature(declared: Callable[..., Any]) -> inspect.Signature:
 
 @dataclass(frozen=True)
 class Declared:
-    """How an RPC method is declared.
+    """The declaration of an RPC method.
 
     ``kind`` is cast, call or long. ``since`` is the version that introduced the method. ``args_since`` is a dict from
     argument to the version that introduced it.

@@ -1,4 +1,4 @@
-"""What the steps of all moves share, in particular which claims and devices on this host belong to which end of a move.
+"""Functions for the steps of all moves, mainly: which claims and devices on this host belong to which end of a move.
 
 At the destination everything is held under the migration's claim key. At the source it is what the server held before:
 under ``RUN``, or under the claim key of the older move that brought it here. If source and destination are one host,

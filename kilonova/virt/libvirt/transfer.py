@@ -239,7 +239,7 @@ class _Watch:
 
 @dataclass(frozen=True)
 class Downtimes:
-    """How long a guest may be stopped at the end of a migration, in milliseconds. It grows in steps up to ``most``."""
+    """The time that a guest may be stopped at the end of a migration, in milliseconds, in steps up to ``most``."""
 
     most: int
     steps: int

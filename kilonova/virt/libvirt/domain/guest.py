@@ -30,7 +30,7 @@ _TYPED = ('hw_cpu_', 'hw_locked_memory', *board.PROPERTIES)
 
 @dataclass(frozen=True)
 class PoolSource:
-    """How QEMU reaches a Ceph pool: monitors as pairs of address and port, user, and libvirt secret.
+    """The settings by which QEMU reaches a Ceph pool: monitors as pairs of address and port, user, and libvirt secret.
 
     ``user`` and ``secret`` are None if the cluster requires no authentication.
     """

@@ -35,7 +35,7 @@ _PROPERTIES = ('hw_rescue_device', 'hw_rescue_bus', 'kernel_id', 'ramdisk_id', '
 
 @dataclass(frozen=True)
 class Rescue:
-    """How a rescue system starts.
+    """The disks and settings with which a rescue system starts.
 
     Attributes:
         format: Format of the rescue disk.

@@ -71,7 +71,7 @@ class Cut(command.CommandFailed):
 
 @dataclass(frozen=True)
 class Transport:
-    """How files are sent: [libvirt]remote_filesystem_transport (``ssh`` or ``rsync``) and a bandwidth limit.
+    """The way to send files: [libvirt]remote_filesystem_transport (``ssh`` or ``rsync``) and a bandwidth limit.
 
     ``bandwidth`` is in bytes per second; 0 means no limit.
     """
