@@ -56,7 +56,7 @@ def address_bits_fit(host_state: HostState, wanted: str | int | None) -> bool:
     try:
         return wanted is None or has is None or int(wanted) <= int(has)
     except (ValueError, TypeError):
-        LOG.debug('maxphysaddr_bits %(wanted)s cannot be compared with %(has)s', {'wanted': wanted, 'has': has})
+        LOG.debug('Cannot compare maxphysaddr_bits %(wanted)s with %(has)s', {'wanted': wanted, 'has': has})
         return True
 
 
