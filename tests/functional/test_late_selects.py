@@ -165,7 +165,7 @@ def test_a_select_that_wakes_up_after_its_claim_does_not_take_it_from_the_next_o
     held = cloud.placement.allocations()
     clocks.passed = boot.SELECT_DEADLINE
     answer = late.go_on()
-    assert isinstance(answer, Unanswered) and 'time' in str(answer)
+    assert isinstance(answer, Unanswered) and 'deadline' in str(answer)
     assert cloud.placement.allocations() == held and list(held) == [server]
     cloud.settle()
     cloud.assert_clean()
@@ -181,7 +181,7 @@ def test_a_claim_after_the_time_is_given_back(cloud, clocks, moment):
     clocks.passed = boot.SELECT_DEADLINE
     cloud.placement.requests.clear()
     answer = late.go_on()
-    assert isinstance(answer, Unanswered) and 'time' in str(answer)
+    assert isinstance(answer, Unanswered) and 'deadline' in str(answer)
     assert ('PUT', f'/allocations/{server}') in cloud.placement.requests
     cloud.settle()
     assert cloud.status(server) == 'ACTIVE'
