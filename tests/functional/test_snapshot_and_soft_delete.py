@@ -136,7 +136,7 @@ def test_who_may_make_images_of_what(small: Cloud) -> None:
         return next(iter(response.json.values()))['message']
     many = {f'k{number}': 'v' for number in range(129)}
     assert 'exceeds 128' in refused(403, {'name': 'x', 'metadata': many}, version='2.38')
-    assert "can't be called 'visibility'" in refused(400, {'name': 'x', 'metadata': {'visibility': 'public'}})
+    assert "cannot have the key 'visibility'" in refused(400, {'name': 'x', 'metadata': {'visibility': 'public'}})
     refused(400, {'name': ''})
     refused(404, {'name': 'x'}, user='eve', project=OTHER_PROJECT)
 
