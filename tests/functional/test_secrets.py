@@ -257,7 +257,7 @@ def test_a_host_that_lacks_the_key(watch: Watch, tmp_path: pathlib.Path) -> None
     server = watch.create()
     watch.cloud.settle()
     assert watch.cloud.status(server) == 'ACTIVE' and [watch.cloud.host_of(server)] != lacking
-    assert 'none is not there' in repr(watch.cloud.story(server))
+    assert 'none does not exist' in repr(watch.cloud.story(server))
     watch.end()
 
 
