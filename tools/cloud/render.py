@@ -75,7 +75,8 @@ def token_check(ports: Mapping[str, int], secrets: Mapping[str, str], user: str)
 def services_database(layout: Layout, service: str) -> dict[str, str | int]:
     """Options of the SQLite file of a service."""
     # Without fsync a write costs a hundredth; what a killed process wrote is still there.
-    return {'connection': sqlite(layout.data(service) / f'{service}.sqlite'), 'sqlite_synchronous': 'false'}
+    return {'connection': f'{sqlite(layout.data(service) / f"{service}.sqlite")}?timeout=60',
+            'sqlite_synchronous': 'false'}
 
 
 def keystone(layout: Layout) -> str:
@@ -146,7 +147,21 @@ def gunicorn(ports: Mapping[str, int], service: str) -> str:
         'loglevel': 'warning',
         'control_socket_disable': True,
     }
-    return ''.join(f'{name} = {value!r}\n' for name, value in settings.items())
+    return ((_LOCK_FIRST if service == 'glance' else '')
+            + ''.join(f'{name} = {value!r}\n' for name, value in settings.items()))
+
+
+# Of two threads that read and then write, SQLite refuses one at once ("database is locked"), and Glance doesn't try a
+# deleted location again. With the lock taken before the first read the second one waits.
+_LOCK_FIRST = """def post_fork(server, worker):
+    from sqlalchemy import Engine, event
+
+    @event.listens_for(Engine, 'before_cursor_execute', retval=True)
+    def lock_first(connection, cursor, statement, parameters, context, executemany):
+        return 'BEGIN IMMEDIATE' if statement == 'BEGIN' else statement, parameters
+
+
+"""
 
 
 def rabbitmq(layout: Layout, ports: Mapping[str, int], secrets: Mapping[str, str]) -> str:

@@ -111,6 +111,8 @@ def test_glance_takes_an_image_from_a_client_that_still_reads_another_one():
     settings: dict[str, object] = {}
     exec(render.gunicorn(PORTS, 'glance'), settings)
     assert (settings['workers'], settings['threads']) == (1, 4)
+    # The second of two threads waits for SQLite, where it would be refused.
+    assert 'post_fork' in settings
 
 
 def cloud_of(layout: Layout, tmp_path: Path, *, cyborg: bool = True, network: bool = True,
@@ -177,7 +179,7 @@ def test_cyborg_is_there_where_it_is_wanted(layout, tmp_path):
     services.write_configuration(there)
     assert '[cyborg]' in layout.conf.read_text()
     read = parse(tmp_path, (layout.etc / 'cyborg' / 'cyborg.conf').read_text())
-    assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite']
+    assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite?timeout=60']
     assert read['placement']['username'] == read['keystone_authtoken']['username'] == ['cyborg']
 
 
